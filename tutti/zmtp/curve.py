@@ -239,10 +239,11 @@ class CurveServerHandshake(_CurveHandshake):
         if len(received) < _MECHANISM_END:
             return False
         if received[_MECHANISM_AT:_MECHANISM_END] != MECHANISM:
+            # An empty key stands for a client without encryption.
             if self._accepts_key is not None and not self._accepts_key(b""):
                 raise HandshakeError("the client does not encrypt, and this port requires a key")
             self._null = NullHandshake(b"ROUTER", b"DEALER")
-            self._outgoing.append(self._null.data_to_send()[GREETING_PREFIX_BYTES:])
+            self._outgoing.append(self._null.data_to_send()[GREETING_PREFIX_BYTES:])  # the prefix was sent at once
             self._greeting_received = True
             return True
         self._send_greeting()
@@ -270,7 +271,7 @@ class CurveServerHandshake(_CurveHandshake):
         if len(command) < 9 + _COOKIE_BYTES + 8 or not command.startswith(b"\x08INITIATE"):
             raise HandshakeError("the second command is not INITIATE")
         offset = 9 + _COOKIE_BYTES
-        if not secrets.compare_digest(command[9:offset], self._cookie):
+        if not secrets.compare_digest(command[9:offset], self._cookie):  # constant time, as for all secrets
             raise HandshakeError("INITIATE has the cookie of another connection")
         short_nonce = command[offset : offset + 8]
         key = bindings.crypto_box_beforenm(self._peer_transient, self._transient.secret)
@@ -361,6 +362,7 @@ class CurveClientHandshake(_CurveHandshake):
     def _send_hello(self) -> None:
         one = LENGTH.pack(1)
         box = bindings.crypto_box(bytes(64), b"CurveZMQHELLO---" + one, self._server_key, self._transient.secret)
+        # The padding makes HELLO longer than WELCOME, so that a server cannot amplify an attack (RFC 26).
         self._outgoing.append(frame(b"\x05HELLO\x01\x00" + bytes(72) + self._transient.public + one + box, COMMAND))
 
     def _receive_welcome(self, command: bytes) -> None:

@@ -99,7 +99,7 @@ class CurveReceiver:
                 return False
             try:
                 data = self._socket.recv(max(_READ_BYTES, self.assembly_bytes - len(self._received)))
-            except OSError:
+            except OSError:  # also BlockingIOError: nothing is available
                 if required:
                     raise
                 return False
@@ -114,7 +114,7 @@ class CurveReceiver:
         """Decrypt the complete frames in the receive buffer."""
         received, offset, end = self._received, 0, len(self._received)
         if self.assembly_bytes and end < self.assembly_bytes:
-            return
+            return  # the frame is still incomplete: do not parse its header again
         self.assembly_bytes = 0
         decrypted: list[Buffer] = []
         try:
@@ -198,6 +198,7 @@ class CurveSendQueue(SendQueue):
                 return
 
     def _encrypt(self) -> None:
+        # `bytes` includes the plain text, so the difference is the encrypted part of the queue.
         while self._plaintext and self.bytes - self._plaintext_bytes < _ENCRYPTED_BYTES_MAX:
             message = self._plaintext.popleft()
             self._plaintext_bytes -= message.size
@@ -232,7 +233,7 @@ def _frames(message: EncodedMessage) -> Iterator[tuple[int, Buffer]]:
             if flags & LONG:
                 start, length = offset + 1 + LENGTH.size, LENGTH.unpack_from(data, offset + 1)[0]
             offset = start + length
-            separate = start == len(data) and length > 0
+            separate = start == len(data) and length > 0  # the header ends its buffer: the next buffer is the content
             if separate:
                 break
             yield flags, data[start:offset]

@@ -136,7 +136,7 @@ class NullHandshake:
         if len(received) < offset + 2:
             return None
         flags, length, start = received[offset], received[offset + 1], offset + 2
-        if flags == COMMAND | LONG:
+        if flags == COMMAND | LONG:  # libzmq uses it for a command above 255 bytes
             start = offset + 1 + LENGTH.size
             if len(received) < start:
                 return None

@@ -28,10 +28,10 @@ from tutti_gateway.core.protocol.messages import Fetched, Forward, LaneFetched, 
 from tutti_gateway.transport.interface import Introduction
 
 CONTROL, FRAMES, INTRODUCTION, REFUSAL = b"C", b"F", b"I", b"R"
-JOINED, SEPARATE = 0, 1
+JOINED, SEPARATE = 0, 1  # modes of F: all bodies in the first part, or large ones in parts of their own
 WITH_FRAMES = (Forward, Order, Repair, Fetched, Post, LaneFetched, LaneTail)
 
-_PREFIX = struct.Struct("<cBHI")
+_PREFIX = struct.Struct("<cBHI")  # 8 bytes, so that the message after it, padded, leaves the frames aligned as on disk
 _PADDING = tuple(bytes(n) for n in range(8))
 
 
@@ -44,6 +44,7 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: str
 
 
+# msgspec would encode a frame as an object, without its disk format: only kind F may carry frames.
 def _reject(value: object) -> object:
     raise NotImplementedError(f"a message without frames cannot contain a {type(value).__name__}")
 
@@ -111,7 +112,7 @@ def encode(message: Message, *, single_part: bool = False) -> list[Buffer]:
             first += (frame.progress, _PADDING[-len(frame.progress) & 7])
             bodies.append(frame.body)
         else:
-            first += frame.extents()[1:]
+            first += frame.extents()[1:]  # without the header, which is packed above
     return [b"".join(first), *bodies]
 
 
@@ -131,6 +132,7 @@ def decode(parts: Sequence[Buffer]) -> Message:
         message = _MESSAGES.decode(memoryview(data)[_PREFIX.size : _PREFIX.size + length])
     except _DECODE_ERRORS as error:
         raise FormatError(f"a message of a gateway is malformed: {error}") from error
+    # `message.frames` must be empty here: frames in the msgpack part would bypass the checks below.
     if not isinstance(message, WITH_FRAMES) or message.frames or not count or mode not in (JOINED, SEPARATE):
         raise FormatError(f"a {type(message).__name__} cannot have {count} frames (mode {mode})")
     frames = _frames(
@@ -139,7 +141,7 @@ def decode(parts: Sequence[Buffer]) -> Message:
         count,
         limits.JOINED_BODY_BYTES_MAX if mode == SEPARATE else common_limits.BODY_BYTES_MAX,
     )
-    msgspec.structs.force_setattr(message, "frames", tuple(frames))
+    msgspec.structs.force_setattr(message, "frames", tuple(frames))  # the struct is frozen, and nobody else has it yet
     return message
 
 
@@ -157,13 +159,14 @@ def _frames(parts: Sequence[Buffer], offset: int, count: int, joined_max: int) -
             offset += padded(length)
         if frame.body_length > joined_max:
             separate += 1
-            frame.body = memoryview(parts[separate]) if separate < len(parts) else b""
+            frame.body = memoryview(parts[separate]) if separate < len(parts) else b""  # the check below finds a missing part
         else:
             frame.body = view[offset : offset + frame.body_length]
             offset += padded(frame.body_length)
         if len(frame.progress) != length or len(frame.body) != frame.body_length:
             raise FormatError(f"the body of position {frame.position} has {len(frame.body)} bytes, not {frame.body_length}")
         frames.append(frame)
+    # Bytes or parts that belong to no frame mean that both ends disagree about the format.
     if offset != len(data) or separate != len(parts) - 1:
         raise FormatError(
             f"a message has {len(data)} bytes and {len(parts)} parts, and its frames need {offset} bytes and {1 + separate} parts"

@@ -39,6 +39,7 @@ def refusal_reason(mine: Introduction, theirs: Introduction) -> str:
 
     `duplicate_reason` finds a second process of one gateway, which takes two connections to detect.
     """
+    # Protocol first: the fields of another version may mean something else.
     for reason in (_protocol_mismatch, _group_mismatch, _name_conflict, _log_mismatch):
         found = reason(mine, theirs)
         if found:

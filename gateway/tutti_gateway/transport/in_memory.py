@@ -121,6 +121,7 @@ class MemoryTransport:
             transport = self._network.reachable(self.name, name)
             introduction_there = transport.introduction if transport is not None else None
             known = self._up.get(number)
+            # A restarted process is a new connection: the core must see the break in between.
             if known is not None and (introduction_there is None or introduction_there.process != known.process):
                 del self._up[number]
                 self._link_changes.append(LinkChanged(number, up=False))

@@ -90,6 +90,7 @@ class InboundPeers:
     def reassess(self) -> None:
         """Update all peers after a change of this gateway's identity, or of the numbers in its log."""
         for peer in self._peers.values():
+            # With a new identity of this gateway, a peer may belong to another log now.
             peer.number = self._number(peer.introduction) if self._rejected(peer.introduction) is None else 0
 
     def unlisted(self) -> dict[int, tuple[str, str]]:
@@ -127,7 +128,7 @@ class InboundPeers:
         """
         rejected = self._rejected(introduction)
         if rejected is not None:
-            self._peers.pop(routing, None)
+            self._peers.pop(routing, None)  # a later introduction on the connection replaces an accepted one
             return rejected
         now = self._clock_us()
         number = self._number(introduction)
@@ -138,6 +139,7 @@ class InboundPeers:
                 reason = duplicate_reason(duplicate.introduction, introduction)
                 return Verdict(reason=reason, refusal=reason)
         if routing not in self._peers and len(self._peers) >= limits.MESH_INTRODUCED_MAX:
+            # The connection stays open; if its peer sends again, it is requested to introduce itself again.
             del self._peers[min(self._peers, key=lambda one: self._peers[one].last_received_us)]
         self._peers[routing] = InboundPeer(introduction, number, now)
         if number:
@@ -155,6 +157,7 @@ class InboundPeers:
 
     def _number(self, introduction: Introduction) -> int:
         """Return the number of a gateway; 0 for none."""
+        # A number counts only for this log: another one may have given it to another gateway.
         same_log = bool(self.me.log) and introduction.log == self.me.log
         return number_of(introduction.gateway, introduction.number if same_log else 0, self._numbers, self.me.number)
 

@@ -78,7 +78,7 @@ def generate(directory: str | Path, gateways: Iterable[str]) -> list[Path]:
             )
     if len(known) + len(names) > limits.ROSTER_MAX:
         raise ConfigError(f"{public} would list {len(known) + len(names)} gateways, above the limit of {limits.ROSTER_MAX}")
-    make_directory(folder, 0o777)
+    make_directory(folder, 0o777)  # less the umask: the directory is public, only the secret files are private
     created = [new_keys(name) for name in names]
     for keys, path in zip(created, secrets, strict=True):
         write_new(path, _secret_text(keys), 0o600)
@@ -131,6 +131,7 @@ def read_secret(path: str | Path) -> Keys:
             raise ConfigError(
                 f"{path}: {what} is not a key of {KEY_CHARACTERS} Z85 characters: check if the file was truncated or edited"
             )
+    # The public key is a function of the secret key, so a mixed-up file is found before it is used.
     if z85.encode(bindings.crypto_scalarmult_base(z85.decode(secret))) != public:
         raise ConfigError(f"{path}: public and secret are not a pair: create a new file with `tutti keys new`")
     check_private(path, found)
@@ -249,7 +250,7 @@ class Keyring:
             raise ConfigError(
                 f"{secret_path} is the secret key of {own.gateway!r} and this gateway is {gateway!r}: name its own file"
             )
-        seen = file_stamp(public_path)
+        seen = file_stamp(public_path)  # before the read, so that a write during the read counts as a change
         public = read_public(public_path)
         if gateway not in public:
             raise ConfigError(

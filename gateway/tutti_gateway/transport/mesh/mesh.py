@@ -95,6 +95,7 @@ class Mesh:
         unlisted = {name for name, _ in wanted.values()}
         wanted |= {number: peer for number, peer in self._peers.items() if peer[0] not in unlisted}
         for number, link in list(self._links.items()):
+            # A changed key needs a new handshake, as a changed address needs a new connection.
             if wanted.get(number) != (link.name, link.address) or link.key != self._backend.key_of(link.name):
                 del self._links[number]
                 link.connection.close()
@@ -111,6 +112,7 @@ class Mesh:
         self._connections_made += 1
         link.opened_us = self._clock_us()
         link.resolving = None
+        # The routing id must be unique: a peer closes an earlier connection with the same one.
         link.connection = self._backend.new_connection(link, self._me.process + self._connections_made.to_bytes(4, "big"))
         reason = self._backend.blocked_reason(link)
         if reason:
@@ -158,6 +160,7 @@ class Mesh:
         """Replace connections that are down for long, because the host may have a new address."""
         now_us = self._clock_us()
         for link in self._links.values():
+            # The connection itself retries much faster, but always at the address that it was given.
             if not link.up and now_us - max(link.opened_us, link.broke_us) > limits.MESH_RENEW_US:
                 link.connection.close()
                 self._open_connection(link)
@@ -187,7 +190,7 @@ class Mesh:
             if not link.queue:
                 continue
             queue, link.queue = link.queue, []
-            if not link.up:
+            if not link.up:  # not kept: the core repeats what still matters
                 link.lost += len(queue)
                 continue
             messages = []
@@ -230,7 +233,7 @@ class Mesh:
             self._receive_introduction(routing, parts[0])
             return None
         peer = self._inbound.received_from(routing)
-        if peer is None:
+        if peer is None:  # never introduced, or evicted from the table
             self._rejected += 1
             self._refuse(routing, NOT_INTRODUCED)
             return None
@@ -238,7 +241,7 @@ class Mesh:
             self._rejected += 1
             return None
         try:
-            message = decode(parts) if parts else _too_large(size)
+            message = decode(parts) if parts else _too_large(size)  # no parts: a message above the limits
         except FormatError as error:
             self._malformed += 1
             self._warn(peer.name, f"one of its messages was dropped: {error}")
@@ -258,7 +261,7 @@ class Mesh:
             self._warn("", f"a peer on the group port is not a gateway of this release: {error}")
             self._refuse(routing, str(error))
             return
-        owner = self._backend.gateway_of_key(routing)
+        owner = self._backend.gateway_of_key(routing)  # empty if the key was removed from the file after the handshake
         if owner is not None and owner != introduction.gateway:
             key_owner = f"that of {owner!r}: give each gateway its own key" if owner else "not listed any more"
             reason = f"it introduces itself as gateway {introduction.gateway!r}, and its key is {key_owner}"

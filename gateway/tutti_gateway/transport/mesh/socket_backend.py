@@ -40,11 +40,11 @@ _LIMITS = PortLimits(
     assembly_bytes_max=limits.MESH_ASSEMBLY_BYTES_MAX,
     parts_max=1 + common_limits.MESSAGE_BYTES_MAX // limits.JOINED_BODY_BYTES_MAX,
     skips_oversized=False,
-    queued_max=limits.MESH_INTRODUCED_MAX,
+    queued_max=limits.MESH_INTRODUCED_MAX,  # refusals and PONGs only
     pause_above_bytes=limits.MESH_ANSWERS_BYTES_MAX,
     queued_bytes_max=limits.MESH_ANSWERS_BYTES_MAX,
     descriptor_shares=1,
-    by_identity=True,
+    by_identity=True,  # a gateway that reconnects replaces its old connection, which may look alive for seconds
     heartbeat_us=limits.MESH_BEAT_MS * _US_PER_MS,
     heartbeats_max=limits.MESH_BEATS_SILENT_MAX,
 )
@@ -179,7 +179,7 @@ class SocketBackend:
         events, self._pending_events = self._pending_events, []
         if ready is not None and self.fd not in ready:
             return events
-        unread, self.unread = self.unread, set()
+        unread, self.unread = self.unread, set()  # `resume` adds a connection again if it has more
         for one in unread:
             events += one.resume()
         for fd, mask in self.epoll.poll(0, limits.MESH_EVENTS_A_TURN_MAX):

@@ -247,7 +247,7 @@ class MeshConnection:
         self._reader = reader = FrameReader(
             source, self._owner.scratch, limits.REFUSAL_BYTES_MAX, lambda _: False, rest, _WINDOW_BYTES, on_command=self._on_command
         )
-        self.deadline_us = self._unanswered = 0
+        self.deadline_us = self._unanswered = 0  # up: heartbeats replace the deadline
         self._backoff_ms = limits.MESH_RECONNECT_MS_MIN
         yield LinkEvent(self.link, LinkEventKind.UP)
         if rest or (self._receiver is not None and self._receiver.unread):

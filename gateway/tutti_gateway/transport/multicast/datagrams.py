@@ -36,8 +36,8 @@ _HEADER = struct.Struct("<4sBBHQ8sQHHI")
 _CRC = struct.Struct("<I")
 _MAC_BYTES = 16
 HEADER_BYTES = _HEADER.size
-OVERHEAD_BYTES = HEADER_BYTES + _MAC_BYTES
-_PAYLOAD_BYTES_MIN = limits.MULTICAST_DATAGRAM_BYTES_MIN - OVERHEAD_BYTES
+OVERHEAD_BYTES = HEADER_BYTES + _MAC_BYTES  # with the larger seal, so that both kinds have the same fragments
+_PAYLOAD_BYTES_MIN = limits.MULTICAST_DATAGRAM_BYTES_MIN - OVERHEAD_BYTES  # bounds the number of fragments of a message
 
 
 def group_hash(group: str) -> int:
@@ -63,7 +63,7 @@ class Fragmenter:
 
     def fragment(self, kind: int, payload: bytes) -> list[bytes]:
         """Return the datagrams of one message, in order."""
-        if kind == DATA:
+        if kind == DATA:  # a beacon states the number of the last message, so that receivers find its loss
             self.number += 1
         count = max(1, -(-len(payload) // self._payload_bytes_max))
         view = memoryview(payload)
@@ -93,6 +93,7 @@ def parse(data: Buffer, group: int) -> Datagram | None:
     magic, version, kind, fragment, of_group, process, number, fragments, _, size = _HEADER.unpack_from(data)
     if magic != MAGIC or version != VERSION or of_group != group or kind not in (BEACON, DATA):
         return None
+    # The header is not authenticated yet, and it decides about memory: bound what it may announce.
     if fragment >= fragments or size > limits.MULTICAST_PAYLOAD_BYTES_MAX or fragments > 1 + size // _PAYLOAD_BYTES_MIN:
         return None
     return Datagram(kind, fragment, fragments, process, number, size)
@@ -145,6 +146,7 @@ class Reassembly:
         number = datagram.number
         if not self._first:
             self._first = self._highest = number
+        # A duplicate, or too old to tell it from one. Numbers before `_first` were sent before this gateway listened.
         if number in self._done or number <= self._highest - limits.MULTICAST_WINDOW or number < self._first:
             return None
         self._advance(number)
@@ -154,7 +156,7 @@ class Reassembly:
         if partial is None:
             partial = self._partial[number] = _Fragments(datagram, now_us)
             self._evict(now_us)
-        elif len(partial.fragments) != datagram.fragments or partial.size != datagram.size:
+        elif len(partial.fragments) != datagram.fragments or partial.size != datagram.size:  # contradicts its first fragment
             return None
         if partial.fragments[datagram.fragment] is not None or partial.bytes + len(payload) > partial.size:
             return None
@@ -163,7 +165,7 @@ class Reassembly:
         partial.bytes += len(payload)
         self._bytes += len(payload)
         self._evict(now_us)
-        if partial.missing or number not in self._partial:
+        if partial.missing or number not in self._partial:  # `_evict` may have dropped this message itself
             return None
         self._discard(number)
         if partial.bytes != partial.size:
@@ -173,14 +175,14 @@ class Reassembly:
     def update_highest(self, number: int) -> None:
         """Register the highest number that a beacon states, so that the loss of the last message is found."""
         if not self._first and number:
-            self._first = number + 1
+            self._first = number + 1  # a beacon before any message: count losses from the next one on
             self._highest = number
         self._advance(number)
 
     def _advance(self, number: int) -> None:
         if number > self._highest:
             self._highest = number
-            if len(self._done) > 2 * limits.MULTICAST_WINDOW:
+            if len(self._done) > 2 * limits.MULTICAST_WINDOW:  # rebuilt rarely, at an amortised constant cost
                 self._done = {one for one in self._done if one > number - limits.MULTICAST_WINDOW}
 
     def _complete(self, number: int, message: bytes | memoryview) -> bytes | memoryview:

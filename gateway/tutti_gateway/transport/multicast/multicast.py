@@ -41,7 +41,7 @@ from tutti_gateway.transport.multicast.datagrams import (
 from tutti_gateway.transport.multicast.socket import RUN_MAX, MulticastSocket
 from tutti_gateway.transport.warnings_limited import TroubleLog
 
-TO_ALL = (Order, Confirm, Missing, Repairing, Repair)
+TO_ALL = (Order, Confirm, Missing, Repairing, Repair)  # the core sends the same object to all members
 _COUNT = struct.Struct("<H")
 _NUMBER_BYTES = 2
 
@@ -128,7 +128,7 @@ class Multicast:
         queue, self._queue = self._queue, []
         if queue:
             receivers = self._receivers()
-            by_message: dict[int, tuple[Message, list[int]]] = {}
+            by_message: dict[int, tuple[Message, list[int]]] = {}  # by identity: `Transport.send` gets one object for all receivers
             for to, message in queue:
                 by_message.setdefault(id(message), (message, []))[1].append(to)
             for message, numbers in by_message.values():
@@ -149,6 +149,7 @@ class Multicast:
 
     def _distribute(self, message: Message, receivers: Sequence[int], all_: Sequence[int]) -> None:
         """Send once by multicast if several gateways receive it, and over the mesh to each of the others."""
+        # Multicast pays only for several receivers: a lost datagram costs a repair.
         by_multicast = set(receivers) if len(receivers) > 1 and self._multicast(message, receivers) else set()
         for number in all_:
             if number not in by_multicast:
@@ -157,6 +158,7 @@ class Multicast:
 
     def _multicast(self, message: Message, to: Sequence[int]) -> bool:
         """Queue a message as datagrams. Return False, and queue nothing, if it is too large or the queue is full."""
+        # The receivers' numbers precede the message: every member gets the datagram, and the others ignore it.
         head = _COUNT.pack(len(to)) + struct.pack(f"<{len(to)}H", *to)
         head += bytes(padded(len(head)) - len(head))
         payloads = [head + bytes(encode(part, single_part=True)[0]) for part in _runs(message)]
@@ -192,6 +194,7 @@ class Multicast:
     def _next_run(self) -> list[bytes]:
         """Return the next datagrams to send in one call. All have the same length, except that the last may be shorter."""
         first = self._datagram_queue[0]
+        # UDP_SEGMENT splits a buffer into equal datagrams; only its last one may be shorter.
         run, remaining = [first], self._socket.run_bytes_max - len(first)
         for data in islice(self._datagram_queue, 1, RUN_MAX):
             remaining -= len(data)
@@ -211,7 +214,7 @@ class Multicast:
         """Return the time until datagrams, a beacon or a connection of the mesh need `flush`, us; None if nothing does."""
         due_us = self._mesh.next_us()
         if self._datagram_queue:
-            own_us = self._bucket.wait_us() or limits.MULTICAST_RETRY_US
+            own_us = self._bucket.wait_us() or limits.MULTICAST_RETRY_US  # tokens are left: the send buffer was full
         elif self._member_names:
             own_us = max(0, self._beacon_us - self._clock_us())
         else:
@@ -259,6 +262,7 @@ class Multicast:
             self._ignored += 1
             return None
         peer = self._peers.get(datagram.process) or self._find_peer(datagram.process, now_us)
+        # A datagram with only a checksum must not pass where keys are configured.
         if peer is None or bool(peer.inbound.introduction.seal) != bool(self._me.seal):
             self._ignored += 1
             return None
@@ -297,7 +301,7 @@ class Multicast:
 
     def _find_peer(self, process: bytes, now_us: int) -> _MulticastPeer | None:
         """Return the sender of a datagram; None if the mesh has not accepted it."""
-        if now_us - self._refreshed_us > limits.MULTICAST_CHECK_US:
+        if now_us - self._refreshed_us > limits.MULTICAST_CHECK_US:  # datagrams of strangers must not cause a refresh each
             self._refresh_peers(now_us)
         return self._peers.get(process)
 
@@ -308,7 +312,7 @@ class Multicast:
         for inbound in self._mesh.inbound_peers():
             process = inbound.introduction.process
             peer = peers.get(process) or self._peers.get(process) or _MulticastPeer(inbound)
-            if inbound.introduced_us >= peer.inbound.introduced_us:
+            if inbound.introduced_us >= peer.inbound.introduced_us:  # a process that reconnected is listed twice for a while
                 peer.inbound = inbound
             peers[process] = peer
         self._peers = peers
@@ -348,7 +352,7 @@ class Multicast:
 
     def release_memory(self) -> None:
         """Drop received messages, and close every accepted connection."""
-        self._peers.clear()
+        self._peers.clear()  # also drops incomplete messages
         self._mesh.release_memory()
 
     def facts(self) -> dict[str, object]:
