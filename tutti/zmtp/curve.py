@@ -31,18 +31,20 @@ from tutti.zmtp import z85
 from tutti.zmtp.framing import (
     COMMAND,
     GREETING,
-    HANDSHAKE_BYTES_MAX,
+    GREETING_BYTES,
     LENGTH,
-    LONG,
+    MECHANISM_AT,
     MORE,
     HandshakeError,
     NullHandshake,
     Rejected,
     UnknownServerKey,
+    check_signature,
     decode_properties,
     encode_property,
     frame,
     frame_header,
+    split_command,
 )
 
 KEY_BYTES = 32
@@ -50,7 +52,7 @@ MECHANISM = b"CURVE".ljust(20, b"\0")
 KEY_HINT = slice(33, 49)  # in the greeting's filler, which RFC 37 leaves unused
 GREETING_PREFIX_BYTES = 12  # signature and version: what a server can send before it knows the client's mechanism
 MESSAGE_OVERHEAD = 8 + 8 + bindings.crypto_box_BOXZEROBYTES + 1  # name of the command, nonce, MAC of the box, flags
-_MECHANISM_AT, _MECHANISM_END, _GREETING_BYTES = 12, 32, 64
+_MECHANISM_END = MECHANISM_AT + len(MECHANISM)
 _COOKIE_BYTES = 96
 _MESSAGE = b"\x07MESSAGE"
 _ERROR = b"\x05ERROR"
@@ -149,22 +151,11 @@ class _CurveHandshake:
 
     def _next_command(self) -> bytes | None:
         """Return the next complete command after the greeting, else None."""
-        received = self._received
-        if len(received) < 2:
+        found = split_command(self._received)
+        if found is None:
             return None
-        length, start = received[1], 2
-        if received[0] == COMMAND | LONG:
-            if len(received) < 1 + LENGTH.size:
-                return None
-            length, start = LENGTH.unpack_from(received, 1)[0], 1 + LENGTH.size
-        elif received[0] != COMMAND:
-            raise HandshakeError(f"the frame after the greeting is not a command (flags {received[0]:#x})")
-        if start + length > HANDSHAKE_BYTES_MAX:
-            raise HandshakeError(f"a command of the handshake has {length} bytes, above the limit of {HANDSHAKE_BYTES_MAX}")
-        if len(received) < start + length:
-            return None
-        self._received = received[start + length :]
-        return received[start : start + length]
+        command, self._received = found
+        return command
 
 
 class CurveServerHandshake(_CurveHandshake):
@@ -199,7 +190,7 @@ class CurveServerHandshake(_CurveHandshake):
         else:
             self._send_greeting()
 
-    def _send_greeting(self, length: int = _GREETING_BYTES) -> None:
+    def _send_greeting(self, length: int = GREETING_BYTES) -> None:
         """Queue the next bytes of the greeting."""
         data, self._greeting = self._greeting[:length], self._greeting[length:]
         self._outgoing.append(data)
@@ -234,11 +225,10 @@ class CurveServerHandshake(_CurveHandshake):
     def _receive_greeting(self) -> bool:
         """Return True once the greeting is complete. Answer with the mechanism that the client uses."""
         received = self._received
-        if received[:1] != GREETING[:1] or (len(received) > 9 and received[9] != GREETING[9]):
-            raise HandshakeError("the first bytes are not a ZMTP greeting")
+        check_signature(received)
         if len(received) < _MECHANISM_END:
             return False
-        if received[_MECHANISM_AT:_MECHANISM_END] != MECHANISM:
+        if received[MECHANISM_AT:_MECHANISM_END] != MECHANISM:
             # An empty key stands for a client without encryption.
             if self._accepts_key is not None and not self._accepts_key(b""):
                 raise HandshakeError("the client does not encrypt, and this port requires a key")
@@ -247,9 +237,9 @@ class CurveServerHandshake(_CurveHandshake):
             self._greeting_received = True
             return True
         self._send_greeting()
-        if len(received) < _GREETING_BYTES:
+        if len(received) < GREETING_BYTES:
             return False
-        self._received = received[_GREETING_BYTES:]
+        self._received = received[GREETING_BYTES:]
         self._greeting_received = True
         return True
 
@@ -341,11 +331,10 @@ class CurveClientHandshake(_CurveHandshake):
 
     def _receive_greeting(self) -> bool:
         received = self._received
-        if received[:1] != GREETING[:1] or (len(received) > 9 and received[9] != GREETING[9]):
-            raise HandshakeError("the first bytes are not a ZMTP greeting")
-        if len(received) < _GREETING_BYTES:
+        check_signature(received)
+        if len(received) < GREETING_BYTES:
             return False
-        if received[_MECHANISM_AT:_MECHANISM_END] != MECHANISM:
+        if received[MECHANISM_AT:_MECHANISM_END] != MECHANISM:
             raise HandshakeError("the gateway does not encrypt, and credentials are never sent unencrypted")
         key_hint = received[KEY_HINT]
         # A ZeroMQ server sends no hint; with one known key that key is meant.
@@ -355,7 +344,7 @@ class CurveClientHandshake(_CurveHandshake):
                 "the gateway has none of the public keys that are known here: check that it belongs to the group"
             )
         self._server_key = known[0] if known else self._server_keys[0]
-        self._received = received[_GREETING_BYTES:]
+        self._received = received[GREETING_BYTES:]
         self._greeting_received = True
         return True
 
@@ -396,8 +385,8 @@ class CurveClientHandshake(_CurveHandshake):
 
 def greeting(*, as_server: bool, key_hint: bytes = b"") -> bytes:
     """Return the greeting of the CURVE mechanism (RFC 37), with the beginning of a server's key as a hint."""
-    head = GREETING[:_MECHANISM_AT] + MECHANISM + bytes((as_server,)) + key_hint[: KEY_HINT.stop - KEY_HINT.start]
-    return head.ljust(_GREETING_BYTES, b"\0")
+    head = GREETING[:MECHANISM_AT] + MECHANISM + bytes((as_server,)) + key_hint[: KEY_HINT.stop - KEY_HINT.start]
+    return head.ljust(GREETING_BYTES, b"\0")
 
 
 def _open_box(open_box: Callable[..., bytes], box: bytes, *rest: bytes) -> bytes:

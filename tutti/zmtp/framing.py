@@ -27,8 +27,9 @@ SHORT_MAX = 255
 _LONG_HEAD = struct.Struct(">BQ")
 _VALUE_LENGTH = struct.Struct(">I")
 _MECHANISM = b"NULL".ljust(20, b"\0")
-_VERSION_AT, _MECHANISM_AT, _GREETING_BYTES = 10, 12, 64
-GREETING = (b"\xff" + LENGTH.pack(1) + b"\x7f" + b"\x03\x01" + _MECHANISM).ljust(_GREETING_BYTES, b"\0")
+MECHANISM_AT, GREETING_BYTES = 12, 64
+_VERSION_AT = 10
+GREETING = (b"\xff" + LENGTH.pack(1) + b"\x7f" + b"\x03\x01" + _MECHANISM).ljust(GREETING_BYTES, b"\0")
 _READY = b"\x05READY"
 HANDSHAKE_BYTES_MAX = 1024
 _JOINED_PART_MAX = 4 * limits.KIB  # joining a larger part would cost more than a buffer of its own
@@ -132,23 +133,12 @@ class NullHandshake:
         """
         received = self._received = self._received + data
         _check_greeting(received)
-        offset = _GREETING_BYTES
-        if len(received) < offset + 2:
+        found = split_command(received[GREETING_BYTES:])
+        if found is None:
             return None
-        flags, length, start = received[offset], received[offset + 1], offset + 2
-        if flags == COMMAND | LONG:  # libzmq uses it for a command above 255 bytes
-            start = offset + 1 + LENGTH.size
-            if len(received) < start:
-                return None
-            length = LENGTH.unpack_from(received, offset + 1)[0]
-        elif flags != COMMAND:
-            raise HandshakeError(f"the frame after the greeting is not a command (flags {flags:#x})")
-        if start + length > HANDSHAKE_BYTES_MAX:
-            raise HandshakeError(f"the command after the greeting has {length} bytes, above the limit of {HANDSHAKE_BYTES_MAX}")
-        if len(received) < start + length:
-            return None
-        self._receive_ready(received[start : start + length])
-        return received[start + length :]
+        command, rest = found
+        self._receive_ready(command)
+        return rest
 
     def data_to_send(self) -> bytes:
         """Return the bytes to send now. The first call returns all of them."""
@@ -161,14 +151,45 @@ class NullHandshake:
         self.identity = decode_properties(command[len(_READY) :], self._expected_type).get(b"identity", b"")
 
 
-def _check_greeting(received: bytes) -> None:
-    """Check a greeting, complete or not, against the expected one."""
-    # The signature is 0xff, 8 bytes that peers ignore, and 0x7f (RFC 37).
+def check_signature(received: bytes) -> None:
+    """Check the signature of a greeting, complete or not: 0xff, 8 bytes that peers ignore, 0x7f (RFC 37).
+
+    Raises:
+        HandshakeError: the bytes are not the start of a ZMTP greeting.
+    """
     if received[:1] != GREETING[:1] or (len(received) > 9 and received[9] != GREETING[9]):
         raise HandshakeError("the first bytes are not a ZMTP greeting")
+
+
+def split_command(received: bytes) -> tuple[bytes, bytes] | None:
+    """Return the first command of a handshake, and the bytes after it; None while the command is incomplete.
+
+    Raises:
+        HandshakeError: the bytes are not a command, or the command is too large.
+    """
+    if len(received) < 2:
+        return None
+    flags, length, start = received[0], received[1], 2
+    if flags == COMMAND | LONG:  # libzmq uses it for a command above 255 bytes
+        start = 1 + LENGTH.size
+        if len(received) < start:
+            return None
+        length = LENGTH.unpack_from(received, 1)[0]
+    elif flags != COMMAND:
+        raise HandshakeError(f"the frame after the greeting is not a command (flags {flags:#x})")
+    if start + length > HANDSHAKE_BYTES_MAX:
+        raise HandshakeError(f"a command of the handshake has {length} bytes, above the limit of {HANDSHAKE_BYTES_MAX}")
+    if len(received) < start + length:
+        return None
+    return received[start : start + length], received[start + length :]
+
+
+def _check_greeting(received: bytes) -> None:
+    """Check a greeting, complete or not, against the expected one."""
+    check_signature(received)
     if len(received) > _VERSION_AT and received[_VERSION_AT] < GREETING[_VERSION_AT]:
         raise HandshakeError(f"the peer speaks ZMTP version {received[_VERSION_AT]}, and version 3 is required")
-    mechanism = received[_MECHANISM_AT : _MECHANISM_AT + len(_MECHANISM)]
+    mechanism = received[MECHANISM_AT : MECHANISM_AT + len(_MECHANISM)]
     if mechanism != _MECHANISM[: len(mechanism)]:
         raise HandshakeError(f"the peer uses another security mechanism: {mechanism!r}")
 

@@ -17,7 +17,7 @@ from tutti_gateway.core.protocol.messages import Message
 from tutti_gateway.transport.codec import decode, encode
 from tutti_gateway.transport.inbound_peers import InboundPeers
 from tutti_gateway.transport.interface import Introduction, Trouble
-from tutti_gateway.transport.warnings_limited import TroubleLog
+from tutti_gateway.transport.trouble_log import TroubleLog
 
 
 class MemoryNetwork:
