@@ -35,7 +35,7 @@ class Protocol(BoundedProtocol):
 
     wrong_port = "{spoken} is not spoken here"
 
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         return WAIT_S
 
 

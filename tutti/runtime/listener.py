@@ -25,9 +25,9 @@ class ConnectionLimit:
     connections evicts its own, and a client that sends its request at once gets its answer.
     """
 
-    def __init__(self, most: int, rejected: Counter[str]) -> None:
-        """Allow `most` connections; `rejected` counts evictions."""
-        self._most = most
+    def __init__(self, connections_max: int, rejected: Counter[str]) -> None:
+        """Allow `connections_max` connections; `rejected` counts evictions."""
+        self._connections_max = connections_max
         self.rejected = rejected
         self._open: dict[int, tuple[str, Callable[[], None]]] = {}
         # Waiting connections without and with an earlier answer, by network, the longest-waiting first.
@@ -37,7 +37,7 @@ class ConnectionLimit:
     @property
     def full(self) -> bool:
         """True if the limit is reached."""
-        return len(self._open) >= self._most
+        return len(self._open) >= self._connections_max
 
     def accepted(self, number: int, address: Any, close: Callable[[], None]) -> None:
         """Register an accepted connection from `address`; `close` ends it."""

@@ -26,7 +26,7 @@ US = 1_000_000
 class _Protocol(BoundedProtocol):
     wrong_port = "this port serves metrics over HTTP/1.1; use {spoken} with a gateway's own ports"
 
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         """Return the seconds for a request and its answer."""
         return limits.METRICS_US_MAX / US
 

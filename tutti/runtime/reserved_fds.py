@@ -110,9 +110,8 @@ def with_descriptor_wait(act: Callable[[], Result]) -> Result:
     Raises:
         OSError: as `act`; also if no descriptor was free for `FILES_WAIT_US_MAX`.
     """
-    for _ in range(
-        limits.FILES_WAIT_US_MAX // limits.FILES_RETRY_US
-    ):  # counted, not timed: a suspended process must not use up its wait
+    # Counted, not timed: a suspended process must not use up its wait.
+    for _ in range(limits.FILES_WAIT_US_MAX // limits.FILES_RETRY_US):
         try:
             return with_reserved_descriptor(act)
         except OSError as error:

@@ -211,7 +211,7 @@ class Tokens:
         """Return the number of tokens."""
         return len(self._known)
 
-    def who(self, token: str | None) -> Access:
+    def authenticate(self, token: str | None) -> Access:
         """Authenticate a token and return its access.
 
         Raises:
@@ -233,8 +233,8 @@ class Tokens:
             raise self._rejection("expired", unknown)
         return found
 
-    def still(self, access: Access) -> Access | None:
-        """Return the current access for one returned by `who`; None if the token was removed or has expired."""
+    def current_access(self, access: Access) -> Access | None:
+        """Return the current access for one returned by `authenticate`; None if the token was removed or has expired."""
         found = self._known.get(access.sha256)
         return found if found is not None and self._is_valid(found) else None
 
@@ -271,9 +271,9 @@ class Tokens:
     def _is_valid(self, access: Access) -> bool:
         return not access.expires_us or self._clock_us() < access.expires_us
 
-    def _rejection(self, why: str, reason: str) -> NotAllowed:
-        self.count(why)
-        return NotAllowed(reason, UNAUTHENTICATED)
+    def _rejection(self, counter: str, message: str) -> NotAllowed:
+        self.count(counter)
+        return NotAllowed(message, UNAUTHENTICATED)
 
 
 def read_tokens(path: str | Path) -> dict[str, Access]:

@@ -123,7 +123,7 @@ class Server:
             for sock in self.acceptor.accept(self.__len__, self._evict):
                 self._accept(sock)
             return True
-        if connection.paused and mask & _CLOSED:
+        if connection.paused and mask & _CLOSED:  # nothing reads a paused connection, so nothing else would find its end
             self._break(connection)
             self._flush(connection)
         elif connection.reader is not None:
@@ -195,9 +195,8 @@ class Server:
         """Start to read messages after the handshake; `rest` arrived with its last bytes."""
         self._established += 1
         identity = connection.handshake.identity if self._limits.by_identity else b""
-        if (
-            not identity or identity[0] == 0
-        ):  # peers must not choose ids that the server assigns (libzmq reserves a leading zero, too)
+        # Ids that start with zero are for the server to assign, as in libzmq. A peer that could choose one would replace its owner.
+        if not identity or identity[0] == 0:
             identity = b"\0" + self._established.to_bytes(8, "big")
         identity = connection.handshake.peer_key + identity  # a peer cannot replace a connection with another key
         earlier = self._by_routing.get(identity)
@@ -226,11 +225,11 @@ class Server:
         if rest or (connection.receiver is not None and connection.receiver.unread):
             self._mark_ready(connection)
 
-    def _encrypt(self, connection: Connection, box: Box, peer: bytes, rest: bytes) -> CurveReceiver:
+    def _encrypt(self, connection: Connection, box: Box, peer_key: bytes, rest: bytes) -> CurveReceiver:
         """Return the receive side of an encrypted connection."""
         from tutti.zmtp.curve_stream import CurveReceiver, CurveSendQueue  # noqa: PLC0415 - as above
 
-        connection.peer_key = peer
+        connection.peer_key = peer_key
         connection.send_queue = CurveSendQueue(connection.socket, box)
         # With `accepts_key` the handshake has authenticated the peer already.
         may_buffer = self._may_buffer if self._accepts_key is None else self._reserve_assembly

@@ -36,7 +36,7 @@ class Protocol(BoundedProtocol):
     wrong_port = "this port accepts records over HTTP/1.1; {spoken} needs a port of a gateway"
     _send_timer: asyncio.TimerHandle | None = None
 
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         """Return the time limit for a request's head in seconds."""
         return limits.HEAD_S
 
