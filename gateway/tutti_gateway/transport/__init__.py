@@ -1,1 +1,1 @@
-"""Messages between gateways: TCP mesh, UDP multicast, and a transport in memory for tests."""
+"""Messages between gateways: TCP mesh and UDP multicast."""
