@@ -129,7 +129,7 @@ class FrameReader:
                 yield message
         else:
             end = self._read()
-            if self._drop_bytes:
+            if self._drop_bytes:  # a large part is being dropped: its bytes go through `scratch`
                 offset = min(self._drop_bytes, end)
                 self._drop_bytes -= offset
                 if not self._drop_bytes:
@@ -142,7 +142,7 @@ class FrameReader:
         """Read into `scratch` after the leftover bytes. Return the offset of the end."""
         rest = self._rest
         kept = len(rest)
-        if self._rest_unparsed:
+        if self._rest_unparsed:  # frames that the last `read` left at its limit: parse them before the next system call
             self._rest_unparsed = False
             self._scratch[:kept] = rest
             self._rest = b""
@@ -163,6 +163,7 @@ class FrameReader:
 
     def _read_body(self, body: memoryview) -> int:
         """Read more of a large part, and bytes after it into `scratch`. Return their end, or -1 if the part is incomplete."""
+        # One call scatters into both: the rest of the part, and the beginning of the next frames.
         count: int = self._socket.recvmsg_into((body[self._filled :], self._scratch[: self._tail_bytes]))[0]
         if not count:
             raise ConnectionEnded
@@ -196,7 +197,7 @@ class FrameReader:
             frame_end = start + length
             if frame_end > end:
                 if frame_end - offset <= _SMALL_PART_BYTES_MAX:
-                    break
+                    break  # becomes `_rest`, and the next read continues after it
                 self._begin_large_part(scratch[start:end], length, flags)
                 return
             offset = frame_end
@@ -214,6 +215,7 @@ class FrameReader:
         if flags & COMMAND:
             raise FormatError(f"a command of {length} bytes is too large")
         size = self._size + length
+        # Checked before the part is assembled, so that a message above the limits gets no memory.
         if self._count == self._parts_max or size > _MESSAGE_BYTES_MAX:
             self._reject_message(size)
         if not self._dropping and size > limits.INTRODUCTION_BYTES_MAX and not self._may_buffer(size):

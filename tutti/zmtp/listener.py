@@ -116,6 +116,7 @@ class Acceptor:
                     ):
                         self._warn(f"no connection can be accepted on the {self._name}: {error.strerror}; {RAISE_LIMIT}")
                         self._exhausted_reported_us = self._now_us
+                    # The port stays readable, and epoll would report it without end: pause until the next `maintain`.
                     self._accepting = False
                     self._epoll.unregister(listener)
                     return
@@ -132,6 +133,7 @@ class Acceptor:
                 self.refused += 1
                 self._refused_unreported += not out_of_descriptors
                 continue
+            # At the bound, the evicted connection has just freed a number below it.
             yield move_to_lowest_descriptor(connection) if out_of_descriptors else connection
 
     def maintain(self, now_us: int) -> None:

@@ -52,7 +52,7 @@ class SendQueue:
                 return
             self.bytes -= sent
             sent += self._sent_of_first
-            while queue and sent >= queue[0].size:
+            while queue and sent >= queue[0].size:  # drop the messages that have left entirely
                 sent -= queue.popleft().size
             self._sent_of_first = sent
 

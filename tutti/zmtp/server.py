@@ -258,7 +258,7 @@ class Server:
             FormatError: this connection has the most.
         """
         assembly = {one: one.assembly_bytes for one in self._assembling if one is not connection and one.assembly_bytes}
-        assembly[connection] = size
+        assembly[connection] = size  # what it will need, not only what it has
         self._assembling = set(assembly)
         while sum(assembly.values()) > self._limits.assembly_bytes_max:
             largest = max(assembly, key=lambda one: assembly[one])
@@ -295,6 +295,7 @@ class Server:
                 continue
             connection.received_since_heartbeat = True
             try:
+                # An equal share of the drain, but enough that the read is worth its system call.
                 for parts, length in reader.read(min(frames_left, max(frames_left // (1 + len(ready)), _FRAMES_A_CONNECTION))):
                     if not connection.active:
                         self._mark_active(connection)
@@ -316,7 +317,7 @@ class Server:
     def _pause_if_backlogged(self, connection: Connection) -> bool:
         """Return True if a connection must not be read, because too many bytes are queued for it.
 
-        A peer that does not read its answers gets no further ones. `_flush` resumes it.
+        A peer that does not read its answers must not cause more of them. `_flush` resumes it.
         """
         connection.paused = connection.queued_bytes > self._limits.pause_above_bytes
         if connection.paused:
@@ -426,10 +427,10 @@ class Server:
         """
         now_us = self._clock_us()
         self.acceptor.maintain(now_us)
-        since_us = now_us - limits.HANDSHAKE_MS_MAX * 1000
+        since_us = now_us - limits.HANDSHAKE_MS_MAX * 1000  # for the handshake and the first message together
         for connection in list(self._inactive.values()):
             if connection.accepted_us >= since_us:
-                break
+                break  # in the order of accept: all others are younger
             if reads or connection.reader is None:  # otherwise its first message may be unread
                 self._close(connection)
         # Half an interval early is on time: the calls come about as often as the heartbeats.

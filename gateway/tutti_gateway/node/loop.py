@@ -113,7 +113,7 @@ class Loop:
         self._beat(time.time_ns() // NS_PER_US)
         self._every_second()
         self._driver.meters.connections_refused = self._port.refused
-        for reason in self._port.keep(reads=self._driver.takes_messages):
+        for reason in self._port.maintain(reads=self._driver.takes_messages):
             self._log.warning("problem at the client port", reason=reason)
         self._driver.network.look()
         self._driver.sweep()

@@ -90,8 +90,8 @@ class Transport(Protocol):
     def next_us(self) -> int | None:
         """Return the time until `flush` must run even if nothing arrives, us; None if it need not."""
 
-    def troubles(self) -> list[Trouble]:
-        """Return the problems since the last call, each once, for the log."""
+    def maintain(self) -> list[Trouble]:
+        """Maintain keys and connections; called about once a second. Return the problems since the last call, for the log."""
 
     def release_memory(self) -> None:
         """Drop received messages, and close every accepted connection, because memory is short.

@@ -43,7 +43,7 @@ class Node:
             else:
                 self.links.append(event)
         self.transport.flush()
-        self.said += [f"{trouble.peer}: {trouble.reason}" for trouble in self.transport.troubles()]
+        self.said += [f"{trouble.peer}: {trouble.reason}" for trouble in self.transport.maintain()]
 
     def up(self, number: int) -> bool:
         return next((link.up for link in reversed(self.links) if link.peer == number), False)

@@ -377,7 +377,7 @@ class Wire:
     def next_us(self) -> int | None:
         return None
 
-    def troubles(self) -> list[Trouble]:
+    def maintain(self) -> list[Trouble]:
         wrong, self.wrong = self.wrong, []
         return wrong
 

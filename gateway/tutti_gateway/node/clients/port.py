@@ -153,7 +153,7 @@ class ClientPort:
         """Return the public key that a client encrypts with, or None for an unencrypted connection."""
         return self._server.peer_key(routing)
 
-    def keep(self, *, reads: bool) -> list[str]:
+    def maintain(self, *, reads: bool) -> list[str]:
         """Send heartbeats and close silent connections; called about once a second. Return new warnings for the operator.
 
         Args:

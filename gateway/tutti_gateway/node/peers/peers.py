@@ -83,7 +83,7 @@ class PeerNetwork:
 
     def look(self) -> None:
         """Log new troubles of the transport; called about once a second."""
-        for trouble in self._transport.troubles():
+        for trouble in self._transport.maintain():
             if trouble.peer:
                 self._log.warning("trouble with another gateway", peer=trouble.peer, reason=trouble.reason)
             else:

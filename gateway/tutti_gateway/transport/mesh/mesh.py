@@ -329,8 +329,8 @@ class Mesh:
         """Return the time until `flush` must run even if nothing arrives, us; None if it need not."""
         return self._backend.next_us()
 
-    def troubles(self) -> list[Trouble]:
-        """Return the problems since the last call. The call is periodic, so it also maintains keys and connections."""
+    def maintain(self) -> list[Trouble]:
+        """Maintain keys and connections, as `Transport.maintain`."""
         self._backend.maintain()
         self._renew_connections()
         for peer, reason in self._backend.warnings():

@@ -345,10 +345,10 @@ class Multicast:
             problem = "does not receive this gateway" if peer.last_received_us > since_us else "is not received"
             self._warn(peer.inbound.name, f"it {problem} by multicast on {where}: it gets everything over the mesh; {_REMEDY}")
 
-    def troubles(self) -> list[Trouble]:
-        """Return the problems since the last call."""
+    def maintain(self) -> list[Trouble]:
+        """Maintain the mesh, as `Transport.maintain`; report gateways that multicast does not reach."""
         self._report_unreachable()
-        return [*self._mesh.troubles(), *self._troubles.drain()]
+        return [*self._mesh.maintain(), *self._troubles.drain()]
 
     def release_memory(self) -> None:
         """Drop received messages, and close every accepted connection."""
