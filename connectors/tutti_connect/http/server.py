@@ -65,7 +65,7 @@ class Protocol(BoundedProtocol):
 
     def expired(self) -> None:
         """Handle a late head: answer a request that has started, and close an idle connection."""
-        if self._begun and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
+        if self._request_begun and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
             self.refuse(HTTPStatus.REQUEST_TIMEOUT, f"the head of the request did not arrive within {limits.HEAD_S:g} s")
         else:
             self.transport.abort()

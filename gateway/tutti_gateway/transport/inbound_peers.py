@@ -1,4 +1,4 @@
-"""The gateways at the other ends of accepted connections: their numbers, and who is refused.
+"""The gateways at the other ends of accepted connections: their numbers, and which of them are refused.
 
 The log names gateways by number. The log of a peer may be ahead of this one's, or blank. So a peer's number is the one that this
 log has for its name, or a higher one that the peer states for the same log.

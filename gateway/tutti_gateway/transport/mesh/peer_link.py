@@ -18,8 +18,7 @@ class ConnectFailure(enum.Enum):
     """Why a connection failed before it was up.
 
     KEY_REJECTED: the peer does not list this gateway's key. OTHER_KEY: the peer has another key than is listed here.
-        PROTOCOL_MISMATCH: the
-    peer speaks another protocol, or only one side encrypts. DISCONNECTED: the connection ended.
+    PROTOCOL_MISMATCH: the peer speaks another protocol, or only one side encrypts. DISCONNECTED: the connection ended.
     """
 
     KEY_REJECTED = 1
@@ -47,7 +46,7 @@ class LinkEvent(NamedTuple):
 
 
 class PeerLink:
-    """The link to one other gateway. `connection` is replaced by each reconnect from scratch."""
+    """The link to one other gateway. `connection` is a new object after each renewal."""
 
     connection: MeshConnection
 
@@ -58,7 +57,7 @@ class PeerLink:
         self.key = key
         self.up = False
         self.resolving: Address | None = None  # address whose host name is being resolved
-        self.opened_us = self.broke_us = 0
+        self.opened_us = self.broke_us = 0  # start of the current connection; last change from up to down
         self.failed_attempts = 0
         self.queue: list[Message] = []
         self.sent = self.sent_bytes = self.lost = self.connects = 0

@@ -117,7 +117,7 @@ class SocketBackend:
     def _new_authenticator(self, keyring: Keyring | None) -> KeyAuthenticator | None:
         if keyring is None:
             return None
-        from tutti_gateway.transport.mesh.authentication import KeyAuthenticator  # noqa: PLC0415 - imports the crypto only for gateways with keys
+        from tutti_gateway.transport.mesh.authentication import KeyAuthenticator  # noqa: PLC0415 - crypto only with keys
 
         return KeyAuthenticator(keyring, self.clock_us, self.warn)
 
