@@ -75,7 +75,7 @@ def open_transport(number: int, count: int, place: Place) -> Transport:
         transport = Multicast(me, mesh, group, clock_us, datagram_bytes=place.datagram_bytes, bytes_a_second=PACE)
     transport.introduce(number, b"l" * 16)
     others = [other for other in range(1, count + 1) if other != number]
-    transport.peers([(other, f"g{other}", f"127.0.0.1:9/{place.port + other}") for other in others])
+    transport.set_peers([(other, f"g{other}", f"127.0.0.1:9/{place.port + other}") for other in others])
     return transport
 
 
@@ -83,7 +83,7 @@ def turn(transport: Transport, wait_ms: int) -> Iterator[Received]:
     """What came in one turn of a loop."""
     due_us = transport.next_us()
     poller = select.poll()
-    for fd in transport.sockets():
+    for fd in transport.descriptors():
         poller.register(fd, select.POLLIN)
     poller.poll(wait_ms if due_us is None else min(wait_ms, -(-due_us // 1000)))
     for event in transport.drain(limits.MESH_DRAIN_MESSAGES_MAX, limits.MESH_DRAIN_BYTES_MAX):

@@ -41,7 +41,7 @@ def said() -> dict[str, dict[str, Any]]:
         order = Order(VIEW, tuple(_frame(place, size) for place in (1, 2)))
         messages[f"group Order {name}"] = order, codec.encode(order)
     for name, key in (("open", b""), ("sealed", bytes(range(32)))):
-        parts = datagrams.Cutter("test", b"process1", key, DATAGRAM).cut(datagrams.DATA, PAYLOAD)
+        parts = datagrams.Fragmenter("test", b"process1", key, DATAGRAM).fragment(datagrams.DATA, PAYLOAD)
         messages[f"datagram {name}"] = _datagrams(parts, key), parts
     receipts = client_protocol.encode_receipts(
         [client_protocol.Committed(1, 2, 3, 4, 5), client_protocol.Committed(6, 7, 8, 9, client_protocol.OFFSET_UNKNOWN)]
@@ -78,7 +78,7 @@ def heard(name: str, parts: Sequence[str]) -> Any:
 
 def _datagrams(parts: Sequence[Buffer], key: bytes) -> list[object]:
     """Headers, then the payload that the datagrams hold together."""
-    opened = [datagrams.opened(bytes(part), key) for part in parts]
+    opened = [datagrams.verified_payload(bytes(part), key) for part in parts]
     headers = [datagrams.parse(part, datagrams.group_hash("test")) for part in parts]
     return [*headers, b"".join(payload for payload in opened if payload is not None)]
 

@@ -34,7 +34,7 @@ from tutti.log.format.hard_state import SLOTS
 from tutti_gateway.cli.main import main
 from tutti_gateway.node.replay import recording_format
 from tutti_gateway.node.replay.replay import replay_run
-from tutti_gateway.transport.handshake import refusal
+from tutti_gateway.transport.handshake import refusal_reason
 from tutti_gateway.transport.interface import PROTOCOL, Introduction
 
 U32 = struct.Struct("<I")
@@ -147,6 +147,6 @@ def test_a_recorded_run_of_a_newer_form_is_refused(tmp_path: Path) -> None:
 def test_a_gateway_of_a_newer_protocol_is_refused_with_both_versions_and_what_to_do() -> None:
     mine = Introduction(release="1.0", group="test", gateway="g1", incarnation=bytes(16))
     theirs = Introduction(protocol=PROTOCOL + 1, release="2.0", group="test", gateway="g2", incarnation=bytes(range(16)))
-    reason = refusal(mine, theirs)
+    reason = refusal_reason(mine, theirs)
     assert f"'g2' speaks version {PROTOCOL + 1} of the protocol between gateways (release 2.0)" in reason
     assert f"'g1' version {PROTOCOL} (release 1.0): install the release of that one" in reason

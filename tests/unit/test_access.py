@@ -40,9 +40,9 @@ def test_who_shows_a_token_has_its_rights_and_nobody_else_any(path: Path) -> Non
     feed, ops = new_token(), new_token()
     put(path, Access("feed", digest_of(feed), ("flights*",), ("*",)), Access("ops.1", digest_of(ops), admin=True))
     tokens = Tokens(path)
-    assert tokens.who(feed).name == "feed"
-    assert tokens.who(ops).admin
-    assert tokens.who(ops).produce == ()
+    assert tokens.authenticate(feed).name == "feed"
+    assert tokens.authenticate(ops).admin
+    assert tokens.authenticate(ops).produce == ()
     for token, why in (
         (None, "missing"),
         ("", "missing"),
@@ -52,7 +52,7 @@ def test_who_shows_a_token_has_its_rights_and_nobody_else_any(path: Path) -> Non
     ):
         before = tokens.refused[why]
         with pytest.raises(NotAllowed) as refused:
-            tokens.who(token)
+            tokens.authenticate(token)
         assert (refused.value.code, tokens.refused[why]) == ("token", before + 1)
         assert "feed" not in str(refused.value)
     assert feed not in path.read_text()
@@ -62,14 +62,14 @@ def test_an_expired_token_is_refused_as_an_unknown_one_is(path: Path) -> None:
     clock, token = Clock(), new_token()
     put(path, Access("feed", digest_of(token), ("a",), expires_us=NOW + SECOND))
     tokens = Tokens(path, clock)
-    access = tokens.who(token)
-    assert tokens.still(access) == access
+    access = tokens.authenticate(token)
+    assert tokens.current_access(access) == access
     clock.us += SECOND
-    assert tokens.still(access) is None
+    assert tokens.current_access(access) is None
     with pytest.raises(NotAllowed) as expired:
-        tokens.who(token)
+        tokens.authenticate(token)
     with pytest.raises(NotAllowed) as unknown:
-        tokens.who(new_token())
+        tokens.authenticate(new_token())
     assert str(expired.value) == str(unknown.value)
     assert tokens.refused == {"expired": 1, "unknown": 1}
 
@@ -84,25 +84,25 @@ def test_the_file_is_read_again_and_a_mistake_in_it_takes_nothing_away(path: Pat
     clock, one, two = Clock(), new_token(), new_token()
     put(path, Access("one", digest_of(one), ("a",)))
     tokens = Tokens(path, clock)
-    access = tokens.who(one)
+    access = tokens.authenticate(one)
     put(path, Access("two", digest_of(two), ("b",)))
     look_twice(tokens, clock)
-    assert tokens.who(two).name == "two"
+    assert tokens.authenticate(two).name == "two"
     good = path.read_text()
     path.write_text("[tokens.one]\nsha256 = 'x'\n")
     look_twice(tokens, clock)
-    assert tokens.who(two).name == "two"
+    assert tokens.authenticate(two).name == "two"
     assert "tokens.one.sha256 is not a SHA-256" in tokens.trouble
     path.write_text(good.replace('"a"', '"c"'))
     look_twice(tokens, clock)
-    assert tokens.who(one).produce == ("c",)
+    assert tokens.authenticate(one).produce == ("c",)
     assert tokens.trouble == ""
-    changed = tokens.still(access)
+    changed = tokens.current_access(access)
     assert changed is not None
     assert changed.produce == ("c",)
     change_tokens(path, lambda known: known.__delitem__("one"))
     look_twice(tokens, clock)
-    assert tokens.still(access) is None
+    assert tokens.current_access(access) is None
 
 
 def test_a_file_that_is_written_in_place_throws_nobody_out(path: Path) -> None:
@@ -110,21 +110,21 @@ def test_a_file_that_is_written_in_place_throws_nobody_out(path: Path) -> None:
     put(path, Access("one", digest_of(one), ("a",)), Access("two", digest_of(two), ("b",)))
     tokens = Tokens(path, clock)
     whole = path.read_text()
-    access = tokens.who(two)
+    access = tokens.authenticate(two)
     for part in ("", whole.partition("\n")[0], whole[: whole.index("[tokens.two]")], whole[:-20]):
         path.write_text(part)
         clock.us += limits.KEYS_CHECK_US
-        assert tokens.still(access) == tokens.who(two) == access
+        assert tokens.current_access(access) == tokens.authenticate(two) == access
     path.write_text("")
     look_twice(tokens, clock)
-    assert tokens.who(two) == access
+    assert tokens.authenticate(two) == access
     assert "lists no tokens" in tokens.trouble
     path.write_text(whole)
     look_twice(tokens, clock)
-    assert (tokens.who(two), tokens.trouble) == (access, "")
+    assert (tokens.authenticate(two), tokens.trouble) == (access, "")
     change_tokens(path, dict.clear)
     look_twice(tokens, clock)
-    assert tokens.still(access) is None
+    assert tokens.current_access(access) is None
     assert tokens.trouble == ""
 
 

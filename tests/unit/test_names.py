@@ -15,7 +15,7 @@ def until(names: Resolver, host: str, wanted: str) -> None:
     while names.address(host) != wanted:
         assert time.monotonic() < deadline
         names.wait(0.1)
-        names.take()
+        names.drain()
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.0.0.7"])
@@ -33,7 +33,7 @@ def test_a_name_that_the_system_knows_is_there_at_once() -> None:
     names = Resolver(lambda host: f"of {host}")
     try:
         until(names, "lga", "of lga")
-        assert names.wrong("lga") == ""
+        assert names.error("lga") == ""
     finally:
         names.close()
 
@@ -45,7 +45,7 @@ def test_a_name_server_that_does_not_answer_holds_nobody_up() -> None:
         began = time.monotonic()
         assert [names.address("lga") for _ in range(5)] == [""] * 5
         assert time.monotonic() - began < 5
-        assert names.wrong("lga") == ""
+        assert names.error("lga") == ""
         silent.set()
         until(names, "lga", "10.0.0.1")
     finally:
@@ -64,15 +64,15 @@ def test_a_name_that_is_not_known_says_why_until_it_is() -> None:
     names = Resolver(look)
     try:
         deadline = time.monotonic() + 10
-        while not names.wrong("lga"):
+        while not names.error("lga"):
             assert names.address("lga") == ""
             assert time.monotonic() < deadline
             names.wait(0.1)
-            names.take()
-        assert names.wrong("lga") == "name lga not known"
+            names.drain()
+        assert names.error("lga") == "name lga not known"
         known.append("10.0.0.1")
         until(names, "lga", "10.0.0.1")
-        assert names.wrong("lga") == ""
+        assert names.error("lga") == ""
         known[0] = "10.0.0.2"  # it moved
         until(names, "lga", "10.0.0.2")
     finally:
@@ -83,11 +83,11 @@ def test_a_label_that_no_name_has_is_not_known() -> None:
     names = Resolver()
     try:
         deadline = time.monotonic() + 10
-        while not names.wrong("x" * 70 + ".example"):
+        while not names.error("x" * 70 + ".example"):
             names.address("x" * 70 + ".example")
             assert time.monotonic() < deadline
             names.wait(0.1)
-            names.take()
+            names.drain()
     finally:
         names.close()
 
@@ -104,7 +104,7 @@ def test_a_name_that_nobody_answers_for_delays_no_other_and_says_when_there_is_s
     try:
         assert (names.address("ewr"), names.address("lga")) == ("", "")
         names.wait(10)
-        assert names.take() == {"lga": "of lga"}
+        assert names.drain() == {"lga": "of lga"}
         assert (names.address("lga"), names.address("ewr")) == ("of lga", "")
         silent.set()
         until(names, "ewr", "of ewr")
@@ -125,8 +125,8 @@ def test_what_breaks_a_look_is_told_and_the_next_one_is_made() -> None:
     try:
         assert names.address("lga") == ""
         names.wait(10)
-        assert names.take() == {"lga": ""}
-        assert names.wrong("lga") == "no room"
+        assert names.drain() == {"lga": ""}
+        assert names.error("lga") == "no room"
         until(names, "lga", "of lga")
     finally:
         names.close()

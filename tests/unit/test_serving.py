@@ -35,7 +35,7 @@ class Protocol(BoundedProtocol):
 
     wrong_port = "{spoken} is not spoken here"
 
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         return WAIT_S
 
 
@@ -45,8 +45,8 @@ class Port:
     def __init__(self, application: Callable[..., Awaitable[None]], most: int, tls: Path | None) -> None:
         self.port_of = socket.create_server(("127.0.0.1", 0))
         self.number = self.port_of.getsockname()[1]
-        self.turned_away: Counter[str] = Counter()
-        Protocol.turned_away = self.turned_away
+        self.rejected: Counter[str] = Counter()
+        Protocol.rejected = self.rejected
         config = uvicorn.Config(
             application, http=Protocol, **UVICORN_SETTINGS, log_level="critical", backlog=100, timeout_keep_alive=WAIT_S
         )
@@ -255,7 +255,7 @@ def test_a_connection_without_a_request_ends_with_its_client(client: Client, por
         answer += client.part()
     client.close_its_side()
     assert client.rest() == b""
-    assert port.turned_away == {}
+    assert port.rejected == {}
 
 
 @KINDS
@@ -344,7 +344,7 @@ def test_idle_strangers_keep_nobody_out(port: Port, application: Application, sa
                 assert link.recv(1), "it is answered, and idle from now on"
         for _ in range(10):
             assert b"200 OK" in served(port)
-    assert port.turned_away[CROWDED] >= 35
+    assert port.rejected[CROWDED] >= 35
 
 
 @pytest.mark.parametrize("port", [(5, True)], indirect=True)
@@ -356,7 +356,7 @@ def test_strangers_in_the_middle_of_a_handshake_keep_nobody_out(port: Port, appl
         client.send(GET)
         assert b"200 OK" in client.part()
         client.link.close()
-    assert port.turned_away[CROWDED] >= 35
+    assert port.rejected[CROWDED] >= 35
 
 
 @pytest.mark.parametrize("port", [(2, False)], indirect=True)
@@ -372,7 +372,7 @@ def test_whoever_waits_for_an_answer_keeps_its_place(port: Port, application: Ap
             assert answer.startswith(b"HTTP/1.1 503")
             assert b"retry-after: 1\r\n" in answer
             assert third.recv(1) == b""
-        assert port.turned_away == {CROWDED: 1}
+        assert port.rejected == {CROWDED: 1}
         for link in (one, other):
             link.shutdown(socket.SHUT_WR)
             assert link.recv(65_536).startswith(b"HTTP/1.1 200")

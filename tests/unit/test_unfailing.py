@@ -189,7 +189,7 @@ def refused(name, *how):
 os.open = refused
 file = unfailing.LossyLogFile(sys.stdout)
 file.write("in lines\\n")
-sys.exit(file.lost or file._piece != select.PIPE_BUF)
+sys.exit(file.lost or file._chunk_bytes != select.PIPE_BUF)
 """
 
 

@@ -20,7 +20,7 @@ from tutti.security.key_files import check_private, read_limited, read_toml
 from tutti.zmtp import z85
 
 if TYPE_CHECKING:  # imports the crypto only for clients with keys
-    from tutti.zmtp.curve import Calling
+    from tutti.zmtp.curve import CurveClientHandshake
 
 FILE_VARIABLE, TOKEN_VARIABLE = "TUTTI_TOKEN_FILE", "TUTTI_TOKEN"
 _MADE_BY = "`tutti tokens new NAME --client FILE` makes one"
@@ -100,13 +100,13 @@ class Credentials:
         check_private(secret_key, found)
         return cls(server_keys=public_keys, own=(str(tree.get("public", "")), str(tree.get("secret", ""))))
 
-    def calling(self) -> Calling:
+    def calling(self) -> CurveClientHandshake:
         """Return the client side of a CURVE handshake with one of the gateways.
 
         Raises:
             UsageError: a key is malformed.
         """
-        from tutti.zmtp.curve import KEY_BYTES, Calling, Pair  # noqa: PLC0415 - imports the crypto only for clients with keys
+        from tutti.zmtp.curve import KEY_BYTES, CurveClientHandshake, KeyPair  # noqa: PLC0415 - imports the crypto only for clients with keys
 
         def decoded(key: object) -> bytes:
             try:
@@ -117,8 +117,8 @@ class Credentials:
                 raise UsageError("a key in `server_keys` is malformed: it must have 40 characters of Z85, as in group.keys")
             return raw
 
-        own = None if self._own is None else Pair(decoded(self._own[0]), decoded(self._own[1]))
-        return Calling([decoded(key) for key in self.server_keys.values()], own)
+        own = None if self._own is None else KeyPair(decoded(self._own[0]), decoded(self._own[1]))
+        return CurveClientHandshake([decoded(key) for key in self.server_keys.values()], own)
 
     def headers(self, location: str) -> list[tuple[bytes, bytes]]:
         """Return the headers of a call to a reads port.

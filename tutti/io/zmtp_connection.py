@@ -25,14 +25,14 @@ from tutti.common.fork import after_fork
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
 from tutti.runtime.dns import Resolver, addresses, ip_literal
-from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream
-from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, form, pong
-from tutti.zmtp.send_queue import Outgoing
+from tutti.zmtp.frame_reader import SCRATCH_BYTES, ConnectionEnded, FrameReader
+from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, EncodedMessage, NullHandshake, encode_message, pong
+from tutti.zmtp.send_queue import SendQueue
 
 if TYPE_CHECKING:
     from tutti.common.credentials import Credentials
-    from tutti.zmtp.curve import Calling
-    from tutti.zmtp.curve_stream import Opening
+    from tutti.zmtp.curve import CurveClientHandshake
+    from tutti.zmtp.curve_stream import CurveReceiver
 
 _MS = 1000
 _READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
@@ -74,10 +74,10 @@ class ZmtpConnection:
         self._events: deque[ConnectionEvent] = deque()
         self._received: deque[bytes | FormatError] = deque()
         self._socket: socket.socket | None = None
-        self._handshake: Handshake | Calling | None = None
-        self._opening: Opening | None = None
-        self._stream: Stream | None = None
-        self._outgoing: Outgoing | None = None
+        self._handshake: NullHandshake | CurveClientHandshake | None = None
+        self._opening: CurveReceiver | None = None
+        self._stream: FrameReader | None = None
+        self._outgoing: SendQueue | None = None
         self._keepalive_at = 0.0  # when the next keepalive interval ends
         self._unanswered = 0  # keepalive intervals in which nothing arrived
         self._mask = 0
@@ -177,37 +177,37 @@ class ZmtpConnection:
             elif self._credentials is not None:
                 self._refused = str(error)
             self._end(ConnectionEvent.DOWN)
-        except (OSError, Ended):
+        except (OSError, ConnectionEnded):
             self._end(ConnectionEvent.DOWN)
 
     def _greet(self, connection: socket.socket) -> None:
         """Send the first bytes of a connection, which fit into the empty socket buffer."""
-        handshake = Handshake(b"DEALER", b"ROUTER") if self._credentials is None else self._credentials.calling()
+        handshake = NullHandshake(b"DEALER", b"ROUTER") if self._credentials is None else self._credentials.calling()
         self._handshake = handshake
-        connection.sendall(handshake.said())
+        connection.sendall(handshake.data_to_send())
 
-    def _continue_handshake(self, connection: socket.socket, handshake: Handshake | Calling) -> None:
+    def _continue_handshake(self, connection: socket.socket, handshake: NullHandshake | CurveClientHandshake) -> None:
         data = connection.recv(HANDSHAKE_BYTES_MAX)
         if not data:
             if self._credentials is not None:
                 self._refused = "the gateway ended the connection: it has no keys, or its keys are not those of the credentials"
-            raise Ended
-        rest = handshake.take(data)
-        if said := handshake.said():
-            connection.sendall(said)  # fits, as in `_greet`
+            raise ConnectionEnded
+        rest = handshake.receive_data(data)
+        if answer := handshake.data_to_send():
+            connection.sendall(answer)  # fits, as in `_greet`
         if rest is None:
             return
         self._handshake = None
-        source: socket.socket | Opening = connection
-        self._outgoing = Outgoing(connection)
+        source: socket.socket | CurveReceiver = connection
+        self._outgoing = SendQueue(connection)
         if handshake.box is not None:
-            from tutti.zmtp.curve_stream import Opening, Sealing  # noqa: PLC0415 - imports the crypto only for clients with keys
+            from tutti.zmtp.curve_stream import CurveReceiver, CurveSendQueue  # noqa: PLC0415 - crypto only for clients with keys
 
-            self._outgoing = Sealing(connection, handshake.box)
-            source = self._opening = Opening(connection, handshake.box, rest, limits.ANSWER_BYTES_MAX, lambda _: True)
+            self._outgoing = CurveSendQueue(connection, handshake.box)
+            source = self._opening = CurveReceiver(connection, handshake.box, rest, limits.ANSWER_BYTES_MAX, lambda _: True)
             rest = b""
         scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._stream = Stream(source, scratch, limits.ANSWER_BYTES_MAX, lambda _: True, rest, command=self._command)
+        self._stream = FrameReader(source, scratch, limits.ANSWER_BYTES_MAX, lambda _: True, rest, on_command=self._command)
         self._keepalive_at = time.monotonic() + _KEEPALIVE_S
         self._events.append(ConnectionEvent.UP)
         if rest or (self._opening is not None and self._opening.unread):
@@ -216,7 +216,7 @@ class ZmtpConnection:
     def _command(self, command: bytes) -> None:
         answer = pong(command)
         if answer and self._outgoing is not None:
-            self._outgoing.put(Formed([answer], len(answer)))
+            self._outgoing.append(EncodedMessage([answer], len(answer)))
             self._send()
 
     def news(self) -> ConnectionEvent | None:
@@ -239,7 +239,7 @@ class ZmtpConnection:
             return True  # the connection broke: the message is lost, and `news` reports the end
         if len(outgoing) >= limits.CLIENT_WINDOW_FRAMES:
             return False
-        outgoing.put(form(parts))
+        outgoing.append(encode_message(parts))
         if len(outgoing) == 1:
             self._send()
         return True
@@ -257,7 +257,7 @@ class ZmtpConnection:
                     self._socket.shutdown(socket.SHUT_RDWR)
         self._watch(_READ | _WRITE if self._outgoing else _READ)  # the next read gets the remaining messages, then the end
 
-    def _read(self, stream: Stream) -> None:
+    def _read(self, stream: FrameReader) -> None:
         self._unanswered = 0
         opening = self._opening
         while True:
@@ -308,13 +308,13 @@ class ZmtpConnection:
         if names is None or fd != names.fd:
             self._on_socket_event(mask)
             return
-        found = names.take()[self.address.host]
+        found = names.drain()[self.address.host]
         self._poll.unregister(fd)
         self._close_lookup()
         if found:
             self._connect(found)
         else:
-            self._refuse(f"the host name is unknown ({names.wrong(self.address.host)})")
+            self._refuse(f"the host name is unknown ({names.error(self.address.host)})")
 
     def due(self) -> float:
         """Return the monotonic time at which `wait` must run if nothing arrives before, to return events or send a ping."""
@@ -340,7 +340,7 @@ class ZmtpConnection:
         if self._unanswered > _UNANSWERED_MAX:
             self._end(ConnectionEvent.DOWN)
         elif self._unanswered > 1 and self._outgoing is not None and not self._outgoing:
-            self._outgoing.put(Formed([PING], len(PING)))
+            self._outgoing.append(EncodedMessage([PING], len(PING)))
             self._send()
 
     def fileno(self) -> int:
@@ -354,7 +354,7 @@ class ZmtpConnection:
         connection, self._socket = self._socket, None
         if connection is not None:
             if self._outgoing:
-                self._outgoing.leave(linger_s)
+                self._outgoing.linger(linger_s)
             connection.close()
         self.up = False
         self._handshake = self._stream = self._outgoing = self._opening = None

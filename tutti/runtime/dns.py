@@ -2,7 +2,7 @@
 
 A blocking lookup in an I/O thread would stop every connection for seconds. Here each lookup has its own thread, so no name waits
 for another one. The process runs at most one lookup of a name at a time: all callers share its answer. A late answer is cached for
-a short time, for a caller that gave up and asks again.
+a short time, for a caller that gave up and repeats its request.
 """
 
 from __future__ import annotations
@@ -57,20 +57,20 @@ class Resolver:
     """Resolver with cached addresses. One thread owns it and never blocks; the lookups run in other threads.
 
     Attributes:
-        fd: readable when there are answers to `take`.
+        fd: readable when there are answers to `drain`.
     """
 
-    def __init__(self, look: Lookup = look_up) -> None:
-        """Use `look` for lookups in other threads.
+    def __init__(self, lookup: Lookup = look_up) -> None:
+        """Use `lookup` in other threads.
 
         Raises:
             OSError: the process has no free descriptor.
         """
-        self._look = look
+        self._lookup = lookup
         self._answered: list[tuple[str, str, str]] = []
-        self._under_way: set[str] = set()
-        self._known: dict[str, str] = {}
-        self._wrong: dict[str, str] = {}
+        self._running: set[str] = set()
+        self._addresses: dict[str, str] = {}
+        self._errors: dict[str, str] = {}
         self.fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
 
     def address(self, host: str) -> str:
@@ -81,46 +81,46 @@ class Resolver:
         found = ip_literal(host)
         if found:
             return found
-        if host not in self._under_way and len(self._under_way) < limits.ROSTER_MAX:
-            self._under_way.add(host)
-            _ask(self._look, host, self)
-        return self._known.get(host, "")
+        if host not in self._running and len(self._running) < limits.ROSTER_MAX:
+            self._running.add(host)
+            _request(self._lookup, host, self)
+        return self._addresses.get(host, "")
 
-    def wrong(self, host: str) -> str:
+    def error(self, host: str) -> str:
         """Return the error of the host's last lookup; empty without one."""
-        return self._wrong.get(host, "")
+        return self._errors.get(host, "")
 
     def wait(self, seconds: float) -> None:
-        """Sleep until there are answers to `take`, at most `seconds`."""
+        """Sleep until there are answers to `drain`, at most `seconds`."""
         poll = select.poll()
         poll.register(self.fd, select.POLLIN)
         poll.poll(max(0.0, seconds) * MS_PER_S)
 
-    def take(self) -> dict[str, str]:
+    def drain(self) -> dict[str, str]:
         """Process the answers. Return the address by host; empty if the lookup failed."""
         with _lock:
             answered, self._answered = self._answered, []
             if answered:
                 os.eventfd_read(self.fd)
         for host, address, reason in answered:
-            self._under_way.discard(host)
+            self._running.discard(host)
             if address:
-                self._known[host] = address
-                self._wrong.pop(host, None)
+                self._addresses[host] = address
+                self._errors.pop(host, None)
             else:
-                self._wrong[host] = reason
+                self._errors[host] = reason
         return {host: address for host, address, _ in answered}
 
-    def hear(self, host: str, address: str, reason: str) -> None:
+    def add_answer(self, host: str, address: str, reason: str) -> None:
         """Add the answer of a lookup: an address or an error. The lookup's thread calls this with the lock held."""
         self._answered.append((host, address, reason))
         os.eventfd_write(self.fd, 1)
 
     def close(self) -> None:
-        """Stop. Running lookups continue, for callers that ask again soon."""
+        """Stop. Running lookups continue, for callers that repeat their requests soon."""
         with _lock:
-            for host in self._under_way:
-                waiting = _waiting.get((self._look, host), [])
+            for host in self._running:
+                waiting = _waiting.get((self._lookup, host), [])
                 if self in waiting:
                     waiting.remove(self)
             if self.fd >= 0:
@@ -134,39 +134,39 @@ _waiting: dict[_Key, list[Resolver]] = {}  # running lookup -> resolvers that wa
 _late: dict[_Key, tuple[float, str, str]] = {}  # late answers: time (monotonic), address, error
 
 
-def _ask(look: Lookup, host: str, names: Resolver) -> None:
-    """Give `names` an answer for a host: from a running lookup, from a late answer, or from a new lookup."""
-    key = look, host
+def _request(lookup: Lookup, host: str, resolver: Resolver) -> None:
+    """Give `resolver` an answer for a host: from a running lookup, from a late answer, or from a new lookup."""
+    key = lookup, host
     with _lock:
         if key in _waiting:
-            _waiting[key].append(names)
+            _waiting[key].append(resolver)
             return
         at, address, reason = _late.pop(key, (-_LATE_S, "", ""))
         if time.monotonic() - at < _LATE_S:
-            names.hear(host, address, reason)
+            resolver.add_answer(host, address, reason)
             return
-        _waiting[key] = [names]
+        _waiting[key] = [resolver]
     try:
         threading.Thread(target=_run, args=key, name=f"name {host}", daemon=True).start()
     except RuntimeError as error:  # the thread limit is reached
         _answer(key, "", str(error))
 
 
-def _run(look: Lookup, host: str) -> None:
+def _run(lookup: Lookup, host: str) -> None:
     """Perform a lookup; runs in its own thread."""
     try:
-        found, reason = look(host), ""
+        found, reason = lookup(host), ""
     except Exception as error:  # noqa: BLE001 - any failure is an answer: the host is unknown, and the next call retries
         text = error.strerror if isinstance(error, OSError) else None
         found, reason = "", (text or str(error) or type(error).__name__).lower()
-    _answer((look, host), found, reason)
+    _answer((lookup, host), found, reason)
 
 
 def _answer(key: _Key, address: str, reason: str) -> None:
     with _lock:
         waiting = _waiting.pop(key)
-        for names in waiting:
-            names.hear(key[1], address, reason)
+        for resolver in waiting:
+            resolver.add_answer(key[1], address, reason)
         if not waiting:
             _late[key] = time.monotonic(), address, reason
             while len(_late) > limits.ROSTER_MAX:

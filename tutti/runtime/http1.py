@@ -47,14 +47,14 @@ class _Buffer(ReceiveBuffer):
         lines = super().maybe_extract_lines()
         if lines is None:
             return None
-        whole = b"\n".join(lines)
-        if before - len(self) != len(whole) + len(lines) + (3 if lines else 2):
+        text = b"\n".join(lines)
+        if before - len(self) != len(text) + len(lines) + (3 if lines else 2):
             raise h11.LocalProtocolError("a line ends with LF alone: end each line with CRLF")
-        if whole.translate(None, _IN_LINES + b"\n"):
+        if text.translate(None, _IN_LINES + b"\n"):
             raise h11.LocalProtocolError("a line holds a control character")
-        if b"\n " in whole or b"\n\t" in whole:
+        if b"\n " in text or b"\n\t" in text:
             raise h11.LocalProtocolError("a header is folded over several lines: write it on one line")
-        lengths = _LENGTHS.findall(whole)
+        lengths = _LENGTHS.findall(text)
         if len(lengths) > 1 or any(b"," in length for length in lengths):
             raise h11.LocalProtocolError("Content-Length is given more than once: give it once")
         return lines

@@ -72,18 +72,18 @@ class BoundedProtocol(H11Protocol):
     #: Error for clients of another protocol, which `{spoken}` names.
     wrong_port: ClassVar[str]
     #: Number of connections closed without an answer of the application, by status of the refusal, or `listener.CROWDED`.
-    turned_away: ClassVar[Counter[str]]
+    rejected: ClassVar[Counter[str]]
     #: Connection limit of the port; the server sets it before the connection is made.
     limit: ConnectionLimit
     _deadline: asyncio.TimerHandle | None = None
-    _spoke = False
+    _protocol_checked = False
     _half_closed = False  # True once the client has closed its side
-    _begun = False  # True if bytes of the next request have arrived
+    _request_begun = False  # True if bytes of the next request have arrived
     _number = -1  # descriptor of the connection
 
     def __init_subclass__(cls) -> None:
         """Give each port its own counter."""
-        cls.turned_away = Counter()
+        cls.rejected = Counter()
 
     def __init__(self, config: uvicorn.Config, server_state: ServerState, app_state: dict[str, Any]) -> None:
         """As uvicorn's protocol, with a stricter parser."""
@@ -91,7 +91,7 @@ class BoundedProtocol(H11Protocol):
         self.conn = ServerConnection(config.h11_max_incomplete_event_size)
 
     @abstractmethod
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         """Return the seconds until the connection is aborted."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the class above
@@ -110,9 +110,9 @@ class BoundedProtocol(H11Protocol):
         """Process received bytes; the first ones show whether the client uses HTTP."""
         if self.transport.is_closing():
             return None  # buffered TLS data after a refusal or a last answer is not a request
-        self._begun = True
-        if not self._spoke:
-            self._spoke = True
+        self._request_begun = True
+        if not self._protocol_checked:
+            self._protocol_checked = True
             if data.startswith(_ZEROMQ_GREETING):
                 return self.refuse(HTTPStatus.BAD_REQUEST, self.wrong_port.format(spoken="ZeroMQ"))
             if data.startswith(_HTTP2_PREFACE):
@@ -160,7 +160,7 @@ class BoundedProtocol(H11Protocol):
 
     def on_response_complete(self) -> None:
         """Start the time of the next request after an answer."""
-        self._begun = False
+        self._request_begun = False
         self.limit.waiting(self._number, answered=True)
         self.arm()
         super().on_response_complete()
@@ -168,7 +168,7 @@ class BoundedProtocol(H11Protocol):
     def arm(self) -> None:
         """Restart the deadline."""
         self.disarm()
-        self._deadline = self.loop.call_later(self.patience_s(), self.expired)
+        self._deadline = self.loop.call_later(self.timeout_s(), self.expired)
 
     def disarm(self) -> None:
         """Cancel the deadline, for requests with another time limit."""
@@ -182,13 +182,13 @@ class BoundedProtocol(H11Protocol):
 
     def evict(self) -> None:
         """Close the connection in favour of a new one. An incomplete request is answered with 503."""
-        if self._begun and self._can_refuse() and not self.transport.is_closing():
+        if self._request_begun and self._can_refuse() and not self.transport.is_closing():
             self._answer_last(HTTPStatus.SERVICE_UNAVAILABLE, _FULL)
         self.transport.abort()
 
     def refuse(self, status: HTTPStatus, message: str) -> None:
         """Send a last answer and close the connection."""
-        self.turned_away[str(status.value)] += 1
+        self.rejected[str(status.value)] += 1
         self._answer_last(status, message)
         self.transport.close()
 
@@ -223,7 +223,7 @@ class _Tls(SSLProtocol):
     _app_protocol: BoundedProtocol
     # Names that asyncio does not use. (asyncio's `_eof_received` would end TLS without a close_notify to the client.)
     _client_closed = False  # True if the client has closed TCP without closing TLS before
-    _kept = False  # True if the client has closed its side while an answer was under way
+    _awaits_answer = False  # True if the client has closed its side while an answer was under way
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as any protocol's
         """Handle a client that closes TCP without closing TLS before."""
@@ -241,12 +241,12 @@ class _Tls(SSLProtocol):
             self._start_shutdown()
 
     def _call_eof_received(self) -> None:
-        if not (self._kept or self._app_transport.is_closing()):
-            self._kept = self._app_protocol.eof_received()
+        if not (self._awaits_answer or self._app_transport.is_closing()):
+            self._awaits_answer = self._app_protocol.eof_received()
 
     def _start_shutdown(self) -> None:
         """Close, unless only the client has closed: then the protocol closes after its answer."""
-        if not self._kept or self._app_transport.is_closing():
+        if not self._awaits_answer or self._app_transport.is_closing():
             super()._start_shutdown()
 
     def _do_shutdown(self) -> None:
@@ -288,8 +288,8 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self._connections_max = connections_max
         self._handshake_s = handshake_s
-        counted = getattr(config.http, "turned_away", None)
-        self._turned_away: Counter[str] = counted if counted is not None else Counter()
+        counted = getattr(config.http, "rejected", None)
+        self._rejected: Counter[str] = counted if counted is not None else Counter()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
 
@@ -310,7 +310,7 @@ class Server(uvicorn.Server):
             probe.connection_lost(None)
         refusal = b"" if config.ssl else _last_answer(HTTPStatus.SERVICE_UNAVAILABLE, _FULL)
         for listener in sockets or []:
-            limit = ConnectionLimit(self._connections_max, self._turned_away)
+            limit = ConnectionLimit(self._connections_max, self._rejected)
             made = partial(self._protocol, loop, limit)
             self.servers.append(await loop.create_server(made, sock=Listener(listener, limit, refusal), backlog=config.backlog))
         self.started = True

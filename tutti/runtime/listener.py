@@ -11,7 +11,7 @@ from collections.abc import Callable
 from ipaddress import IPv6Address
 from typing import Any
 
-from tutti.zmtp.listener import descriptors_for, lowest_free
+from tutti.runtime.reserved_fds import descriptor_bound, lowest_free_descriptor
 
 _SHARES = 2  # shares of spare descriptors that connections leave to the rest of the process
 CROWDED = "crowded"  # reason of a connection closed at the limit
@@ -25,10 +25,10 @@ class ConnectionLimit:
     connections evicts its own, and a client that sends its request at once gets its answer.
     """
 
-    def __init__(self, most: int, turned_away: Counter[str]) -> None:
-        """Allow `most` connections; `turned_away` counts evictions."""
-        self._most = most
-        self.turned_away = turned_away
+    def __init__(self, connections_max: int, rejected: Counter[str]) -> None:
+        """Allow `connections_max` connections; `rejected` counts evictions."""
+        self._connections_max = connections_max
+        self.rejected = rejected
         self._open: dict[int, tuple[str, Callable[[], None]]] = {}
         # Waiting connections without and with an earlier answer, by network, the longest-waiting first.
         self._waiting: tuple[dict[str, dict[int, None]], ...] = ({}, {})
@@ -37,7 +37,7 @@ class ConnectionLimit:
     @property
     def full(self) -> bool:
         """True if the limit is reached."""
-        return len(self._open) >= self._most
+        return len(self._open) >= self._connections_max
 
     def accepted(self, number: int, address: Any, close: Callable[[], None]) -> None:
         """Register an accepted connection from `address`; `close` ends it."""
@@ -72,7 +72,7 @@ class ConnectionLimit:
         self._leaving.discard(number)
 
     def evict(self) -> bool:
-        """Close a waiting connection, in the event loop's next turn. Return False if none waits."""
+        """Close a waiting connection, in the next iteration of the event loop. Return False if none waits."""
         if self._leaving:
             return True
         for networks in self._waiting:
@@ -80,7 +80,7 @@ class ConnectionLimit:
                 largest: dict[int, None] = max(networks.values(), key=len)
                 number = next(iter(largest))
                 self._leaving.add(number)
-                self.turned_away[CROWDED] += 1
+                self.rejected[CROWDED] += 1
                 self._open[number][1]()
                 return True
         return False
@@ -123,24 +123,24 @@ class Listener(socket.socket):
     def __init__(self, like: socket.socket, limit: ConnectionLimit, refusal: bytes) -> None:
         super().__init__(like.family, like.type, like.proto, os.dup(like.fileno()))
         self._limit, self._refusal = limit, refusal
-        self._descriptors = descriptors_for(_SHARES)
-        self._coming = select.poll()
-        self._coming.register(self.fileno(), select.POLLIN)
+        self._descriptors = descriptor_bound(_SHARES)
+        self._acceptable = select.poll()
+        self._acceptable.register(self.fileno(), select.POLLIN)
 
     def accept(self) -> tuple[socket.socket, Any]:
         """As `socket.accept`, within the limit."""
-        if (self._limit.full or lowest_free() >= self._descriptors) and self._coming.poll(0):
+        if (self._limit.full or lowest_free_descriptor() >= self._descriptors) and self._acceptable.poll(0):
             if not self._limit.evict():
                 self._refuse(super().accept()[0])
-            raise BlockingIOError  # asyncio retries in the next turn of its loop
-        found, address = super().accept()
-        taken = _Connection(found.family, found.type, found.proto, found.detach())
-        taken.limit = self._limit
-        self._limit.accepted(taken.fileno(), address, taken.evict)
-        return taken, address
+            raise BlockingIOError  # asyncio retries in the next iteration of its loop
+        connection, address = super().accept()
+        accepted = _Connection(connection.family, connection.type, connection.proto, connection.detach())
+        accepted.limit = self._limit
+        self._limit.accepted(accepted.fileno(), address, accepted.evict)
+        return accepted, address
 
-    def _refuse(self, found: socket.socket) -> None:
-        self._limit.turned_away[CROWDED] += 1
-        with found, contextlib.suppress(OSError):
-            found.setblocking(False)
-            found.send(self._refusal)
+    def _refuse(self, connection: socket.socket) -> None:
+        self._limit.rejected[CROWDED] += 1
+        with connection, contextlib.suppress(OSError):
+            connection.setblocking(False)
+            connection.send(self._refusal)

@@ -33,7 +33,7 @@ class LossyLogFile:
         self._file = file
         self._lock = threading.Lock()
         self._stuck = False  # True if another thread holds the lock too long, because its disk hangs
-        self._pipe, self._piece = _pipe_of(file)
+        self._pipe, self._chunk_bytes = _pipe_of(file)
         self._poll = select.poll()
         if self._pipe is not None:
             self._poll.register(self._pipe, select.POLLOUT)
@@ -63,26 +63,26 @@ class LossyLogFile:
             self._lock.release()
 
     def _write_pipe(self, pipe: int, data: bytes) -> None:
-        """Write in pieces that always fit into a writable pipe. Raise OSError if the pipe is full."""
-        left = memoryview(b"\n" + data if self._torn else data)
-        whole = len(left)
+        """Write in chunks that always fit into a writable pipe. Raise OSError if the pipe is full."""
+        remaining = memoryview(b"\n" + data if self._torn else data)
+        size = len(remaining)
         try:
-            while left:
+            while remaining:
                 if not self._wait_writable():
                     raise BlockingIOError
-                left = left[os.write(pipe, left[: self._piece]) :]
+                remaining = remaining[os.write(pipe, remaining[: self._chunk_bytes]) :]
         finally:
-            if len(left) < whole:
-                self._torn = bool(left)
+            if len(remaining) < size:
+                self._torn = bool(remaining)
 
     def _wait_writable(self) -> bool:
         """True if the pipe is writable now or within the remaining wait budget."""
         began = time.monotonic()
         self._wait_ms = min(limits.LOG_WAIT_MS_MAX, self._wait_ms + (began - self._waited_at) * MS / _WAIT_PART)
-        has_room = bool(self._poll.poll(self._wait_ms))
+        writable = bool(self._poll.poll(self._wait_ms))
         self._waited_at = time.monotonic()
         self._wait_ms = max(0.0, self._wait_ms - (self._waited_at - began) * MS)
-        return has_room
+        return writable
 
     def flush(self) -> None:
         """Do nothing: no line is buffered."""

@@ -35,8 +35,8 @@ def configure_allocator(
     settings = ((_MMAP_THRESHOLD, mmap), (_TRIM_THRESHOLD, trim), (_TOP_PAD, top_pad), (_ARENA_MAX, arenas))
     if mallopt is None:
         return False
-    taken = [mallopt(which, value) for which, value in settings if value is not None]
-    return all(taken)
+    accepted = [mallopt(which, value) for which, value in settings if value is not None]
+    return all(accepted)
 
 
 def tuned_by_user() -> bool:
@@ -71,10 +71,10 @@ def _full() -> Iterator[int]:
     """Yield the addresses of possible huge pages in this process's memory, except mostly unused stacks."""
     with open("/proc/self/maps", encoding="ascii") as listed, open("/proc/self/pagemap", "rb", buffering=0) as pages:
         for line in listed.read().splitlines():
-            place, mode, _, _, inode, *name = line.split(maxsplit=5)
+            addresses, mode, _, _, inode, *name = line.split(maxsplit=5)
             if mode != "rw-p" or inode != "0" or (name and name[0] != "[heap]"):
                 continue
-            start, end = (int(address, 16) for address in place.split("-"))
+            start, end = (int(address, 16) for address in addresses.split("-"))
             for address in range(-(-start // _HUGE_BYTES) * _HUGE_BYTES, end - _HUGE_BYTES + 1, _HUGE_BYTES):
                 pages.seek(address // _HUGE_BYTES * _PAGES * _ENTRY.size)
                 entries = _ENTRY.iter_unpack(pages.read(_PAGES * _ENTRY.size))

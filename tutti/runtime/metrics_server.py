@@ -26,19 +26,19 @@ US = 1_000_000
 class _Protocol(BoundedProtocol):
     wrong_port = "this port serves metrics over HTTP/1.1; use {spoken} with a gateway's own ports"
 
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         """Return the seconds for a request and its answer."""
         return limits.METRICS_US_MAX / US
 
 
-class _TurnedAway(Collector):
+class _RejectedConnections(Collector):
     """Metrics of the page's own port."""
 
     def collect(self) -> Iterator[Metric]:
         """Yield the counts of rejected connections."""
         about = "Connections to this page that were closed without an answer, by status of the refusal, or crowded."
         family = CounterMetricFamily("tutti_page_turned_away", about, labels=["why"])
-        for why, count in dict(_Protocol.turned_away).items():
+        for why, count in dict(_Protocol.rejected).items():
             family.add_metric([why], count)
         yield family
 
@@ -72,10 +72,10 @@ class MetricsPage:
             )
         registry = CollectorRegistry()
         registry.register(collector)
-        registry.register(_TurnedAway())
+        registry.register(_RejectedConnections())
         try:
-            family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-            self._listener = socket.create_server(place[:2], family=family, backlog=limits.METRICS_CONNECTIONS_MAX)
+            family, _, _, _, sockaddr = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+            self._listener = socket.create_server(sockaddr[:2], family=family, backlog=limits.METRICS_CONNECTIONS_MAX)
         except OSError as error:
             raise ConfigError(f"metrics: cannot listen on {listen} ({error.strerror}): use another port") from error
         self.url = f"http://{Address(host, self._listener.getsockname()[1])}/metrics"

@@ -2,11 +2,16 @@
 
 Libraries accept connections until the descriptors run out. So a process lowers its soft limit to reserve some, and raises the limit
 for a moment when its own files need one. The libraries retry after a second.
+
+Ports with accept loops of this project need no lower limit. The kernel gives a new descriptor the lowest free number, so
+connections that must have a number below a bound leave all numbers above it to the rest of the process.
 """
 
 from __future__ import annotations
 
 import errno
+import socket
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -33,13 +38,45 @@ def raise_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
+def spare_descriptors(soft: int) -> int:
+    """Return the size of one share of spare descriptors, for a soft limit that is not infinite."""
+    return min(limits.SPARE_FILES, soft // limits.SPARE_FILES_PART)
+
+
+def descriptor_bound(shares: int) -> int:
+    """Return the bound below which a port's connections must lie, so that they leave `shares` shares of spare descriptors free."""
+    import resource  # noqa: PLC0415 - as above
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - shares * spare_descriptors(soft)
+
+
+def lowest_free_descriptor() -> int:
+    """Return the number that the next descriptor gets; a number above all bounds if none is free."""
+    try:
+        with socket.socket() as probe:
+            return probe.fileno()
+    except OSError:
+        return sys.maxsize
+
+
+def move_to_lowest_descriptor(connection: socket.socket) -> socket.socket:
+    """Return the connection with the lowest free descriptor, or unchanged if none is free."""
+    try:
+        lower = connection.dup()
+    except OSError:
+        return connection
+    connection.close()
+    return lower
+
+
 def reserve_descriptors() -> None:
-    """Reserve descriptors of this process for `spared`. Call this once per process."""
+    """Reserve descriptors of this process for `with_reserved_descriptor`. Call this once per process."""
     import resource  # noqa: PLC0415 - clients also run on systems without it, and never call this
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY:
-        fewer = soft - min(limits.SPARE_FILES, soft // limits.SPARE_FILES_PART)
+        fewer = soft - spare_descriptors(soft)
         resource.setrlimit(resource.RLIMIT_NOFILE, (fewer, hard))
         _bounds[:] = fewer, soft
 
@@ -55,7 +92,7 @@ def with_reserved_descriptor(act: Callable[[], Result]) -> Result:
     except OSError as error:
         if error.errno not in TOO_MANY or not _bounds:
             raise
-    import resource  # noqa: PLC0415 - `set_aside` has imported it, so the import needs no descriptor
+    import resource  # noqa: PLC0415 - `reserve_descriptors` has imported it, so the import needs no descriptor
 
     fewer, all_of_them = _bounds
     with _lock:
@@ -68,14 +105,13 @@ def with_reserved_descriptor(act: Callable[[], Result]) -> Result:
 
 
 def with_descriptor_wait(act: Callable[[], Result]) -> Result:
-    """As `spared`; if the reserve is empty too, wait until connections release descriptors.
+    """As `with_reserved_descriptor`; if the reserve is empty too, wait until connections release descriptors.
 
     Raises:
         OSError: as `act`; also if no descriptor was free for `FILES_WAIT_US_MAX`.
     """
-    for _ in range(
-        limits.FILES_WAIT_US_MAX // limits.FILES_RETRY_US
-    ):  # counted, not timed: a suspended process must not use up its wait
+    # Counted, not timed: a suspended process must not use up its wait.
+    for _ in range(limits.FILES_WAIT_US_MAX // limits.FILES_RETRY_US):
         try:
             return with_reserved_descriptor(act)
         except OSError as error:

@@ -43,28 +43,28 @@ def monotonic_us() -> int:
 
 
 class FileWatcher:
-    """Detects that a file changed and then stayed unchanged for `KEYS_STILL_US`. Owned by one thread at a time.
+    """Detects that a file changed and then stayed unchanged for `KEYS_UNCHANGED_US`. Owned by one thread at a time.
 
     The delay skips half-written files: `cp` and editors that write in place leave a partial file, which can look complete.
     """
 
-    def __init__(self, path: str | Path, taken: Stamp, clock_us: Callable[[], int] = monotonic_us) -> None:
-        """Watch a file. `taken` is its stamp before the last read; `clock_us` returns the time."""
+    def __init__(self, path: str | Path, read_stamp: Stamp, clock_us: Callable[[], int] = monotonic_us) -> None:
+        """Watch a file. `read_stamp` is its stamp before the last read; `clock_us` returns the time."""
         self._path = path
-        self._taken = self._seen = taken
+        self._read_stamp = self._seen = read_stamp
         self._clock_us = clock_us
         self._since_us = clock_us()
 
-    def look(self) -> Stamp | None:
-        """Return the file's stamp if it must be read again, else None. The answer stays until `take`."""
+    def check(self) -> Stamp | None:
+        """Return the file's stamp if it must be read again, else None. The answer stays until `mark_read`."""
         seen, now_us = file_stamp(self._path), self._clock_us()
         if seen != self._seen or now_us < self._since_us:
             self._seen, self._since_us = seen, now_us
-        return seen if seen != self._taken and now_us - self._since_us >= limits.KEYS_UNCHANGED_US else None
+        return seen if seen != self._read_stamp and now_us - self._since_us >= limits.KEYS_UNCHANGED_US else None
 
-    def take(self, read: Stamp) -> None:
+    def mark_read(self, stamp: Stamp) -> None:
         """Record that the file was read with this stamp."""
-        self._taken = read
+        self._read_stamp = stamp
 
 
 def read_limited(path: str | Path, bytes_max: int = FILE_BYTES_MAX) -> tuple[bytes, os.stat_result]:
@@ -191,11 +191,11 @@ def replace_text(path: str | Path, text: str, mode: int) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    place = Path(path)
-    fresh = place.with_name(f".{place.name}.{os.getpid()}")
-    fresh.unlink(missing_ok=True)
-    write_new(fresh, text, mode)
-    fresh.replace(place)
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}")
+    temporary.unlink(missing_ok=True)
+    write_new(temporary, text, mode)
+    temporary.replace(target)
 
 
 def check_certificate(certificate: str | Path, key: str | Path) -> None:

@@ -116,9 +116,9 @@ class Access(NamedTuple):
         if self.may_read_all:
             return
         if topics is None:
-            mine = ", ".join(self.read) or "none"
+            readable = ", ".join(self.read) or "none"
             raise NotAllowed(
-                f"token {self.name!r} may not read all topics (it may read: {mine}): name the topics to be read", NO_RIGHT
+                f"token {self.name!r} may not read all topics (it may read: {readable}): name the topics to be read", NO_RIGHT
             )
         for topic in topics:
             if not self.may_read(topic):
@@ -201,7 +201,7 @@ class Tokens:
         self._clock_us = clock_us
         self._lock = threading.Lock()
         self._changes = FileWatcher(path, file_stamp(path), clock_us)
-        self._looked_us = clock_us()
+        self._checked_us = clock_us()
         self._known = {access.sha256: access for access in read_tokens(path).values()}
         self.trouble = ""
         self.refused: Counter[str] = Counter()
@@ -211,11 +211,11 @@ class Tokens:
         """Return the number of tokens."""
         return len(self._known)
 
-    def who(self, token: str | None) -> Access:
+    def authenticate(self, token: str | None) -> Access:
         """Authenticate a token and return its access.
 
         Raises:
-            NotAllowed: the token is missing, unknown or expired. The error does not tell the last two apart; `refused` does.
+            NotAllowed: the token is missing, unknown or expired. The error does not distinguish the last two; `refused` does.
         """
         self.refresh()
         if not token:
@@ -233,8 +233,8 @@ class Tokens:
             raise self._rejection("expired", unknown)
         return found
 
-    def still(self, access: Access) -> Access | None:
-        """Return the current access for one returned by `who`; None if the token was removed or has expired."""
+    def current_access(self, access: Access) -> Access | None:
+        """Return the current access for one returned by `authenticate`; None if the token was removed or has expired."""
         found = self._known.get(access.sha256)
         return found if found is not None and self._is_valid(found) else None
 
@@ -249,13 +249,13 @@ class Tokens:
             self.refused[reason] += times
 
     def refresh(self) -> None:
-        """Read the file again if it changed, with a check at most every `KEYS_LOOK_US`."""
+        """Read the file again if it changed, with a check at most every `KEYS_CHECK_US`."""
         now_us = self._clock_us()
         with self._lock:
-            if 0 <= now_us - self._looked_us < limits.KEYS_CHECK_US:
+            if 0 <= now_us - self._checked_us < limits.KEYS_CHECK_US:
                 return
-            self._looked_us = now_us
-            seen = self._changes.look()
+            self._checked_us = now_us
+            seen = self._changes.check()
             if seen is None:
                 return
             try:
@@ -263,7 +263,7 @@ class Tokens:
             except ConfigError as error:  # retried even if the file stays unchanged, because the cause can be temporary
                 self.trouble = f"the tokens read before stay valid: {error}"
                 return
-            self._changes.take(seen)
+            self._changes.mark_read(seen)
             self.trouble = ""
             self._known = {access.sha256: access for access in known.values()}
             self.version += 1
@@ -271,9 +271,9 @@ class Tokens:
     def _is_valid(self, access: Access) -> bool:
         return not access.expires_us or self._clock_us() < access.expires_us
 
-    def _rejection(self, why: str, reason: str) -> NotAllowed:
-        self.count(why)
-        return NotAllowed(reason, UNAUTHENTICATED)
+    def _rejection(self, counter: str, message: str) -> NotAllowed:
+        self.count(counter)
+        return NotAllowed(message, UNAUTHENTICATED)
 
 
 def read_tokens(path: str | Path) -> dict[str, Access]:
@@ -354,18 +354,18 @@ def change_tokens(path: str | Path, change: Callable[[dict[str, Access]], None])
         ConfigError: the file is not a token file, or `change` raised; the file stays unchanged.
         OSError: the file cannot be written.
     """
-    place = Path(path)
-    make_directory(place.parent, 0o777)
-    directory = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    target = Path(path)
+    make_directory(target.parent, 0o777)
+    directory = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(directory, fcntl.LOCK_EX)
-        tokens = read_tokens(place) if place.exists() else {}
+        tokens = read_tokens(target) if target.exists() else {}
         change(tokens)
         if len(tokens) > limits.TOKENS_MAX:
             raise ConfigError(
                 f"{path} would list {len(tokens)} tokens, above the limit of {limits.TOKENS_MAX}: remove old ones first"
             )
-        replace_text(place, _text(tokens.values()), 0o644)
+        replace_text(target, _text(tokens.values()), 0o644)
     finally:
         os.close(directory)
 

@@ -1,1 +1,1 @@
-"""ZMTP by plain sockets, encrypted or not: what ZeroMQ says on the wire, said and read by the thread that owns the connection."""
+"""ZMTP, the wire protocol of ZeroMQ, over plain sockets: the thread that owns a connection moves its bytes."""

@@ -1,83 +1,97 @@
-"""One connection that came in at a port, and what all of them may take."""
+"""An accepted connection of a `Server`, and the limits of all connections of a port."""
 
 from __future__ import annotations
 
 import socket
 from typing import TYPE_CHECKING, NamedTuple
 
-from tutti.zmtp.frame_reader import Stream
-from tutti.zmtp.framing import Handshake
-from tutti.zmtp.send_queue import Outgoing
+from tutti.zmtp.frame_reader import FrameReader
+from tutti.zmtp.framing import NullHandshake
+from tutti.zmtp.send_queue import SendQueue
 
-if TYPE_CHECKING:  # the crypto, for those alone who have keys
-    from tutti.zmtp.curve import Listening
-    from tutti.zmtp.curve_stream import Opening
+if TYPE_CHECKING:  # imports the crypto only for ports with keys
+    from tutti.zmtp.curve import CurveServerHandshake
+    from tutti.zmtp.curve_stream import CurveReceiver
 
 
-class Terms(NamedTuple):
-    """What callers may take.
+class PortLimits(NamedTuple):
+    """Limits and options of a port.
 
     Attributes:
-        name: of the port, for people.
-        connections: at once; one more takes the place of who said nothing yet, or is not known; else it is closed.
-        assembly_bytes: of messages that are not complete, of all together; above it who has most is cut off.
-        parts: of a message.
-        waiting_bytes: of messages that wait, of all together; above it who has most is cut off.
-        held_back_bytes: that wait for one of them, above which nothing is read of it.
-        spares: shares of the process's spare descriptors that these leave to others.
-        forgives: a message of too many parts, or bytes, is handed out without any; otherwise its connection is closed, too.
-        waiting: messages that wait for one of them.
-        named: whether a caller may say what it is known as, and takes the place of the connection that said so before, with keys
-            of one with the same key. Only where all are trusted: what is known of a connection, its session for one, is known by
-            that name.
-        beat_us: so often it is looked who said nothing; 0: never.
-        beats: so many, one after another, in which nothing came end a connection.
+        name: name of the port in messages for the operator.
+        connections_max: concurrent connections. At the limit, a new one replaces an inactive or unknown one, or is closed.
+        assembly_bytes_max: bytes of all incomplete messages together; above it the connection with the most is closed.
+        parts_max: parts of a message.
+        skips_oversized: report a message with too many parts or bytes without any parts; otherwise close its connection.
+        queued_max: queued messages for one connection.
+        queued_bytes_max: queued bytes of all connections together; above it the connection with the most is closed.
+        pause_above_bytes: queued bytes of one connection above which it is not read.
+        descriptor_shares: shares of the process's spare descriptors that this port leaves free.
+        by_identity: accept the routing id that a peer asks for. A new connection then replaces the one with the same id (and the
+            same key, if it encrypts). Use this only if all peers are trusted, because the owner keeps state by routing id.
+        heartbeat_us: interval of heartbeats; 0 for none.
+        heartbeats_max: silent heartbeats in a row that end a connection.
     """
 
     name: str
-    connections: int
-    assembly_bytes: int
-    parts: int
-    forgives: bool
-    waiting: int
-    waiting_bytes: int
-    held_back_bytes: int
-    spares: int
-    named: bool = False
-    beat_us: int = 0
-    beats: int = 0
+    connections_max: int
+    assembly_bytes_max: int
+    parts_max: int
+    skips_oversized: bool
+    queued_max: int
+    queued_bytes_max: int
+    pause_above_bytes: int
+    descriptor_shares: int
+    by_identity: bool = False
+    heartbeat_us: int = 0
+    heartbeats_max: int = 0
 
 
-class Caller:
-    """A connection that came in. `routing` is empty until the handshake is over; `spoke`: there was a message, or its key was
-    admitted; `peer`: the other end's public key, None for one that does not encrypt.
+class Connection:
+    """An accepted connection.
+
+    Attributes:
+        routing: routing id; empty during the handshake.
+        active: True after the first message, or once the peer's key is accepted.
+        peer_key: the peer's public key; None if it does not encrypt.
     """
 
     __slots__ = (
-        *("broken", "full", "handshake", "heard", "held_back", "opening", "outgoing", "peer", "routing", "silent"),
-        *("since_us", "socket", "spoke", "stream", "waiting_bytes", "waits"),
+        *(
+            "accepted_us",
+            "active",
+            "awaits_writable",
+            "broken",
+            "handshake",
+            "paused",
+            "peer_key",
+            "queued_bytes",
+            "reader",
+            "ready",
+        ),
+        *("received_since_heartbeat", "receiver", "routing", "send_queue", "silent_heartbeats", "socket"),
     )
 
-    def __init__(self, connection: socket.socket, since_us: int, handshake: Handshake | Listening) -> None:
-        self.socket = connection
-        self.since_us = since_us
+    def __init__(self, sock: socket.socket, accepted_us: int, handshake: NullHandshake | CurveServerHandshake) -> None:
+        self.socket = sock
+        self.accepted_us = accepted_us
         self.handshake = handshake
-        self.opening: Opening | None = None
-        self.peer: bytes | None = None
-        self.stream: Stream | None = None
-        self.outgoing = Outgoing(connection)
-        self.broken = False  # nothing can be said to it any more; what it said before may be unread
-        self.full = False  # the kernel is to tell when there is room
-        self.waiting_bytes = 0  # for it, as they were counted
-        self.held_back = False  # nothing is read of it before it reads
+        self.receiver: CurveReceiver | None = None
+        self.peer_key: bytes | None = None
+        self.reader: FrameReader | None = None
+        self.send_queue = SendQueue(sock)
+        self.broken = False  # nothing can be sent any more; received messages may be unread
+        self.awaits_writable = False  # epoll watches for space in the socket buffer
+        self.queued_bytes = 0  # size of `send_queue` in the server's total
+        self.paused = False  # not read until the peer reads
         self.routing = b""
-        self.spoke = False
-        self.heard = True  # since the last beat
-        self.silent = 0  # beats, one after another
-        self.waits = False  # for its turn to be read
+        self.active = False
+        self.received_since_heartbeat = True
+        self.silent_heartbeats = 0  # in a row
+        self.ready = False  # in the server's queue of connections to read
 
     @property
-    def held(self) -> int:
-        """Bytes of memory that its unfinished message has."""
-        sealed = 0 if self.opening is None else self.opening.held
-        return sealed if self.stream is None else sealed + self.stream.held
+    def assembly_bytes(self) -> int:
+        """Memory of the incomplete message, bytes."""
+        encrypted = 0 if self.receiver is None else self.receiver.assembly_bytes
+        return encrypted if self.reader is None else encrypted + self.reader.assembly_bytes

@@ -1,19 +1,19 @@
-"""The form of what goes over an encrypted connection: ZMTP 3.1 with the mechanism CURVE (RFC 26, CurveZMQ), without I/O.
+"""CURVE security mechanism of ZMTP (RFC 26, CurveZMQ), without I/O.
 
-Behind the greeting four commands make a key that only these two ends have, for this connection alone; then each frame travels in
-a box of its own, sealed under a number that only goes up: what was recorded and is sent again opens nothing.
+After the greeting, four commands negotiate a key for this connection alone. Each frame then travels in a NaCl box with a nonce that
+only increases, so a recorded frame cannot be replayed.
 
 ```
-caller   HELLO     its key of this connection, and that it means the listener whose key it knows
-listener WELCOME   its own key of this connection
-caller   INITIATE  its lasting key, and that both keys are its own
-listener READY                                             or ERROR, where that key is not let in
-both     MESSAGE   number u64, box of (flags u8, data)
+client  HELLO     transient public key, and a box that only the expected server can open
+server  WELCOME   transient public key
+client  INITIATE  permanent public key, and a vouch that binds it to the transient one
+server  READY                                                     or ERROR if it does not accept the key
+both    MESSAGE   nonce u64, box of (flags u8, content)
 ```
 
-A ZeroMQ socket speaks the same. One thing is added, where that says nothing: the listener's greeting ends with the beginning of its
-lasting public key, so that a caller who knows those of several gateways knows which one is meant. Who lies there cannot be spoken
-with: the box of HELLO opens for the owner of a key that the caller knows, or for nobody.
+The bytes are those of a ZeroMQ socket, with one addition in a part of the greeting that RFC 37 leaves unused: the server's greeting
+ends with the first bytes of its permanent public key. A client that knows the keys of several gateways thus finds the right one.
+A forged hint gains nothing: only the owner of the key can open the box in HELLO.
 """
 
 from __future__ import annotations
@@ -31,342 +31,366 @@ from tutti.zmtp import z85
 from tutti.zmtp.framing import (
     COMMAND,
     GREETING,
-    HANDSHAKE_BYTES_MAX,
+    GREETING_BYTES,
     LENGTH,
-    LONG,
+    MECHANISM_AT,
     MORE,
-    Handshake,
-    Mismatch,
-    OtherKey,
+    HandshakeError,
+    NullHandshake,
     Rejected,
+    UnknownServerKey,
+    check_signature,
+    decode_properties,
+    encode_property,
     frame,
-    head,
-    properties,
-    property_of,
+    frame_header,
+    split_command,
 )
 
 KEY_BYTES = 32
 MECHANISM = b"CURVE".ljust(20, b"\0")
-HINT = slice(33, 49)  # of the greeting
-FIRST_BYTES = 12  # of a greeting: what is said before the other end has said what it wants
-MESSAGE_OVERHEAD = 8 + 8 + bindings.crypto_box_BOXZEROBYTES + 1  # the command's name, number, box, flags
-_MECHANISM_AT, _MECHANISM_END, _GREETING_BYTES = 12, 32, 64
+KEY_HINT = slice(33, 49)  # in the greeting's filler, which RFC 37 leaves unused
+GREETING_PREFIX_BYTES = 12  # signature and version: what a server can send before it knows the client's mechanism
+MESSAGE_OVERHEAD = 8 + 8 + bindings.crypto_box_BOXZEROBYTES + 1  # name of the command, nonce, MAC of the box, flags
+_MECHANISM_END = MECHANISM_AT + len(MECHANISM)
 _COOKIE_BYTES = 96
-_NAME = b"\x07MESSAGE"
+_MESSAGE = b"\x07MESSAGE"
 _ERROR = b"\x05ERROR"
-_NOT_ADMITTED = frame(_ERROR + b"\x03400", COMMAND)  # the status code of ZAP (RFC 27), as ZeroMQ says it
-_FROM_CALLER, _FROM_LISTENER = b"CurveZMQMESSAGEC", b"CurveZMQMESSAGES"
-_MORE_INSIDE, _COMMAND_INSIDE = 1, 2
+_ERROR_NOT_ACCEPTED = frame(_ERROR + b"\x03400", COMMAND)  # ZAP's status code (RFC 27), which libzmq also sends
+_CLIENT_NONCE, _SERVER_NONCE = b"CurveZMQMESSAGEC", b"CurveZMQMESSAGES"
+_MORE_FLAG, _COMMAND_FLAG = 1, 2
 
 
-class Pair(NamedTuple):
-    """A public key and its secret."""
+class KeyPair(NamedTuple):
+    """A public key and its secret key."""
 
     public: bytes
     secret: bytes
 
     def __repr__(self) -> str:
-        """Without the secret: this may land in a log."""
+        """Return a representation without the secret, because it may be logged."""
         return "<keys>"
 
 
-def pair_of(public: str, secret: str) -> Pair:
-    """A pair from its text (Z85)."""
-    return Pair(z85.decode(public), z85.decode(secret))
+def key_pair_from_text(public: str, secret: str) -> KeyPair:
+    """Return a key pair from Z85 text."""
+    return KeyPair(z85.decode(public), z85.decode(secret))
 
 
-def new_pair() -> Pair:
-    """A new pair."""
-    return Pair(*bindings.crypto_box_keypair())
+def new_key_pair() -> KeyPair:
+    """Return a new random key pair."""
+    return KeyPair(*bindings.crypto_box_keypair())
 
 
 class Box:
-    """What one end seals and opens once the handshake is over."""
+    """Encrypts and decrypts the frames of one connection after the handshake."""
 
-    __slots__ = ("_key", "_mine", "_number", "_seen", "_theirs")
+    __slots__ = ("_receive_nonce", "_receive_prefix", "_send_nonce", "_send_prefix", "_shared_key")
 
-    def __init__(self, key: bytes, mine: bytes, theirs: bytes, number: int, seen: int) -> None:
-        """`key` is shared; `number` was used last by this end, `seen` by the other."""
-        self._key, self._mine, self._theirs = key, mine, theirs
-        self._number, self._seen = number, seen
+    def __init__(self, key: bytes, send_prefix: bytes, receive_prefix: bytes, send_nonce: int, receive_nonce: int) -> None:
+        """Use the key that both ends share.
+
+        Args:
+            key: shared key of the two transient key pairs, precomputed.
+            send_prefix: first 16 bytes of this end's nonces.
+            receive_prefix: first 16 bytes of the peer's nonces.
+            send_nonce: last nonce that this end used.
+            receive_nonce: last nonce that the peer used.
+        """
+        self._shared_key, self._send_prefix, self._receive_prefix = key, send_prefix, receive_prefix
+        self._send_nonce, self._receive_nonce = send_nonce, receive_nonce
 
     def seal(self, flags: int, data: Buffer) -> bytes:
-        """A frame as it goes over the wire."""
-        return b"".join(self.sealed(flags, data))
+        """Return a frame, encrypted, for the wire."""
+        return b"".join(self.seal_parts(flags, data))
 
-    def sealed(self, flags: int, data: Buffer) -> tuple[bytes, bytes]:
-        """A frame as it goes over the wire: what precedes its box, and the box."""
-        self._number += 1
-        number = LENGTH.pack(self._number)
-        inside = bytes((_MORE_INSIDE * bool(flags & MORE) | _COMMAND_INSIDE * bool(flags & COMMAND),))
-        box = bindings.crypto_box_easy_afternm(b"".join((inside, data)), self._mine + number, self._key)
-        return b"".join((head(len(_NAME) + len(number) + len(box), 0), _NAME, number)), box
+    def seal_parts(self, flags: int, data: Buffer) -> tuple[bytes, bytes]:
+        """Return a frame, encrypted, in two buffers: all before its box, and the box. A large box is not copied that way."""
+        self._send_nonce += 1
+        short_nonce = LENGTH.pack(self._send_nonce)
+        plain = bytes((_MORE_FLAG * bool(flags & MORE) | _COMMAND_FLAG * bool(flags & COMMAND),))
+        box = bindings.crypto_box_easy_afternm(b"".join((plain, data)), self._send_prefix + short_nonce, self._shared_key)
+        return b"".join((frame_header(len(_MESSAGE) + len(short_nonce) + len(box), 0), _MESSAGE, short_nonce)), box
 
     def open(self, body: Buffer) -> tuple[int, Buffer]:
-        """The flags and the data of a frame's body.
+        """Return the flags and the content of a received frame body.
 
         Raises:
-            FormatError: it was not sealed by the other end, for this place.
+            FormatError: the peer did not encrypt it, or it is a replay.
         """
-        number = LENGTH.unpack_from(body, 8)[0] if len(body) >= MESSAGE_OVERHEAD and body[:8] == _NAME else 0
-        if number <= self._seen:
-            raise FormatError("a frame is not sealed, or came before")
-        self._seen = number
+        short_nonce = LENGTH.unpack_from(body, 8)[0] if len(body) >= MESSAGE_OVERHEAD and body[:8] == _MESSAGE else 0
+        if short_nonce <= self._receive_nonce:  # RFC 26: a receiver accepts only increasing nonces
+            raise FormatError("a frame is not encrypted, or is a replay")
+        self._receive_nonce = short_nonce
         try:
-            inside = bindings.crypto_box_open_easy_afternm(bytes(body[16:]), self._theirs + bytes(body[8:16]), self._key)
+            plain = bindings.crypto_box_open_easy_afternm(
+                bytes(body[16:]), self._receive_prefix + bytes(body[8:16]), self._shared_key
+            )
         except CryptoError:
-            raise FormatError("a frame does not open: it was changed on its way, or is of another connection") from None
-        told = inside[0]
-        return MORE * bool(told & _MORE_INSIDE) | COMMAND * bool(told & _COMMAND_INSIDE), memoryview(inside)[1:]
+            raise FormatError("a frame cannot be decrypted: it was modified on its way, or belongs to another connection") from None
+        flags = plain[0]
+        return MORE * bool(flags & _MORE_FLAG) | COMMAND * bool(flags & _COMMAND_FLAG), memoryview(plain)[1:]
 
 
-class _Shaking:
-    """What both ends' handshakes have in common.
+class _CurveHandshake:
+    """Common part of both handshakes.
 
     Attributes:
-        box: once it is over, if what comes is encrypted.
+        box: encryption of the connection, set after the handshake; None if the client does not encrypt.
     """
 
     def __init__(self) -> None:
-        self._came = b""
+        self._received = b""
         self.box: Box | None = None
-        self._said: list[bytes] = []
+        self._outgoing: list[bytes] = []
 
-    def said(self) -> bytes:
-        """What is to be sent now; asked after each `take`."""
-        said, self._said = b"".join(self._said), []
-        return said
+    def data_to_send(self) -> bytes:
+        """Return the bytes to send now; call this after each `receive_data`."""
+        data, self._outgoing = b"".join(self._outgoing), []
+        return data
 
-    def _command(self) -> bytes | None:
-        """The next command behind the greeting, None while it is not complete."""
-        came = self._came
-        if len(came) < 2:
+    def _next_command(self) -> bytes | None:
+        """Return the next complete command after the greeting, else None."""
+        found = split_command(self._received)
+        if found is None:
             return None
-        length, start = came[1], 2
-        if came[0] == COMMAND | LONG:
-            if len(came) < 1 + LENGTH.size:
-                return None
-            length, start = LENGTH.unpack_from(came, 1)[0], 1 + LENGTH.size
-        elif came[0] != COMMAND:
-            raise Mismatch(f"no command follows the greeting (flags {came[0]:#x})")
-        if start + length > HANDSHAKE_BYTES_MAX:
-            raise Mismatch(f"a command of {length} bytes follows the greeting")
-        if len(came) < start + length:
-            return None
-        self._came = came[start + length :]
-        return came[start : start + length]
+        command, self._received = found
+        return command
 
 
-class Listening(_Shaking):
-    """The handshake of the end that listens. Without `admits` it completes with every caller, one that does not encrypt included:
-    what that one may do is decided elsewhere.
+class CurveServerHandshake(_CurveHandshake):
+    """The server side of a handshake.
+
+    Without `accepts_key` it completes with every client, even one that does not encrypt; the owner authorises it later.
 
     Attributes:
-        identity: what the caller wants to be known as.
-        peer: the caller's lasting public key, empty for one that does not encrypt.
+        identity: routing id that the client asks for.
+        peer_key: the client's permanent public key, empty for a client that does not encrypt.
     """
 
-    def __init__(self, own: Pair, admits: Callable[[bytes], bool] | None = None) -> None:
-        """Wait for a caller. `admits` returns whether a lasting public key is let in; empty: a caller that does not encrypt."""
+    def __init__(self, own: KeyPair, accepts_key: Callable[[bytes], bool] | None = None) -> None:
+        """Wait for a client.
+
+        Args:
+            own: permanent key pair of the server.
+            accepts_key: True if the server accepts a permanent public key; the key is empty for a client that does not encrypt.
+        """
         super().__init__()
         self._own = own
-        self._admits = admits
-        self._plain: Handshake | None = None
-        self._greeted = False
-        self._theirs = b""  # the caller's key of this connection
-        self._mine = Pair(b"", b"")
+        self._accepts_key = accepts_key
+        self._null: NullHandshake | None = None
+        self._greeting_received = False
+        self._peer_transient = b""  # the client's transient public key
+        self._transient = KeyPair(b"", b"")
         self._cookie = b""
-        self.identity = self.peer = b""
-        self._greeting = greeting(serves=True, hint=own.public)
-        if admits is None:
-            self._say_greeting(FIRST_BYTES)  # the mechanism is the one that the caller wants
+        self.identity = self.peer_key = b""
+        self._greeting = greeting(as_server=True, key_hint=own.public)
+        if accepts_key is None:
+            self._send_greeting(GREETING_PREFIX_BYTES)  # the mechanism follows the client's, which may be NULL
         else:
-            self._say_greeting()
+            self._send_greeting()
 
-    def _say_greeting(self, length: int = _GREETING_BYTES) -> None:
-        """Say more of it."""
-        said, self._greeting = self._greeting[:length], self._greeting[length:]
-        self._said.append(said)
+    def _send_greeting(self, length: int = GREETING_BYTES) -> None:
+        """Queue the next bytes of the greeting."""
+        data, self._greeting = self._greeting[:length], self._greeting[length:]
+        self._outgoing.append(data)
 
-    def take(self, data: bytes) -> bytes | None:
-        """Take what came; what is behind the handshake once that is over, None before.
+    def receive_data(self, data: bytes) -> bytes | None:
+        """Process received bytes. Return the bytes after the handshake once it is complete, and None before.
 
         Raises:
-            Mismatch: it is no handshake, or the caller is not admitted. What `said` returns then tells the caller.
+            HandshakeError: the bytes are not a handshake, or the server does not accept the key. Send `data_to_send` before you
+                close: it has the reason.
         """
-        if self._plain is None:
-            self._came += data
+        if self._null is None:
+            self._received += data
             data = b""
-            if not self._greeted and not self._greet():
+            if not self._greeting_received and not self._receive_greeting():
                 return None
-        if self._plain is not None:
-            rest = self._plain.take(data or self._came)
-            self.identity = self._plain.identity
+        if self._null is not None:
+            rest = self._null.receive_data(data or self._received)
+            self.identity = self._null.identity
             return rest
         if not self._cookie:
-            command = self._command()
+            command = self._next_command()
             if command is None:
                 return None
-            self._hello(command)
-        command = self._command()
+            self._receive_hello(command)
+        command = self._next_command()
         if command is None:
             return None
-        self._initiate(command)
-        return self._came
+        self._receive_initiate(command)
+        return self._received
 
-    def _greet(self) -> bool:
-        """Whether all of the greeting is there. What is said depends on what the caller wants."""
-        came = self._came
-        if came[:1] != GREETING[:1] or (len(came) > 9 and came[9] != GREETING[9]):
-            raise Mismatch("what comes first is no greeting")
-        if len(came) < _MECHANISM_END:
+    def _receive_greeting(self) -> bool:
+        """Return True once the greeting is complete. Answer with the mechanism that the client uses."""
+        received = self._received
+        check_signature(received)
+        if len(received) < _MECHANISM_END:
             return False
-        if came[_MECHANISM_AT:_MECHANISM_END] != MECHANISM:
-            if self._admits is not None and not self._admits(b""):
-                raise Mismatch("the other end does not encrypt")
-            self._plain = Handshake(b"ROUTER", b"DEALER")
-            self._said.append(self._plain.said()[FIRST_BYTES:])
-            self._greeted = True
+        if received[MECHANISM_AT:_MECHANISM_END] != MECHANISM:
+            # An empty key stands for a client without encryption.
+            if self._accepts_key is not None and not self._accepts_key(b""):
+                raise HandshakeError("the client does not encrypt, and this port requires a key")
+            self._null = NullHandshake(b"ROUTER", b"DEALER")
+            self._outgoing.append(self._null.data_to_send()[GREETING_PREFIX_BYTES:])  # the prefix was sent at once
+            self._greeting_received = True
             return True
-        self._say_greeting()
-        if len(came) < _GREETING_BYTES:
+        self._send_greeting()
+        if len(received) < GREETING_BYTES:
             return False
-        self._came = came[_GREETING_BYTES:]
-        self._greeted = True
+        self._received = received[GREETING_BYTES:]
+        self._greeting_received = True
         return True
 
-    def _hello(self, command: bytes) -> None:
+    def _receive_hello(self, command: bytes) -> None:
         if len(command) != 200 or not command.startswith(b"\x05HELLO\x01\x00"):
-            raise Mismatch("the other end does not begin with HELLO")
-        self._mine = new_pair()
-        self._theirs, number, box = command[80:112], command[112:120], command[120:]
-        _opened(bindings.crypto_box_open, box, b"CurveZMQHELLO---" + number, self._theirs, self._own.secret)
+            raise HandshakeError("the first command is not HELLO")
+        self._transient = new_key_pair()
+        self._peer_transient, short_nonce, box = command[80:112], command[112:120], command[120:]
+        _open_box(bindings.crypto_box_open, box, b"CurveZMQHELLO---" + short_nonce, self._peer_transient, self._own.secret)
+        # RFC 26 keeps the server's state in the cookie; here the connection keeps it, so random bytes suffice.
         self._cookie = secrets.token_bytes(_COOKIE_BYTES)
-        nonce = secrets.token_bytes(16)
-        welcome = bindings.crypto_box(self._mine.public + self._cookie, b"WELCOME-" + nonce, self._theirs, self._own.secret)
-        self._said.append(frame(b"\x07WELCOME" + nonce + welcome, COMMAND))
+        long_nonce = secrets.token_bytes(16)
+        welcome = bindings.crypto_box(
+            self._transient.public + self._cookie, b"WELCOME-" + long_nonce, self._peer_transient, self._own.secret
+        )
+        self._outgoing.append(frame(b"\x07WELCOME" + long_nonce + welcome, COMMAND))
 
-    def _initiate(self, command: bytes) -> None:
+    def _receive_initiate(self, command: bytes) -> None:
         if len(command) < 9 + _COOKIE_BYTES + 8 or not command.startswith(b"\x08INITIATE"):
-            raise Mismatch("the other end does not go on with INITIATE")
-        at = 9 + _COOKIE_BYTES
-        if not secrets.compare_digest(command[9:at], self._cookie):
-            raise Mismatch("the other end speaks of another connection")
-        number = command[at : at + 8]
-        key = bindings.crypto_box_beforenm(self._theirs, self._mine.secret)
-        told = _opened(bindings.crypto_box_open_afternm, command[at + 8 :], b"CurveZMQINITIATE" + number, key)
-        if len(told) < 128:
-            raise Mismatch("the other end does not say who it is")
-        peer, nonce, vouch = told[:32], told[32:48], told[48:128]
-        vouched = _opened(bindings.crypto_box_open, vouch, b"VOUCH---" + nonce, peer, self._mine.secret)
-        if not secrets.compare_digest(vouched, self._theirs + self._own.public):
-            raise Mismatch("the other end is not who it says")
-        self.identity = properties(told[128:], b"DEALER").get(b"identity", b"")
-        if self._admits is not None and not self._admits(peer):
-            self._said.append(_NOT_ADMITTED)
-            raise Mismatch("the other end has a key that is not let in")
-        self.peer = peer
-        metadata = property_of(b"Socket-Type", b"ROUTER") + property_of(b"Identity", b"")
-        self.box = Box(key, _FROM_LISTENER, _FROM_CALLER, 1, LENGTH.unpack(number)[0])
+            raise HandshakeError("the second command is not INITIATE")
+        offset = 9 + _COOKIE_BYTES
+        if not secrets.compare_digest(command[9:offset], self._cookie):  # constant time, as for all secrets
+            raise HandshakeError("INITIATE has the cookie of another connection")
+        short_nonce = command[offset : offset + 8]
+        key = bindings.crypto_box_beforenm(self._peer_transient, self._transient.secret)
+        initiate = _open_box(bindings.crypto_box_open_afternm, command[offset + 8 :], b"CurveZMQINITIATE" + short_nonce, key)
+        if len(initiate) < 128:
+            raise HandshakeError("INITIATE is too short: it lacks the client's key")
+        peer_key, long_nonce, vouch = initiate[:32], initiate[32:48], initiate[48:128]
+        # The vouch proves that the owner of the permanent key chose this transient key for this server.
+        vouched_keys = _open_box(bindings.crypto_box_open, vouch, b"VOUCH---" + long_nonce, peer_key, self._transient.secret)
+        if not secrets.compare_digest(vouched_keys, self._peer_transient + self._own.public):
+            raise HandshakeError("the vouch in INITIATE is for other keys")
+        self.identity = decode_properties(initiate[128:], b"DEALER").get(b"identity", b"")
+        if self._accepts_key is not None and not self._accepts_key(peer_key):
+            self._outgoing.append(_ERROR_NOT_ACCEPTED)
+            raise HandshakeError("the client's key is not accepted")
+        self.peer_key = peer_key
+        metadata = encode_property(b"Socket-Type", b"ROUTER") + encode_property(b"Identity", b"")
+        self.box = Box(key, _SERVER_NONCE, _CLIENT_NONCE, 1, LENGTH.unpack(short_nonce)[0])
         one = LENGTH.pack(1)
-        self._said.append(
+        self._outgoing.append(
             frame(b"\x05READY" + one + bindings.crypto_box_afternm(metadata, b"CurveZMQREADY---" + one, key), COMMAND)
         )
 
 
-class Calling(_Shaking):
-    """The handshake of who calls: with one of the listeners whose keys it knows, or with nobody."""
+class CurveClientHandshake(_CurveHandshake):
+    """The client side of a handshake, with one of the servers whose public keys the client knows."""
 
-    def __init__(self, servers: Iterable[bytes], own: Pair | None = None, identity: bytes = b"") -> None:
-        """Call.
+    def __init__(self, servers: Iterable[bytes], own: KeyPair | None = None, identity: bytes = b"") -> None:
+        """Prepare the greeting.
 
         Args:
-            servers: public keys of which the listener has to have one.
-            own: the lasting keys; some that nobody knows, where it does not matter who calls.
-            identity: what this end wants to be known as.
+            servers: permanent public keys; the server must have one of them.
+            own: permanent key pair of the client; by default a random one, for servers that accept every key.
+            identity: routing id that this end asks for.
         """
         super().__init__()
-        self._servers = list(servers)
-        self._own = own or new_pair()
+        self._server_keys = list(servers)
+        self._own = own or new_key_pair()
         self._identity = identity
-        self._mine = new_pair()
-        self._server = self._welcomed = self._key = b""
-        self._greeted = False
-        self._said.append(greeting(serves=False))
+        self._transient = new_key_pair()
+        self._server_key = self._server_transient = self._shared_key = b""
+        self._greeting_received = False
+        self._outgoing.append(greeting(as_server=False))
 
-    def take(self, data: bytes) -> bytes | None:
-        """Take what came; what is behind the handshake once that is over, None before.
+    def receive_data(self, data: bytes) -> bytes | None:
+        """Process received bytes. Return the bytes after the handshake once it is complete, and None before.
 
         Raises:
-            Mismatch: the other end does not encrypt.
-            OtherKey: it has none of the keys.
-            Rejected: it does not let this one in.
+            HandshakeError: the server does not encrypt, or violates the handshake.
+            UnknownServerKey: the server has none of the keys.
+            Rejected: the server does not accept this client's key.
         """
-        self._came += data
-        if not self._greeted:
-            if not self._greet():
+        self._received += data
+        if not self._greeting_received:
+            if not self._receive_greeting():
                 return None
-            self._hello()
-        while (command := self._command()) is not None:
+            self._send_hello()
+        while (command := self._next_command()) is not None:
             if command.startswith(_ERROR):
-                raise Rejected(f"the other end refuses: {command[len(_ERROR) + 1 : 100]!r}")
-            if not self._welcomed:
-                self._welcome(command)
+                raise Rejected(f"the server rejects the handshake with ERROR {command[len(_ERROR) + 1 : 100]!r}")
+            if not self._server_transient:
+                self._receive_welcome(command)
             else:
-                self._ready(command)
-                return self._came
+                self._receive_ready(command)
+                return self._received
         return None
 
-    def _greet(self) -> bool:
-        came = self._came
-        if came[:1] != GREETING[:1] or (len(came) > 9 and came[9] != GREETING[9]):
-            raise Mismatch("what comes first is no greeting")
-        if len(came) < _GREETING_BYTES:
+    def _receive_greeting(self) -> bool:
+        received = self._received
+        check_signature(received)
+        if len(received) < GREETING_BYTES:
             return False
-        if came[_MECHANISM_AT:_MECHANISM_END] != MECHANISM:
-            raise Mismatch("the gateway does not encrypt, and nothing is said in the clear by who has credentials")
-        hint = came[HINT]
-        known = [key for key in self._servers if key[: len(hint)] == hint]
-        if not known and (any(hint) or len(self._servers) != 1):
-            raise OtherKey("the gateway has another key than those that are known here: is it one of the group?")
-        self._server = known[0] if known else self._servers[0]
-        self._came = came[_GREETING_BYTES:]
-        self._greeted = True
+        if received[MECHANISM_AT:_MECHANISM_END] != MECHANISM:
+            raise HandshakeError("the gateway does not encrypt, and credentials are never sent unencrypted")
+        key_hint = received[KEY_HINT]
+        # A ZeroMQ server sends no hint; with one known key that key is meant.
+        known = [key for key in self._server_keys if key[: len(key_hint)] == key_hint]
+        if not known and (any(key_hint) or len(self._server_keys) != 1):
+            raise UnknownServerKey(
+                "the gateway has none of the public keys that are known here: check that it belongs to the group"
+            )
+        self._server_key = known[0] if known else self._server_keys[0]
+        self._received = received[GREETING_BYTES:]
+        self._greeting_received = True
         return True
 
-    def _hello(self) -> None:
+    def _send_hello(self) -> None:
         one = LENGTH.pack(1)
-        box = bindings.crypto_box(bytes(64), b"CurveZMQHELLO---" + one, self._server, self._mine.secret)
-        self._said.append(frame(b"\x05HELLO\x01\x00" + bytes(72) + self._mine.public + one + box, COMMAND))
+        box = bindings.crypto_box(bytes(64), b"CurveZMQHELLO---" + one, self._server_key, self._transient.secret)
+        # The padding makes HELLO longer than WELCOME, so that a server cannot amplify an attack (RFC 26).
+        self._outgoing.append(frame(b"\x05HELLO\x01\x00" + bytes(72) + self._transient.public + one + box, COMMAND))
 
-    def _welcome(self, command: bytes) -> None:
+    def _receive_welcome(self, command: bytes) -> None:
         if len(command) != 168 or not command.startswith(b"\x07WELCOME"):
-            raise Mismatch("the other end does not answer with WELCOME")
-        told = _opened(bindings.crypto_box_open, command[24:], b"WELCOME-" + command[8:24], self._server, self._mine.secret)
-        self._welcomed, cookie = told[:32], told[32:]
-        self._key = bindings.crypto_box_beforenm(self._welcomed, self._mine.secret)
-        nonce, two = secrets.token_bytes(16), LENGTH.pack(2)
-        vouch = bindings.crypto_box(self._mine.public + self._server, b"VOUCH---" + nonce, self._welcomed, self._own.secret)
-        metadata = property_of(b"Socket-Type", b"DEALER") + property_of(b"Identity", self._identity)
-        box = bindings.crypto_box_afternm(self._own.public + nonce + vouch + metadata, b"CurveZMQINITIATE" + two, self._key)
-        self._said.append(frame(b"\x08INITIATE" + cookie + two + box, COMMAND))
+            raise HandshakeError("the answer to HELLO is not WELCOME")
+        welcome = _open_box(
+            bindings.crypto_box_open, command[24:], b"WELCOME-" + command[8:24], self._server_key, self._transient.secret
+        )
+        self._server_transient, cookie = welcome[:32], welcome[32:]
+        self._shared_key = bindings.crypto_box_beforenm(self._server_transient, self._transient.secret)
+        long_nonce, two = secrets.token_bytes(16), LENGTH.pack(2)
+        vouch = bindings.crypto_box(
+            self._transient.public + self._server_key, b"VOUCH---" + long_nonce, self._server_transient, self._own.secret
+        )
+        metadata = encode_property(b"Socket-Type", b"DEALER") + encode_property(b"Identity", self._identity)
+        box = bindings.crypto_box_afternm(
+            self._own.public + long_nonce + vouch + metadata, b"CurveZMQINITIATE" + two, self._shared_key
+        )
+        self._outgoing.append(frame(b"\x08INITIATE" + cookie + two + box, COMMAND))
 
-    def _ready(self, command: bytes) -> None:
+    def _receive_ready(self, command: bytes) -> None:
         if len(command) < 14 or not command.startswith(b"\x05READY"):
-            raise Mismatch("the other end does not end with READY")
-        number = command[6:14]
-        properties(_opened(bindings.crypto_box_open_afternm, command[14:], b"CurveZMQREADY---" + number, self._key), b"ROUTER")
-        self.box = Box(self._key, _FROM_CALLER, _FROM_LISTENER, 2, LENGTH.unpack(number)[0])
+            raise HandshakeError("the answer to INITIATE is not READY")
+        short_nonce = command[6:14]
+        decode_properties(
+            _open_box(bindings.crypto_box_open_afternm, command[14:], b"CurveZMQREADY---" + short_nonce, self._shared_key),
+            b"ROUTER",
+        )
+        self.box = Box(self._shared_key, _CLIENT_NONCE, _SERVER_NONCE, 2, LENGTH.unpack(short_nonce)[0])
 
 
-def greeting(*, serves: bool, hint: bytes = b"") -> bytes:
-    """What is said first by who encrypts; a listener `serves`."""
-    head = GREETING[:_MECHANISM_AT] + MECHANISM + bytes((serves,)) + hint[: HINT.stop - HINT.start]
-    return head.ljust(_GREETING_BYTES, b"\0")
+def greeting(*, as_server: bool, key_hint: bytes = b"") -> bytes:
+    """Return the greeting of the CURVE mechanism (RFC 37), with the beginning of a server's key as a hint."""
+    head = GREETING[:MECHANISM_AT] + MECHANISM + bytes((as_server,)) + key_hint[: KEY_HINT.stop - KEY_HINT.start]
+    return head.ljust(GREETING_BYTES, b"\0")
 
 
-def _opened(open_box: Callable[..., bytes], box: bytes, *rest: bytes) -> bytes:
+def _open_box(open_box: Callable[..., bytes], box: bytes, *rest: bytes) -> bytes:
     try:
         return open_box(box, *rest)
     except (CryptoError, ValueError, TypeError):
-        raise Mismatch("a command of the handshake does not open: the other end has another key") from None
+        raise HandshakeError("a command of the handshake cannot be decrypted: the peer has another key") from None

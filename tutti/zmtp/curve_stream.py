@@ -1,4 +1,4 @@
-"""The two directions of an encrypted connection, to those who read and send frames as by a plain one."""
+"""Receive and send side of an encrypted connection, with the interfaces of a plain socket and a `SendQueue`."""
 
 from __future__ import annotations
 
@@ -10,222 +10,230 @@ from tutti import limits
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
 from tutti.zmtp.curve import MESSAGE_OVERHEAD, Box
-from tutti.zmtp.framing import COMMAND, LENGTH, LONG, MORE, Formed, head
-from tutti.zmtp.send_queue import Outgoing
+from tutti.zmtp.framing import COMMAND, LENGTH, LONG, MORE, EncodedMessage, frame_header
+from tutti.zmtp.send_queue import SendQueue
 
 _READ_BYTES = 64 * limits.KIB
-_SEALED_BYTES = 256 * limits.KIB  # that wait, of one connection; what is above is not sealed yet
-_JOINED_BYTES_MAX = 4 * limits.KIB  # larger data is not copied to be joined with what is before and behind it
+_ENCRYPTED_BYTES_MAX = 256 * limits.KIB  # encrypted bytes queued for one connection; more messages stay in plain text, shared
+_JOINED_BYTES_MAX = 4 * limits.KIB  # larger buffers are not joined with their neighbours, which would copy them
 
 
-class Opening:
-    """What comes by an encrypted connection, as the frames that were sealed. Read as a socket that never waits: less than there is
-    room for means that there is no more.
+class CurveReceiver:
+    """Receives and decrypts frames; a `FrameReader` reads from it as from a non-blocking socket.
+
+    A read that fills less than the given memory means that nothing more is available.
 
     Attributes:
-        held: bytes that the box under way takes before it can be opened.
+        assembly_bytes: size of the incomplete frame, which is buffered until it can be decrypted; 0 without one.
     """
 
-    def __init__(self, connection: socket.socket, box: Box, came: bytes, part_max: int, keeps: Callable[[int], bool]) -> None:
-        """Begin to read.
+    def __init__(
+        self, connection: socket.socket, box: Box, received: bytes, part_max: int, may_buffer: Callable[[int], bool]
+    ) -> None:
+        """Start to receive.
 
         Args:
-            connection: is read, and never waited for.
-            box: opens what comes.
-            came: behind the handshake.
-            part_max: bytes of a frame; a larger one ends the connection.
-            keeps: whether a frame of so many bytes, over `INTRODUCTION_BYTES_MAX`, may be kept until it is complete.
+            connection: non-blocking socket.
+            box: decrypts the frames.
+            received: bytes that arrived after the handshake.
+            part_max: limit of a frame, bytes; a larger one ends the connection.
+            may_buffer: True if a frame of this size may be buffered; called for sizes above `INTRODUCTION_BYTES_MAX`.
+
+        Raises:
+            FormatError: `received` has a frame that cannot be decrypted, or is too large.
         """
         self._socket = connection
         self._box = box
-        self._came = bytearray(came)
+        self._received = bytearray(received)
         self._part_max = part_max + MESSAGE_OVERHEAD
-        self._keeps = keeps
-        self._opened: deque[memoryview] = deque()
-        self._ended = False
-        self._trouble: FormatError | None = None  # behind what was opened
-        self.held = 0
-        self._open_all()
+        self._may_buffer = may_buffer
+        self._decrypted: deque[memoryview] = deque()
+        self._eof = False
+        self._error: FormatError | None = None  # raised after the frames before the bad one are read
+        self.assembly_bytes = 0
+        self._decrypt_received()
 
     @property
     def unread(self) -> bool:
-        """Whether something lies here of which no descriptor tells any more."""
-        return bool(self._opened) or self._trouble is not None
+        """True if decrypted data is buffered here, which the socket's descriptor does not signal."""
+        return bool(self._decrypted) or self._error is not None
 
-    def recv_into(self, room: memoryview) -> int:
-        """As of a socket.
+    def recv_into(self, buffer: memoryview) -> int:
+        """Read as `socket.recv_into`.
 
         Raises:
-            BlockingIOError: nothing is there.
-            OSError: the connection is no more.
-            FormatError: what came cannot be opened, or is out of bounds.
+            BlockingIOError: nothing is available.
+            OSError: the connection is broken.
+            FormatError: a frame cannot be decrypted, or is too large.
         """
-        filled, opened = 0, self._opened
-        while filled < len(room):
-            if not opened and not self._fill(wanted=not filled):
+        filled, decrypted = 0, self._decrypted
+        while filled < len(buffer):
+            if not decrypted and not self._read_more(required=not filled):
                 break
-            first = opened.popleft()
-            taken = min(len(room) - filled, len(first))
-            room[filled : filled + taken] = first[:taken]
-            if taken < len(first):
-                opened.appendleft(first[taken:])
-            filled += taken
+            first = decrypted.popleft()
+            copied = min(len(buffer) - filled, len(first))
+            buffer[filled : filled + copied] = first[:copied]
+            if copied < len(first):
+                decrypted.appendleft(first[copied:])
+            filled += copied
         return filled
 
-    def recvmsg_into(self, rooms: Sequence[memoryview]) -> tuple[int]:
-        """As of a socket, as far as it is used."""
+    def recvmsg_into(self, buffers: Sequence[memoryview]) -> tuple[int]:
+        """Read as `socket.recvmsg_into`, but return only the number of bytes."""
         filled = 0
-        for room in rooms:
-            if filled and not self._opened and not self._fill(wanted=False):
+        for buffer in buffers:
+            if filled and not self._decrypted and not self._read_more(required=False):
                 break
-            taken = self.recv_into(room)
-            filled += taken
-            if taken < len(room):
+            copied = self.recv_into(buffer)
+            filled += copied
+            if copied < len(buffer):
                 break
         return (filled,)
 
-    def _fill(self, *, wanted: bool) -> bool:
-        """Read until something is opened; False when there is nothing more now, or ever, which is an error where it is `wanted`."""
-        while not self._opened and not self._ended:
-            if self._trouble is not None:
-                if wanted:
-                    raise self._trouble
+    def _read_more(self, *, required: bool) -> bool:
+        """Read until a frame is decrypted. If nothing is available, raise if data is `required`, else return False."""
+        while not self._decrypted and not self._eof:
+            if self._error is not None:
+                if required:
+                    raise self._error
                 return False
             try:
-                data = self._socket.recv(max(_READ_BYTES, self.held - len(self._came)))
-            except OSError:
-                if wanted:
+                data = self._socket.recv(max(_READ_BYTES, self.assembly_bytes - len(self._received)))
+            except OSError:  # also BlockingIOError: nothing is available
+                if required:
                     raise
                 return False
             if not data:
-                self._ended = True
+                self._eof = True
                 break
-            self._came += data
-            self._open_all()
-        return bool(self._opened)
+            self._received += data
+            self._decrypt_received()
+        return bool(self._decrypted)
 
-    def _open_all(self) -> None:
-        """Open what is complete."""
-        came, at, end = self._came, 0, len(self._came)
-        if self.held and end < self.held:
-            return
-        self.held = 0
-        opened: list[Buffer] = []
+    def _decrypt_received(self) -> None:
+        """Decrypt the complete frames in the receive buffer."""
+        received, offset, end = self._received, 0, len(self._received)
+        if self.assembly_bytes and end < self.assembly_bytes:
+            return  # the frame is still incomplete: do not parse its header again
+        self.assembly_bytes = 0
+        decrypted: list[Buffer] = []
         try:
-            at = self._open_some(memoryview(came), at, end, opened)
+            offset = self._decrypt_frames(memoryview(received), offset, end, decrypted)
         except FormatError as error:
-            if not opened:
+            if not decrypted:
                 raise
-            self._trouble = error
-        if at:
-            self._came = came[at:]  # another one, as an error may hold a view of this one
+            self._error = error
+        if offset:
+            self._received = received[offset:]  # a new bytearray: a traceback may still export this one, which then cannot shrink
         small: list[Buffer] = []
-        for buffer in opened:
+        for buffer in decrypted:
             if len(buffer) <= _JOINED_BYTES_MAX:
                 small.append(buffer)
             else:
-                self._opened += (memoryview(b"".join(small)), memoryview(buffer))
+                self._decrypted += (memoryview(b"".join(small)), memoryview(buffer))
                 small.clear()
         if small:
-            self._opened.append(memoryview(b"".join(small)))
+            self._decrypted.append(memoryview(b"".join(small)))
 
-    def _open_some(self, came: memoryview, at: int, end: int, opened: list[Buffer]) -> int:
-        """Open the frames between the two places; where what is not complete begins."""
-        while at + 2 <= end:
-            flags, start, length = came[at], at + 2, came[at + 1]
+    def _decrypt_frames(self, received: memoryview, offset: int, end: int, decrypted: list[Buffer]) -> int:
+        """Decrypt the frames between two offsets. Return the offset of the first incomplete frame."""
+        while offset + 2 <= end:
+            flags, start, length = received[offset], offset + 2, received[offset + 1]
             if flags & LONG:
-                start = at + 1 + LENGTH.size
+                start = offset + 1 + LENGTH.size
                 if start > end:
                     break
-                length = LENGTH.unpack_from(came, at + 1)[0]
+                length = LENGTH.unpack_from(received, offset + 1)[0]
             if flags & ~(LONG | COMMAND | MORE) or length > self._part_max:
-                raise FormatError(f"a sealed frame of {length} bytes (flags {flags:#x})")
-            stop = start + length
-            if stop > end:
-                self._await(stop - at)
+                raise FormatError(f"an encrypted frame of {length} bytes (flags {flags:#x}) is invalid")
+            frame_end = start + length
+            if frame_end > end:
+                self._expect_frame(frame_end - offset)
                 break
-            inside, data = self._box.open(came[start:stop])
-            opened += (head(len(data), inside), data)
-            at = stop
-        return at
+            plain_flags, data = self._box.open(received[start:frame_end])
+            decrypted += (frame_header(len(data), plain_flags), data)
+            offset = frame_end
+        return offset
 
-    def _await(self, size: int) -> None:
-        """A frame under way is to have so many bytes."""
-        if size > limits.INTRODUCTION_BYTES_MAX and not self._keeps(size):
-            raise FormatError(f"a frame of {size} bytes of who was not let in")
-        self.held = size
+    def _expect_frame(self, size: int) -> None:
+        """Register the size of an incomplete frame."""
+        if size > limits.INTRODUCTION_BYTES_MAX and not self._may_buffer(size):
+            raise FormatError(f"an unauthenticated peer sent a frame of {size} bytes")
+        self.assembly_bytes = size
 
 
-class Sealing(Outgoing):
-    """What is to be sent by an encrypted connection. A message is sealed when its turn to leave comes: until then all connections
-    that it waits for have the same bytes.
+class CurveSendQueue(SendQueue):
+    """Send queue that encrypts a message only shortly before it leaves.
+
+    Nonces must leave in order, and until then all connections that send the message share its buffers.
     """
 
     def __init__(self, connection: socket.socket, box: Box) -> None:
-        """Nothing waits."""
+        """Create an empty queue."""
         super().__init__(connection)
         self._box = box
-        self._unsealed: deque[Formed] = deque()
-        self._unsealed_bytes = 0
+        self._plaintext: deque[EncodedMessage] = deque()
+        self._plaintext_bytes = 0
 
     def __len__(self) -> int:
-        """How many messages wait."""
-        return len(self._unsealed) + super().__len__()
+        """Return the number of queued messages."""
+        return len(self._plaintext) + super().__len__()
 
-    def put(self, message: Formed) -> None:
-        """Have a message wait for the next `send`."""
-        self._unsealed.append(message)
-        self._unsealed_bytes += message.size
+    def append(self, message: EncodedMessage) -> None:
+        """Queue a message for the next `send`."""
+        self._plaintext.append(message)
+        self._plaintext_bytes += message.size
         self.bytes += message.size
 
     def send(self) -> None:
-        """Send what waits, as far as the kernel takes it.
+        """Encrypt and send queued messages until the socket buffer is full.
 
         Raises:
-            OSError: the connection is no more.
+            OSError: the connection is broken.
         """
         while True:
-            self._seal()
+            self._encrypt()
             super().send()
-            if self._waiting or not self._unsealed:
+            if self._queue or not self._plaintext:
                 return
 
-    def _seal(self) -> None:
-        while self._unsealed and self.bytes - self._unsealed_bytes < _SEALED_BYTES:
-            message = self._unsealed.popleft()
-            self._unsealed_bytes -= message.size
+    def _encrypt(self) -> None:
+        # `bytes` includes the plain text, so the difference is the encrypted part of the queue.
+        while self._plaintext and self.bytes - self._plaintext_bytes < _ENCRYPTED_BYTES_MAX:
+            message = self._plaintext.popleft()
+            self._plaintext_bytes -= message.size
             self.bytes -= message.size
-            sealed: list[Buffer] = []
+            encrypted: list[Buffer] = []
             for flags, data in _frames(message):
                 if len(data) <= _JOINED_BYTES_MAX:
-                    sealed.append(self._box.seal(flags, data))
+                    encrypted.append(self._box.seal(flags, data))
                 else:
-                    sealed += self._box.sealed(flags, data)
-            super().put(Formed(sealed, sum(map(len, sealed))))
+                    encrypted += self._box.seal_parts(flags, data)
+            super().append(EncodedMessage(encrypted, sum(map(len, encrypted))))
 
-    def forget(self) -> None:
-        """Let go of what waits."""
-        super().forget()
-        self._unsealed.clear()
-        self._unsealed_bytes = 0
+    def clear(self) -> None:
+        """Drop all queued messages."""
+        super().clear()
+        self._plaintext.clear()
+        self._plaintext_bytes = 0
 
 
-def _frames(message: Formed) -> Iterator[tuple[int, Buffer]]:
-    """Flags and data of each frame of a message. A large one's data is a buffer of its own (`form`)."""
-    flags, apart = 0, False
+def _frames(message: EncodedMessage) -> Iterator[tuple[int, Buffer]]:
+    """Yield flags and content of each frame of a message. A large part is a buffer of its own (`encode_message`)."""
+    flags, separate = 0, False
     for buffer in message.buffers:
         data = memoryview(buffer)
-        if apart:
-            apart = False
+        if separate:
+            separate = False
             yield flags, data
             continue
-        at = 0
-        while at < len(data):
-            flags, start, length = data[at], at + 2, data[at + 1]
+        offset = 0
+        while offset < len(data):
+            flags, start, length = data[offset], offset + 2, data[offset + 1]
             if flags & LONG:
-                start, length = at + 1 + LENGTH.size, LENGTH.unpack_from(data, at + 1)[0]
-            at = start + length
-            apart = start == len(data) and length > 0
-            if apart:
+                start, length = offset + 1 + LENGTH.size, LENGTH.unpack_from(data, offset + 1)[0]
+            offset = start + length
+            separate = start == len(data) and length > 0  # the header ends its buffer: the next buffer is the content
+            if separate:
                 break
-            yield flags, data[start:at]
+            yield flags, data[start:offset]

@@ -1,4 +1,4 @@
-"""Messages as they come by one connection: in as few system calls as can be, copied once at most, in bounded memory."""
+"""Reads the messages of one connection with few system calls, at most one copy, and bounded memory."""
 
 from __future__ import annotations
 
@@ -14,246 +14,252 @@ from tutti.errors import FormatError
 from tutti.zmtp.framing import COMMAND, LENGTH, LONG, MORE
 
 if TYPE_CHECKING:
-    from tutti.zmtp.curve_stream import Opening
+    from tutti.zmtp.curve_stream import CurveReceiver
 
 _FLAGS = MORE | LONG | COMMAND
-_LENGTH_OF = LENGTH.unpack_from
-_WHOLE_MAX = 2 * limits.MESSAGE_BYTES_MAX
-_ALL = 2**31
-_ENDLESS = 2 * _WHOLE_MAX  # is no mistake any more
-_WINDOW = 64 * limits.KIB  # of small messages that one read takes
-_TAIL = 4 * limits.KIB  # that are read behind the end of a large part: they are copied if another large one begins there
-_REST_MAX = 2 * limits.KIB  # a part up to this waits for its end among small ones; a larger one has memory of its own
-SCRATCH_BYTES = _WINDOW + _REST_MAX
+_unpack_length = LENGTH.unpack_from
+_MESSAGE_BYTES_MAX = 2 * limits.MESSAGE_BYTES_MAX
+_UNLIMITED = 2**31
+_SKIPPED_BYTES_MAX = 2 * _MESSAGE_BYTES_MAX  # above it even a skipped message ends the connection: it may never end
+_WINDOW_BYTES = 64 * limits.KIB  # one read of small messages
+_TAIL_BYTES = 4 * limits.KIB  # read beyond a large part; few, because they are copied if another large part begins there
+_SMALL_PART_BYTES_MAX = 2 * limits.KIB  # an incomplete frame up to this size stays in `scratch`; a larger part gets its own memory
+SCRATCH_BYTES = _WINDOW_BYTES + _SMALL_PART_BYTES_MAX
 
-Message = tuple[list[Buffer], int]  # its parts, and its bytes
-
-
-class Ended(Exception):
-    """The other end closed the connection."""
+Message = tuple[list[Buffer], int]  # parts, total bytes
 
 
-class TooLarge(FormatError):
-    """A message has more bytes (`size`, so far), or more parts, than any may have."""
+class ConnectionEnded(Exception):
+    """The peer closed the connection."""
+
+
+class MessageTooLarge(FormatError):
+    """A message exceeds the limit of bytes or parts; `size` is the bytes so far."""
 
     def __init__(self, size: int) -> None:
-        super().__init__(f"a message of {size} bytes or more, or in too many parts")
+        super().__init__(f"a message has {size} bytes or more, or too many parts")
         self.size = size
 
 
-class Stream:
-    """Reads one connection.
+class FrameReader:
+    """Reads the messages of one connection.
 
-    A part that is not all there with its first bytes is read straight into memory of its own, and with its end the beginning of
-    what follows. That memory is had when the part's length is known and found to be in bounds. A large message of whom nothing is
-    kept is read and dropped: its first byte is handed out as its only part, and no part of one that is out of bounds and forgiven.
+    Small messages share one read into `scratch`. A large part is read directly into memory of its own, and its last read also takes
+    the beginning of the next frames. That memory is allocated only after the announced length has passed the limits.
+
+    A large message that may not be buffered is read and dropped; its only part is then its first byte. A message that exceeds the
+    limits and is skipped has no parts.
 
     Attributes:
-        held: bytes of memory that the unfinished message has.
-        came: bytes that were read last.
-        took: frames of them.
-        full: there was no room for more, so that more may be there.
+        assembly_bytes: memory of the incomplete message, bytes.
+        received_bytes: bytes of the last read.
+        frames_read: frames in the last read.
+        buffer_full: True if the last read filled the buffer, so that more data may be available.
     """
 
     def __init__(
         self,
-        connection: socket.socket | Opening,
+        connection: socket.socket | CurveReceiver,
         scratch: memoryview,
         part_max: int,
-        keeps: Callable[[int], bool],
+        may_buffer: Callable[[int], bool],
         rest: bytes = b"",
-        window: int = _WINDOW,
+        window: int = _WINDOW_BYTES,
         *,
         parts_max: int = 1,
-        forgives: bool = False,
-        command: Callable[[bytes], None] = lambda _: None,
+        skips_oversized: bool = False,
+        on_command: Callable[[bytes], None] = lambda _: None,
     ) -> None:
-        """Begin to read.
+        """Start to read.
 
         Args:
-            connection: is read, and never waited for.
-            scratch: `SCRATCH_BYTES` that are read into; all connections of a thread have the same.
-            part_max: bytes of a part; a larger one ends the connection.
-            keeps: whether a message of so many bytes, over `INTRODUCTION_BYTES_MAX`, is kept until it is complete.
-            rest: what came already.
-            window: bytes that one `read` takes, beside a large part.
-            parts_max: of a message.
-            forgives: whether the connection goes on after a message of too many parts, or bytes.
-            command: is told each command.
+            connection: non-blocking socket, or the receive side of an encrypted connection.
+            scratch: memory of `SCRATCH_BYTES` for reads; all connections of a thread share it.
+            part_max: limit of a part, bytes; a larger one ends the connection.
+            may_buffer: True if a message of this size may be buffered; called for sizes above `INTRODUCTION_BYTES_MAX`.
+            rest: bytes that have already arrived.
+            window: limit of one `read`, bytes, beside a large part.
+            parts_max: limit of parts of a message.
+            skips_oversized: skip a message above the limits, and continue; otherwise it ends the connection.
+            on_command: callback for each command.
         """
         self._socket = connection
         self._scratch = scratch
         self._part_max = part_max
-        self._keeps = keeps
+        self._may_buffer = may_buffer
         self._rest = rest
-        self._fresh = bool(rest)  # it was not looked at
+        self._rest_unparsed = bool(rest)  # `_rest` may hold complete frames
         self._window = window
         self._parts_max = parts_max
-        self._forgives = forgives
-        self._command = command
-        self._tail = min(window, _TAIL)
+        self._skips_oversized = skips_oversized
+        self._on_command = on_command
+        self._tail_bytes = min(window, _TAIL_BYTES)
         self._after_large = False
-        self._body: memoryview | None = None  # of the part under way, if it is a large one
+        self._body: memoryview | None = None  # memory of the large part that is being assembled
         self._filled = self._flags = 0
         self._parts: list[Buffer] = []
         self._count = self._size = 0
-        self._frames_max = _ALL
-        self._dropping = False  # the message under way, and
-        self._drop = 0  # so many bytes more of its part
-        self.held = self.came = self.took = 0
-        self.full = False
+        self._frames_max = _UNLIMITED
+        self._dropping = False  # the current message
+        self._drop_bytes = 0  # remaining bytes to drop of its current part
+        self.assembly_bytes = self.received_bytes = self.frames_read = 0
+        self.buffer_full = False
 
-    def read(self, frames_max: int = _ALL) -> Iterator[Message]:
-        """Take what one system call brings: the messages that are complete with it. What is above so many frames is left for the
-        next `read`, and `full` says so.
+    def read(self, frames_max: int = _UNLIMITED) -> Iterator[Message]:
+        """Read once, and yield the messages that are complete then.
+
+        Frames above `frames_max` wait for the next `read`; `buffer_full` is then True.
 
         Raises:
-            BlockingIOError: nothing is there.
-            OSError, Ended: the connection is no more.
-            FormatError: what came is out of bounds; the connection is to be closed.
+            BlockingIOError: nothing is available.
+            OSError, ConnectionEnded: the connection is broken or closed.
+            FormatError: the data violates the protocol or the limits; close the connection.
         """
-        self.took = 0
+        self.frames_read = 0
         self._frames_max = frames_max
         body = self._body
-        at = 0
+        offset = 0
         if body is not None:
             end = self._read_body(body)
             if end < 0:
                 return
             self._body = None
-            message = self._add(body, len(body), self._flags)
+            message = self._add_part(body, len(body), self._flags)
             if message is not None:
                 yield message
         else:
             end = self._read()
-            if self._drop:
-                at = min(self._drop, end)
-                self._drop -= at
-                if not self._drop:
-                    message = self._add(b"", 0, self._flags)
+            if self._drop_bytes:  # a large part is being dropped: its bytes go through `scratch`
+                offset = min(self._drop_bytes, end)
+                self._drop_bytes -= offset
+                if not self._drop_bytes:
+                    message = self._add_part(b"", 0, self._flags)
                     if message is not None:
                         yield message
-        yield from self._messages(at, end)
+        yield from self._parse(offset, end)
 
     def _read(self) -> int:
-        """Read behind the rest; where that ends."""
+        """Read into `scratch` after the leftover bytes. Return the offset of the end."""
         rest = self._rest
-        begin = len(rest)
-        if self._fresh:
-            self._fresh = False
-            self._scratch[:begin] = rest
+        kept = len(rest)
+        if self._rest_unparsed:  # frames that the last `read` left at its limit: parse them before the next system call
+            self._rest_unparsed = False
+            self._scratch[:kept] = rest
             self._rest = b""
-            self.came, self.full = begin, True
-            return begin
-        room = self._tail if self._after_large else self._window
-        count = self._socket.recv_into(self._scratch[begin : begin + room])
+            self.received_bytes, self.buffer_full = kept, True
+            return kept
+        capacity = self._tail_bytes if self._after_large else self._window
+        count = self._socket.recv_into(self._scratch[kept : kept + capacity])
         if not count:
-            raise Ended
-        if begin:
-            self._scratch[:begin] = rest
+            raise ConnectionEnded
+        if kept:
+            self._scratch[:kept] = rest
             self._rest = b""
-        end = begin + count
-        self.came = count
-        self.full = count == room
+        end = kept + count
+        self.received_bytes = count
+        self.buffer_full = count == capacity
         self._after_large = False
         return end
 
     def _read_body(self, body: memoryview) -> int:
-        """Read the part under way and what follows it; where that ends, -1 if not all of the part is there."""
-        count: int = self._socket.recvmsg_into((body[self._filled :], self._scratch[: self._tail]))[0]
+        """Read more of a large part, and bytes after it into `scratch`. Return their end, or -1 if the part is incomplete."""
+        # One call scatters into both: the rest of the part, and the beginning of the next frames.
+        count: int = self._socket.recvmsg_into((body[self._filled :], self._scratch[: self._tail_bytes]))[0]
         if not count:
-            raise Ended
-        self.came = count
+            raise ConnectionEnded
+        self.received_bytes = count
         end = self._filled + count - len(body)
-        self.full = end == self._tail
+        self.buffer_full = end == self._tail_bytes
         if end < 0:
             self._filled += count
             return -1
         return end
 
-    def _messages(self, at: int, end: int) -> Iterator[Message]:
-        """Those in the scratch between the two places; the rest is kept."""
+    def _parse(self, offset: int, end: int) -> Iterator[Message]:
+        """Yield the messages in `scratch` between two offsets, and keep an incomplete frame."""
         scratch = self._scratch
-        while at + 2 <= end:
-            if self.took >= self._frames_max:
-                self._fresh = self.full = True
+        while offset + 2 <= end:
+            if self.frames_read >= self._frames_max:
+                self._rest_unparsed = self.buffer_full = True
                 break
-            self.took += 1
-            flags = scratch[at]
-            start = at + 2
+            self.frames_read += 1
+            flags = scratch[offset]
+            start = offset + 2
             if flags & LONG:
-                start = at + 1 + LENGTH.size
+                start = offset + 1 + LENGTH.size
                 if start > end:
                     break
-                length = _LENGTH_OF(scratch, at + 1)[0]
+                length = _unpack_length(scratch, offset + 1)[0]
             else:
-                length = scratch[at + 1]
+                length = scratch[offset + 1]
             if length > self._part_max or flags & ~_FLAGS:
-                raise FormatError(f"a part of {length} bytes (flags {flags:#x})")
-            stop = start + length
-            if stop > end:
-                if stop - at <= _REST_MAX:
-                    break
-                self._begin(scratch[start:end], length, flags)
+                raise FormatError(f"a part of {length} bytes (flags {flags:#x}) is invalid")
+            frame_end = start + length
+            if frame_end > end:
+                if frame_end - offset <= _SMALL_PART_BYTES_MAX:
+                    break  # becomes `_rest`, and the next read continues after it
+                self._begin_large_part(scratch[start:end], length, flags)
                 return
-            at = stop
+            offset = frame_end
             if flags & COMMAND:
-                self._command(bytes(scratch[start:stop]))
+                self._on_command(bytes(scratch[start:frame_end]))
                 continue
-            message = self._add(bytes(scratch[start:stop]), length, flags)
+            message = self._add_part(bytes(scratch[start:frame_end]), length, flags)
             if message is not None:
                 yield message
-        if at < end:
-            self._rest = bytes(scratch[at:end])
+        if offset < end:
+            self._rest = bytes(scratch[offset:end])
 
-    def _begin(self, came: memoryview, length: int, flags: int) -> None:
-        """A large part is under way, of which that much came."""
+    def _begin_large_part(self, received: memoryview, length: int, flags: int) -> None:
+        """Start to assemble a large part, of which the first bytes are `received`."""
         if flags & COMMAND:
-            raise FormatError(f"a command of {length} bytes")
+            raise FormatError(f"a command of {length} bytes is too large")
         size = self._size + length
-        if self._count == self._parts_max or size > _WHOLE_MAX:
-            self._void(size)
-        if not self._dropping and size > limits.INTRODUCTION_BYTES_MAX and not self._keeps(size):
-            self._drop_message(bytes(came[:1]))
+        # Checked before the part is assembled, so that a message above the limits gets no memory.
+        if self._count == self._parts_max or size > _MESSAGE_BYTES_MAX:
+            self._reject_message(size)
+        if not self._dropping and size > limits.INTRODUCTION_BYTES_MAX and not self._may_buffer(size):
+            self._drop_message(bytes(received[:1]))
         self._flags = flags
         if self._dropping:
             self._size = size
-            self._drop = length - len(came)
+            self._drop_bytes = length - len(received)
             return
-        self._body = body = np.empty(length, np.uint8).data
-        body[: len(came)] = came
-        self._filled = len(came)
+        self._body = body = np.empty(length, np.uint8).data  # unlike a bytearray, not zeroed before it is overwritten
+        body[: len(received)] = received
+        self._filled = len(received)
         self._after_large = True
-        self.held = size
+        self.assembly_bytes = size
 
-    def _void(self, size: int) -> None:
-        """The message under way is out of bounds."""
-        if not self._forgives or size > _ENDLESS:
-            raise TooLarge(size)
+    def _reject_message(self, size: int) -> None:
+        """Handle a message above the limits."""
+        if not self._skips_oversized or size > _SKIPPED_BYTES_MAX:
+            raise MessageTooLarge(size)
         self._dropping = True
         self._parts = []
-        self.held = 0
+        self.assembly_bytes = 0
 
     def _drop_message(self, first: bytes) -> None:
+        """Drop a message that may not be buffered, except its first byte, which shows its kind."""
         self._dropping = True
         self._parts = [bytes(self._parts[0][:1]) if self._parts else first]
-        self.held = 0
+        self.assembly_bytes = 0
 
-    def _add(self, part: Buffer, length: int, flags: int) -> Message | None:
-        """A part is complete; the message, if that is."""
+    def _add_part(self, part: Buffer, length: int, flags: int) -> Message | None:
+        """Add a complete part. Return the message if it is the last part."""
         self._size += length
         self._count += 1
-        if self._count > self._parts_max or self._size > _WHOLE_MAX:
-            self._void(self._size)
+        if self._count > self._parts_max or self._size > _MESSAGE_BYTES_MAX:
+            self._reject_message(self._size)
         if not self._dropping:
             self._parts.append(part)
         if flags & MORE:
-            if not self._dropping and self._size > limits.INTRODUCTION_BYTES_MAX and not self._keeps(self._size):
+            if not self._dropping and self._size > limits.INTRODUCTION_BYTES_MAX and not self._may_buffer(self._size):
                 self._drop_message(b"")
-            self.held = 0 if self._dropping else self._size
+            self.assembly_bytes = 0 if self._dropping else self._size
             return None
         message = self._parts, self._size
         self._parts = []
-        self._count = self._size = self.held = 0
+        self._count = self._size = self.assembly_bytes = 0
         self._dropping = False
         return message

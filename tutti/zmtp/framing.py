@@ -1,13 +1,13 @@
-"""The form of what goes over a connection: ZMTP 3.1 without encryption (RFC 37, mechanism NULL, RFC 23), without I/O.
+"""Framing of ZMTP 3.1 (RFC 37) and its NULL handshake (RFC 23), without I/O.
 
-Both sides send a greeting of 64 bytes and a READY command that says what they are; then each message is a run of frames:
+Both peers send a greeting of 64 bytes and a READY command with their properties. Each message is then a sequence of frames:
 
 ```
-0 flags u8: 1 another frame of this message follows, 2 the length has 8 bytes, 4 a command and no message
-1 length u8, or u64 big-endian        then the frame itself
+0 flags u8: 1 another frame of this message follows, 2 the length has 8 bytes, 4 a command instead of a message
+1 length u8, or u64 big-endian        then the content
 ```
 
-A gateway of a release that knows ZeroMQ alone says and takes the same.
+The bytes are those of a ZeroMQ socket, so a peer that uses libzmq notices no difference.
 """
 
 from __future__ import annotations
@@ -27,170 +27,202 @@ SHORT_MAX = 255
 _LONG_HEAD = struct.Struct(">BQ")
 _VALUE_LENGTH = struct.Struct(">I")
 _MECHANISM = b"NULL".ljust(20, b"\0")
-_VERSION_AT, _MECHANISM_AT, _GREETING_BYTES = 10, 12, 64
-GREETING = (b"\xff" + LENGTH.pack(1) + b"\x7f" + b"\x03\x01" + _MECHANISM).ljust(_GREETING_BYTES, b"\0")
+MECHANISM_AT, GREETING_BYTES = 12, 64
+_VERSION_AT = 10
+GREETING = (b"\xff" + LENGTH.pack(1) + b"\x7f" + b"\x03\x01" + _MECHANISM).ljust(GREETING_BYTES, b"\0")
 _READY = b"\x05READY"
 HANDSHAKE_BYTES_MAX = 1024
-_JOINED_PART_MAX = 4 * limits.KIB  # larger parts are not copied to be sent
+_JOINED_PART_MAX = 4 * limits.KIB  # joining a larger part would cost more than a buffer of its own
 
 
-class Formed(NamedTuple):
-    """One message as it goes over the wire, the same to everybody, and its bytes. Large buffers are not copied: they must not
-    change.
+class EncodedMessage(NamedTuple):
+    """One message as buffers for the wire, and their total size in bytes.
+
+    Several connections may send the same message. Large buffers are not copied, so they must not change.
     """
 
     buffers: list[Buffer]
     size: int
 
 
-class Mismatch(FormatError):
-    """The other end speaks something else, or one end has keys and the other has none."""
+class HandshakeError(FormatError):
+    """The peer speaks another protocol or mechanism, or violates the handshake."""
 
 
-class OtherKey(Mismatch):
-    """The other end has another key than the one that is meant."""
+class UnknownServerKey(HandshakeError):
+    """The server has none of the public keys that the client expects."""
 
 
-class Rejected(Mismatch):
-    """The other end does not let this one in."""
+class Rejected(HandshakeError):
+    """The server does not accept the client's public key."""
 
 
 def frame(data: Buffer, flags: int = 0) -> bytes:
-    """One frame on the wire."""
-    return b"".join((head(len(data), flags), data))
+    """Return one frame for the wire."""
+    return b"".join((frame_header(len(data), flags), data))
 
 
-def head(length: int, flags: int) -> bytes:
-    """What precedes a frame of that length on the wire."""
+def frame_header(length: int, flags: int) -> bytes:
+    """Return the header of a frame with `length` bytes of content."""
     return bytes((flags, length)) if length <= SHORT_MAX else _LONG_HEAD.pack(flags | LONG, length)
 
 
-def form(parts: Sequence[Buffer]) -> Formed:
-    """A message of those parts as buffers to send one after the other: small ones are joined, large ones are the parts."""
+def encode_message(parts: Sequence[Buffer]) -> EncodedMessage:
+    """Return a message with these parts. Small parts are joined; each large part stays a buffer of its own.
+
+    A large part follows a buffer that ends with its frame header. `CurveSendQueue` relies on this order.
+    """
     buffers: list[Buffer] = []
     small: list[Buffer] = []
     size = 0
-    left = len(parts)
+    remaining = len(parts)
     for part in parts:
-        left -= 1
+        remaining -= 1
         length = len(part)
-        before = head(length, MORE if left else 0)
-        size += len(before) + length
+        header = frame_header(length, MORE if remaining else 0)
+        size += len(header) + length
         if length <= _JOINED_PART_MAX:
-            small += (before, part)
+            small += (header, part)
         else:
-            small.append(before)
+            small.append(header)
             buffers += (b"".join(small), part)
             small.clear()
     if small:
         buffers.append(b"".join(small))
-    return Formed(buffers, size)
+    return EncodedMessage(buffers, size)
 
 
 def ready(socket_type: bytes, identity: bytes) -> bytes:
-    """The command behind the greeting."""
-    return frame(_READY + property_of(b"Socket-Type", socket_type) + property_of(b"Identity", identity), COMMAND)
+    """Return the READY command of the NULL mechanism, the only command of its handshake (RFC 23)."""
+    return frame(_READY + encode_property(b"Socket-Type", socket_type) + encode_property(b"Identity", identity), COMMAND)
 
 
-def property_of(name: bytes, value: bytes) -> bytes:
-    """One of the things that an end says of itself."""
+def encode_property(name: bytes, value: bytes) -> bytes:
+    """Return one metadata property of READY or INITIATE (RFC 23)."""
     return bytes((len(name),)) + name + _VALUE_LENGTH.pack(len(value)) + value
 
 
-class Handshake:
-    """What both ends say before the first message.
+class NullHandshake:
+    """The handshake of an unencrypted connection.
 
     Attributes:
-        identity: what it wants to be known as; empty if it does not care. Known once the handshake is over.
+        identity: routing id that the peer asks for, empty for none; valid after the handshake.
     """
 
-    box: None = None  # nothing is sealed
-    peer = b""
+    box: None = None  # no encryption; the same attribute as in the CURVE handshakes
+    peer_key = b""
 
     def __init__(self, socket_type: bytes, expected: bytes, identity: bytes = b"") -> None:
-        """`socket_type` and `identity` are what this end says of itself; `expected` is the type that the other end is to have."""
-        self._said = GREETING + ready(socket_type, identity)
-        self._expected = expected
-        self._came = b""
+        """Prepare the greeting and READY.
+
+        Args:
+            socket_type: type that this end states in READY, `ROUTER` or `DEALER`.
+            expected: type that the peer must state.
+            identity: routing id that this end asks for.
+        """
+        self._outgoing = GREETING + ready(socket_type, identity)
+        self._expected_type = expected
+        self._received = b""
         self.identity = b""
 
-    def take(self, data: bytes) -> bytes | None:
-        """Take what came; what is behind the handshake once that is over, None before.
+    def receive_data(self, data: bytes) -> bytes | None:
+        """Process received bytes. Return the bytes after the handshake once it is complete, and None before.
 
         Raises:
-            Mismatch: it is no handshake of a gateway without keys.
+            HandshakeError: the bytes are not a NULL handshake.
         """
-        came = self._came = self._came + data
-        _check_greeting(came)
-        at = _GREETING_BYTES
-        if len(came) < at + 2:
+        received = self._received = self._received + data
+        _check_greeting(received)
+        found = split_command(received[GREETING_BYTES:])
+        if found is None:
             return None
-        flags, length, start = came[at], came[at + 1], at + 2
-        if flags == COMMAND | LONG:
-            start = at + 1 + LENGTH.size
-            if len(came) < start:
-                return None
-            length = LENGTH.unpack_from(came, at + 1)[0]
-        elif flags != COMMAND:
-            raise Mismatch(f"what follows the greeting is no command (flags {flags:#x})")
-        if start + length > HANDSHAKE_BYTES_MAX:
-            raise Mismatch(f"a command of {length} bytes follows the greeting")
-        if len(came) < start + length:
-            return None
-        self._meet(came[start : start + length])
-        return came[start + length :]
+        command, rest = found
+        self._receive_ready(command)
+        return rest
 
-    def said(self) -> bytes:
-        """What is to be said now: all of it at the beginning."""
-        said, self._said = self._said, b""
-        return said
+    def data_to_send(self) -> bytes:
+        """Return the bytes to send now. The first call returns all of them."""
+        data, self._outgoing = self._outgoing, b""
+        return data
 
-    def _meet(self, command: bytes) -> None:
+    def _receive_ready(self, command: bytes) -> None:
         if not command.startswith(_READY):
-            raise Mismatch(f"the other end begins with {command[:20]!r}")
-        self.identity = properties(command[len(_READY) :], self._expected).get(b"identity", b"")
+            raise HandshakeError(f"the first command is {command[:20]!r}, not READY")
+        self.identity = decode_properties(command[len(_READY) :], self._expected_type).get(b"identity", b"")
 
 
-def _check_greeting(came: bytes) -> None:
-    """Whether what came so far is a greeting, or the beginning of one."""
-    if came[:1] != GREETING[:1] or (len(came) > 9 and came[9] != GREETING[9]):
-        raise Mismatch("what comes first is no greeting")
-    if len(came) > _VERSION_AT and came[_VERSION_AT] < GREETING[_VERSION_AT]:
-        raise Mismatch(f"the other end speaks version {came[_VERSION_AT]}")
-    told = came[_MECHANISM_AT : _MECHANISM_AT + len(_MECHANISM)]
-    if told != _MECHANISM[: len(told)]:
-        raise Mismatch(f"the other end wants another mechanism: {told!r}")
-
-
-def properties(command: bytes, expected: bytes) -> dict[bytes, bytes]:
-    """What the other end says of itself, which has to be a socket of the `expected` type.
+def check_signature(received: bytes) -> None:
+    """Check the signature of a greeting, complete or not: 0xff, 8 bytes that peers ignore, 0x7f (RFC 37).
 
     Raises:
-        Mismatch: it is of another type, or what it says is cut short.
+        HandshakeError: the bytes are not the start of a ZMTP greeting.
+    """
+    if received[:1] != GREETING[:1] or (len(received) > 9 and received[9] != GREETING[9]):
+        raise HandshakeError("the first bytes are not a ZMTP greeting")
+
+
+def split_command(received: bytes) -> tuple[bytes, bytes] | None:
+    """Return the first command of a handshake, and the bytes after it; None while the command is incomplete.
+
+    Raises:
+        HandshakeError: the bytes are not a command, or the command is too large.
+    """
+    if len(received) < 2:
+        return None
+    flags, length, start = received[0], received[1], 2
+    if flags == COMMAND | LONG:  # libzmq uses it for a command above 255 bytes
+        start = 1 + LENGTH.size
+        if len(received) < start:
+            return None
+        length = LENGTH.unpack_from(received, 1)[0]
+    elif flags != COMMAND:
+        raise HandshakeError(f"the frame after the greeting is not a command (flags {flags:#x})")
+    if start + length > HANDSHAKE_BYTES_MAX:
+        raise HandshakeError(f"a command of the handshake has {length} bytes, above the limit of {HANDSHAKE_BYTES_MAX}")
+    if len(received) < start + length:
+        return None
+    return received[start : start + length], received[start + length :]
+
+
+def _check_greeting(received: bytes) -> None:
+    """Check a greeting, complete or not, against the expected one."""
+    check_signature(received)
+    if len(received) > _VERSION_AT and received[_VERSION_AT] < GREETING[_VERSION_AT]:
+        raise HandshakeError(f"the peer speaks ZMTP version {received[_VERSION_AT]}, and version 3 is required")
+    mechanism = received[MECHANISM_AT : MECHANISM_AT + len(_MECHANISM)]
+    if mechanism != _MECHANISM[: len(mechanism)]:
+        raise HandshakeError(f"the peer uses another security mechanism: {mechanism!r}")
+
+
+def decode_properties(command: bytes, expected: bytes) -> dict[bytes, bytes]:
+    """Return the metadata properties of a peer by lower-case name.
+
+    Raises:
+        HandshakeError: the metadata is truncated, or the peer's socket type is not `expected`.
     """
     found: dict[bytes, bytes] = {}
-    at = 0
-    while at < len(command):
-        name_end = at + 1 + command[at]
+    offset = 0
+    while offset < len(command):
+        name_end = offset + 1 + command[offset]
         value_at = name_end + _VALUE_LENGTH.size
         if value_at > len(command):
-            raise Mismatch("a property of the other end's is cut short")
+            raise HandshakeError("a property of the peer is truncated")
         end = value_at + _VALUE_LENGTH.unpack_from(command, name_end)[0]
         if end > len(command):
-            raise Mismatch("a property of the other end's is cut short")
-        found[command[at + 1 : name_end].lower()] = command[value_at:end]
-        at = end
+            raise HandshakeError("a property of the peer is truncated")
+        found[command[offset + 1 : name_end].lower()] = command[value_at:end]
+        offset = end
     if found.get(b"socket-type") != expected:
-        raise Mismatch(f"the other end is a {found.get(b'socket-type')!r}, not a {expected!r}")
+        raise HandshakeError(f"the peer is a {found.get(b'socket-type')!r} socket, not a {expected!r}")
     return found
 
 
 _PING, _PONG = b"\x04PING", b"\x04PONG"
-_CONTEXT_AT, _CONTEXT_MAX = len(_PING) + 2, 16  # behind the time to live
+_CONTEXT_AT, _CONTEXT_MAX = len(_PING) + 2, 16  # the context follows a time to live of two bytes (RFC 37)
 PING = frame(_PING + bytes(2), COMMAND)
 
 
 def pong(command: bytes) -> bytes:
-    """What to say to a command that asks whether this end is there; empty where it asks nothing."""
-    asked = command.startswith(_PING)
-    return frame(_PONG + command[_CONTEXT_AT : _CONTEXT_AT + _CONTEXT_MAX], COMMAND) if asked else b""
+    """Return the PONG for a PING, with the PING's context; empty for any other command (RFC 37)."""
+    is_ping = command.startswith(_PING)
+    return frame(_PONG + command[_CONTEXT_AT : _CONTEXT_AT + _CONTEXT_MAX], COMMAND) if is_ping else b""

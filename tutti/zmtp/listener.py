@@ -1,136 +1,105 @@
-"""A port that is listened at, and which of the process's descriptors those who call there may have.
-
-A new descriptor has the lowest number that is free. So connections that have none above a bound leave all above it to the rest of
-the process, its files and its connections to other gateways, whoever has what below: nothing has to be held back for that.
-"""
+"""Listening sockets: how to open one, and which connections to accept."""
 
 from __future__ import annotations
 
 import errno
-import resource
 import select
 import socket
-import sys
 from collections.abc import Callable, Iterator
 
 from tutti import limits
+from tutti.runtime.reserved_fds import TOO_MANY, descriptor_bound, lowest_free_descriptor, move_to_lowest_descriptor
 
-NONE_LEFT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-RAISE = "raise the limit of open files"
+OUT_OF_RESOURCES = (*TOO_MANY, errno.ENOBUFS, errno.ENOMEM)
+RAISE_LIMIT = "raise the limit of open files"
 
 
 def open_port(host: str, port: int, backlog: int, prepare: Callable[[socket.socket], None] = lambda _: None) -> socket.socket:
-    """A socket that listens there; it is prepared before it does.
+    """Open a listening socket; `prepare` sets further options before it listens.
 
     Raises:
-        OSError: the address cannot be had, or no socket.
+        OSError: the address is not available, or no descriptor is free.
     """
-    six = ":" in host
-    family = socket.AF_INET6 if six else socket.AF_INET
+    is_ipv6 = ":" in host
+    family = socket.AF_INET6 if is_ipv6 else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
-        place = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4]
-        if six:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # `::` is every address, those of IPv4 too
+        sockaddr = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][4]
+        if is_ipv6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # `::` also accepts IPv4
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # those that are accepted have it from that
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted connections inherit it
         prepare(listener)
         listener.setblocking(False)
-        listener.bind(place)  # with the scope that an address of one link has (fe80::1%eth0)
+        listener.bind(sockaddr)  # includes the scope of a link-local address (fe80::1%eth0)
         listener.listen(backlog)
     except UnicodeError as error:
         listener.close()
-        raise OSError(errno.EINVAL, "no host can have that name") from error
+        raise OSError(errno.EINVAL, "the text is not a valid host name") from error
     except BaseException:
         listener.close()
         raise
     return listener
 
 
-def descriptors_for(shares: int) -> int:
-    """The bound of a port's connections: their descriptors lie below. `shares`: of spare ones that it leaves to others."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return sys.maxsize if soft == resource.RLIM_INFINITY else soft - shares * spare_descriptors()
-
-
-def spare_descriptors() -> int:
-    """One share of spare ones."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return limits.SPARE_FILES if soft == resource.RLIM_INFINITY else min(limits.SPARE_FILES, soft // limits.SPARE_FILES_PART)
-
-
-def lowered(connection: socket.socket) -> socket.socket:
-    """The same connection by the lowest descriptor that is free, if there is one."""
-    try:
-        lower = connection.dup()
-    except OSError:
-        return connection
-    connection.close()
-    return lower
-
-
-def lowest_free() -> int:
-    """The number that the next descriptor will have; that of the limit if there is none."""
-    try:
-        with socket.socket() as probe:
-            return probe.fileno()
-    except OSError:
-        return sys.maxsize
-
-
-class Door:
-    """Takes who calls at a port, as long as there are places and descriptors. Owned by one thread.
+class Acceptor:
+    """Accepts connections on a port within limits of connections and descriptors. Owned by one thread.
 
     Attributes:
-        refused: counts connections for which there was none.
+        refused: number of connections closed because of a limit.
     """
 
-    def __init__(self, name: str, places: int, shares: int, epoll: select.epoll, tell: Callable[[str], None]) -> None:
-        """Nobody can call yet: `listen` comes next.
+    def __init__(self, name: str, connections_max: int, shares: int, epoll: select.epoll, warn: Callable[[str], None]) -> None:
+        """Create the acceptor; `listen` starts it.
 
         Args:
-            name: of the port, for people.
-            places: connections at once.
-            shares: of spare descriptors that they leave to others.
+            name: name of the port in messages for the operator.
+            connections_max: concurrent connections.
+            shares: shares of the spare descriptors that connections leave free.
             epoll: watches the port.
-            tell: an operator must know it.
+            warn: logs a message for the operator.
         """
-        self._name, self._places, self._shares = name, places, shares
+        self._name, self._connections_max, self._shares = name, connections_max, shares
         self._epoll = epoll
-        self._tell = tell
+        self._warn = warn
         self._listener: socket.socket | None = None
-        self._accepts = False
-        self._descriptors = descriptors_for(shares)  # below it those of connections lie
-        self._crowded = False  # and none of them was left
+        self._accepting = False
+        self._descriptor_bound = descriptor_bound(shares)  # descriptors of connections are below it
+        self._out_of_descriptors = False  # a warning was logged, and no descriptor below the bound is free
         self.refused = 0
-        self._untold = 0  # of them, for want of a place
-        self._told_us: int | None = None
-        self._kept_us = 0
-        self._dry_us: int | None = None  # when it was told last that there is none
+        self._refused_unreported = 0  # refused at the connection limit since the last warning
+        self._refused_reported_us: int | None = None
+        self._now_us = 0
+        self._exhausted_reported_us: int | None = None
 
     def listen(self, listener: socket.socket) -> None:
-        """Take who calls there from now on; the socket is this one's."""
+        """Start to accept connections. This object closes the socket."""
         self._listener = listener
-        self._accept_again()
+        self._resume()
 
-    def _accept_again(self) -> None:
-        if self._listener is not None and not self._accepts:
-            self._accepts = True
+    def _resume(self) -> None:
+        if self._listener is not None and not self._accepting:
+            self._accepting = True
             self._epoll.register(self._listener, select.EPOLLIN)
 
-    def refuse(self) -> None:
-        """Take nobody more, and let go of the port."""
+    def close(self) -> None:
+        """Stop, and close the port."""
         if self._listener is not None:
             self._listener.close()
         self._listener = None
-        self._accepts = False
+        self._accepting = False
 
-    def is_at(self, fd: int) -> bool:
-        """Whether that descriptor is the port's."""
+    def owns(self, fd: int) -> bool:
+        """True if the descriptor is the port's."""
         return self._listener is not None and fd == self._listener.fileno()
 
-    def accepted(self, taken: Callable[[], int], make_room: Callable[[], bool]) -> Iterator[socket.socket]:
-        """Who called, as many as a turn may have. `taken`: places that are; `make_room` frees one, or says that it cannot."""
+    def accept(self, count: Callable[[], int], evict: Callable[[], bool]) -> Iterator[socket.socket]:
+        """Yield new connections, at most `MESH_ACCEPTS_A_TURN_MAX`.
+
+        Args:
+            count: returns the number of connections.
+            evict: closes a connection in favour of a new one; False if it finds none.
+        """
         listener = self._listener
         if listener is None:
             return
@@ -140,39 +109,46 @@ class Door:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in NONE_LEFT:
-                    if self._dry_us is None or self._kept_us - self._dry_us >= limits.WARNING_REPEAT_US:
-                        self._tell(f"no connection is taken on the {self._name}: {error.strerror}; {RAISE}")
-                        self._dry_us = self._kept_us
-                    self._accepts = False
+                if error.errno in OUT_OF_RESOURCES:
+                    if (
+                        self._exhausted_reported_us is None
+                        or self._now_us - self._exhausted_reported_us >= limits.WARNING_REPEAT_US
+                    ):
+                        self._warn(f"no connection can be accepted on the {self._name}: {error.strerror}; {RAISE_LIMIT}")
+                        self._exhausted_reported_us = self._now_us
+                    # The port stays readable, and epoll would report it without end: pause until the next `maintain`.
+                    self._accepting = False
                     self._epoll.unregister(listener)
                     return
-                continue  # it is gone already
-            crowded = connection.fileno() >= self._descriptors
-            if crowded and not self._crowded:
-                self._crowded = True
-                self._tell(
+                continue  # the peer has closed it already
+            out_of_descriptors = connection.fileno() >= self._descriptor_bound
+            if out_of_descriptors and not self._out_of_descriptors:
+                self._out_of_descriptors = True
+                self._warn(
                     f"no file descriptor is left for the {self._name}: a new connection replaces a silent one, or is "
-                    f"refused; {RAISE}"
+                    f"refused; {RAISE_LIMIT}"
                 )
-            if (crowded or taken() >= self._places) and not make_room():
+            if (out_of_descriptors or count() >= self._connections_max) and not evict():
                 connection.close()
                 self.refused += 1
-                self._untold += not crowded
+                self._refused_unreported += not out_of_descriptors
                 continue
-            yield lowered(connection) if crowded else connection
+            # At the bound, the evicted connection has just freed a number below it.
+            yield move_to_lowest_descriptor(connection) if out_of_descriptors else connection
 
-    def keep(self, now_us: int) -> None:
-        """Called about once a second: take others again when there may be descriptors, and tell of those that were refused."""
-        self._kept_us = now_us
-        self._accept_again()
-        self._descriptors = descriptors_for(self._shares)
-        if self._crowded and lowest_free() < self._descriptors:
-            self._crowded = False
-            self._tell(f"descriptors are free again: connections on the {self._name} are taken")
-        if self._untold and (self._told_us is None or now_us - self._told_us >= limits.WARNING_REPEAT_US):
-            self._tell(
-                f"{self._untold} connections were refused on the {self._name}: all {self._places} places are taken; end some of "
-                "those that are connected, or have them connect to another gateway"
+    def maintain(self, now_us: int) -> None:
+        """Resume accepting, and log refused connections; called about once a second."""
+        self._now_us = now_us
+        self._resume()
+        self._descriptor_bound = descriptor_bound(self._shares)
+        if self._out_of_descriptors and lowest_free_descriptor() < self._descriptor_bound:
+            self._out_of_descriptors = False
+            self._warn(f"descriptors are free again: connections on the {self._name} are accepted")
+        if self._refused_unreported and (
+            self._refused_reported_us is None or now_us - self._refused_reported_us >= limits.WARNING_REPEAT_US
+        ):
+            self._warn(
+                f"{self._refused_unreported} connections were refused on the {self._name}: the limit of {self._connections_max} is "
+                "reached; close some connections, or connect to another gateway"
             )
-            self._untold, self._told_us = 0, now_us
+            self._refused_unreported, self._refused_reported_us = 0, now_us

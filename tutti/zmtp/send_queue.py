@@ -1,4 +1,4 @@
-"""What is to be sent by one connection: in as few system calls as can be, nothing copied, in order, and never waiting."""
+"""Send queue of one connection: sends in order with few system calls, without copies, and never blocks."""
 
 from __future__ import annotations
 
@@ -9,72 +9,72 @@ import time
 from collections import deque
 
 from tutti.data.frames.frame import Buffer
-from tutti.zmtp.framing import Formed
+from tutti.zmtp.framing import EncodedMessage
 
 _MS = 1000
-_BUFFERS_MAX = 512  # of one system call; the kernel takes twice as many
+_BUFFERS_MAX = 512  # buffers of one system call, half of the kernel's limit IOV_MAX
 
 
-class Outgoing:
-    """Messages that wait for room in the kernel. Who puts them bounds how many.
+class SendQueue:
+    """Messages that wait for space in the socket buffer. The code that appends limits their number and size.
 
     Attributes:
-        bytes: that wait.
+        bytes: queued bytes.
     """
 
     def __init__(self, connection: socket.socket) -> None:
-        """Nothing waits."""
+        """Create an empty queue."""
         self._socket = connection
-        self._waiting: deque[Formed] = deque()
-        self._gone = 0  # bytes of the first one that left
+        self._queue: deque[EncodedMessage] = deque()
+        self._sent_of_first = 0  # bytes of the first message that have left
         self.bytes = 0
 
     def __len__(self) -> int:
-        """How many messages wait, one that left in part among them."""
-        return len(self._waiting)
+        """Return the number of queued messages, including one that is partly sent."""
+        return len(self._queue)
 
-    def put(self, message: Formed) -> None:
-        """Have a message wait for the next `send`."""
-        self._waiting.append(message)
+    def append(self, message: EncodedMessage) -> None:
+        """Queue a message for the next `send`."""
+        self._queue.append(message)
         self.bytes += message.size
 
     def send(self) -> None:
-        """Send what waits, as far as the kernel takes it.
+        """Send queued messages until the socket buffer is full.
 
         Raises:
-            OSError: the connection is no more.
+            OSError: the connection is broken.
         """
-        waiting = self._waiting
-        while waiting:
+        queue = self._queue
+        while queue:
             try:
-                gone = self._socket.sendmsg(self._next())
+                sent = self._socket.sendmsg(self._next_buffers())
             except BlockingIOError:
                 return
-            self.bytes -= gone
-            gone += self._gone
-            while waiting and gone >= waiting[0].size:
-                gone -= waiting.popleft().size
-            self._gone = gone
+            self.bytes -= sent
+            sent += self._sent_of_first
+            while queue and sent >= queue[0].size:  # drop the messages that have left entirely
+                sent -= queue.popleft().size
+            self._sent_of_first = sent
 
-    def forget(self) -> None:
-        """Let go of what waits."""
-        self._waiting.clear()
-        self._gone = self.bytes = 0
+    def clear(self) -> None:
+        """Drop all queued messages."""
+        self._queue.clear()
+        self._sent_of_first = self.bytes = 0
 
-    def leave(self, seconds: float) -> None:
-        """Send what waits, which has so long to leave."""
-        until = time.monotonic() + seconds
+    def linger(self, timeout_s: float) -> None:
+        """Block until all queued messages have left, at most for the timeout."""
+        deadline = time.monotonic() + timeout_s
         poll = select.poll()
         poll.register(self._socket, select.POLLOUT)
-        with contextlib.suppress(OSError):  # it broke: nothing more leaves
-            while self and (left := until - time.monotonic()) > 0 and poll.poll(left * _MS):
+        with contextlib.suppress(OSError):  # the connection broke: nothing more can leave
+            while self and (remaining := deadline - time.monotonic()) > 0 and poll.poll(remaining * _MS):
                 self.send()
 
-    def _next(self) -> list[Buffer]:
-        """Of what waits, as much as goes at once; never nothing while something does."""
+    def _next_buffers(self) -> list[Buffer]:
+        """Return the next buffers to send in one call, at least one if a message is queued."""
         buffers: list[Buffer] = []
-        skip = self._gone
-        for message in self._waiting:
+        skip = self._sent_of_first
+        for message in self._queue:
             for buffer in message.buffers:
                 length = len(buffer)
                 if skip >= length:

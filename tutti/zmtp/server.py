@@ -1,7 +1,7 @@
-"""Connections that come in at a port: each one's handshake, its messages, and what is said to it; all of it bounded.
+"""Server side of a port: handshakes, messages, answers and heartbeats of its connections, all of them bounded.
 
-One epoll may watch several of these and more beside: who owns it says which descriptors something happened at. Who calls is
-bounded in all that it can take: places, memory of messages that are not complete, time until it says something.
+The owner's epoll may watch several servers and other descriptors; the owner passes each event to `handle_event`. A peer that is not
+known yet has limits for everything that it can use: connections, memory of incomplete messages, and time until its first message.
 """
 
 from __future__ import annotations
@@ -17,438 +17,452 @@ from typing import TYPE_CHECKING
 from tutti import limits
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
-from tutti.zmtp.connection import Caller, Terms
-from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream, TooLarge
-from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, frame, pong
-from tutti.zmtp.listener import Door
+from tutti.zmtp.connection import Connection, PortLimits
+from tutti.zmtp.frame_reader import SCRATCH_BYTES, ConnectionEnded, FrameReader, MessageTooLarge
+from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, EncodedMessage, NullHandshake, frame, pong
+from tutti.zmtp.listener import Acceptor
 
 if TYPE_CHECKING:
-    from tutti.zmtp.curve import Box, Listening, Pair
-    from tutti.zmtp.curve_stream import Opening
+    from tutti.zmtp.curve import Box, CurveServerHandshake, KeyPair
+    from tutti.zmtp.curve_stream import CurveReceiver
 
-_READ, _WRITE, _OVER = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
-_MORE_COMES_BYTES = 64 * limits.KIB  # who sent so much is asked again at once: a turn costs more than to ask in vain
-_FRAMES_A_MESSAGE = 2  # of most; what somebody sends in smaller pieces has fewer messages in a turn
-_FRAMES_A_TURN = 32  # that each one may give, however many wait behind it: to take few of many costs as much as to take many
-_BEAT = Formed([PING], len(PING))
+_READ, _WRITE, _CLOSED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
+_REQUEUE_BYTES = 64 * limits.KIB  # after so much from one peer, read it again without a poll, which costs more than a vain read
+_FRAMES_A_MESSAGE = 2  # typical; frames are counted, not messages, so that many empty parts do not stall the others
+_FRAMES_A_CONNECTION = 32  # least share of one connection; smaller reads cost as much
+_PING = EncodedMessage([PING], len(PING))
 
 
-class Sent(enum.Enum):
-    """What became of what was said to a caller: it left (to nobody, where the connection broke), it was dropped because too much
-    waits already, or the caller is gone, and what it had said was read.
+class SendResult(enum.Enum):
+    """Result of `send`.
+
+    SENT: the message is sent or queued; it is lost if the connection has broken but has unread messages. FULL: dropped, because too
+    many messages are queued. DISCONNECTED: the connection has ended, and all its messages were read.
     """
 
-    LEFT = 1
+    SENT = 1
     FULL = 2
-    GONE = 3
+    DISCONNECTED = 3
 
 
-class Callers:
-    """Who called at one port. Owned by one thread.
+class Server:
+    """All connections of one port. Owned by one thread.
 
     Attributes:
-        door: who is taken there.
-        room_fd: readable when there is something for `flush` to do; the epoll that watches all tells of that, too.
+        acceptor: accepts the connections.
+        writable_fd: readable when `flush` can send; the owner's epoll watches it, too.
     """
 
     def __init__(
         self,
-        terms: Terms,
+        port_limits: PortLimits,
         epoll: select.epoll,
         clock_us: Callable[[], int],
         *,
-        knows: Callable[[bytes], bool] | None = None,
-        tell: Callable[[str], None] = lambda _: None,
-        keys: Pair | None = None,
-        admits: Callable[[str, bytes], bool] | None = None,
+        is_known: Callable[[bytes], bool] | None = None,
+        warn: Callable[[str], None] = lambda _: None,
+        keys: KeyPair | None = None,
+        accepts_key: Callable[[str, bytes], bool] | None = None,
     ) -> None:
-        """Nobody can call yet: `door.listen` comes next.
+        """Create the server; `acceptor.listen` starts it.
 
         Args:
-            terms: what they may take.
-            epoll: watches them.
-            clock_us: a monotonic clock, us.
-            knows: of whom, by its routing, large messages are kept; without it, of all.
-            tell: an operator must know it.
-            keys: with them who calls may encrypt (CURVE); `peer` tells who did.
-            admits: with keys, whether a caller is let in: its host, and its public key or nothing; without it, all are.
+            port_limits: limits of the connections.
+            epoll: watches the connections.
+            clock_us: monotonic clock, us.
+            is_known: True if large messages of this routing id may be buffered; by default all may.
+            warn: logs a message for the operator.
+            keys: key pair of the server; with it, clients may encrypt (CURVE), and `peer_key` returns their keys.
+            accepts_key: with `keys`, True if the server accepts a client by host and public key (empty for a client that does not
+                encrypt); by default it accepts all.
 
         Raises:
-            OSError: no descriptor is left.
+            OSError: no descriptor is free.
         """
         self._keys = keys
-        self._admits = admits
-        self._terms = terms
+        self._accepts_key = accepts_key
+        self._limits = port_limits
         self._epoll = epoll
         self._clock_us = clock_us
-        self._knows = knows
-        self._tell = tell
+        self._is_known = is_known
+        self._warn = warn
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._callers: dict[int, Caller] = {}
-        self._mute: dict[int, Caller] = {}  # who said nothing yet, the one that is there for longest first
-        self._routed: dict[bytes, Caller] = {}
-        self._made = 0
-        self._readable: deque[Caller] = deque()  # in the order of their turns; who had none in one drain is first in the next
-        self._holding: set[Caller] = set()  # who may have memory for an unfinished message
-        self._waiting_bytes = 0  # for all of them
-        self._beat_us = 0
-        self.door = Door(terms.name, terms.connections, terms.spares, epoll, tell)
-        self._room = select.epoll()  # apart: what waits leaves, too, while nothing is read
-        self.room_fd = self._room.fileno()
-        epoll.register(self.room_fd, _READ)
+        self._connections: dict[int, Connection] = {}
+        self._inactive: dict[int, Connection] = {}  # no message yet, oldest first
+        self._by_routing: dict[bytes, Connection] = {}
+        self._established = 0
+        self._ready: deque[Connection] = deque()  # read round-robin; `receive` continues where the last one stopped
+        self._assembling: set[Connection] = set()  # connections that may have an incomplete message
+        self._queued_bytes = 0  # of all connections
+        self._heartbeat_us = 0
+        self.acceptor = Acceptor(port_limits.name, port_limits.connections_max, port_limits.descriptor_shares, epoll, warn)
+        self._writable = select.epoll()  # separate, so that `flush` works while the owner does not poll for reads
+        self.writable_fd = self._writable.fileno()
+        epoll.register(self.writable_fd, _READ)
 
     def __len__(self) -> int:
-        """How many connections there are."""
-        return len(self._callers)
+        """Return the number of connections."""
+        return len(self._connections)
 
     @property
     def unread(self) -> bool:
-        """Whether something came that no poll tells of any more."""
-        return bool(self._readable)
+        """True if data is available that no poll signals."""
+        return bool(self._ready)
 
-    # What happened
+    # Connections
 
-    def happened(self, fd: int, mask: int) -> bool:
-        """The kernel tells of a descriptor; whether it is one of these."""
-        caller = self._callers.get(fd)
-        if caller is None:
-            if fd == self.room_fd:
+    def handle_event(self, fd: int, mask: int) -> bool:
+        """Handle an epoll event. Return False if the descriptor is not of this server."""
+        connection = self._connections.get(fd)
+        if connection is None:
+            if fd == self.writable_fd:
                 self.flush()
                 return True
-            if not self.door.is_at(fd):
+            if not self.acceptor.owns(fd):
                 return False
-            for connection in self.door.accepted(self.__len__, self._make_room):
-                self._take(connection)
+            for sock in self.acceptor.accept(self.__len__, self._evict):
+                self._accept(sock)
             return True
-        if caller.held_back and mask & _OVER:
-            self._break(caller)
-            self._send(caller)
-        elif caller.stream is not None:
-            self._has_some(caller)
+        if connection.paused and mask & _CLOSED:  # nothing reads a paused connection, so nothing else would find its end
+            self._break(connection)
+            self._flush(connection)
+        elif connection.reader is not None:
+            self._mark_ready(connection)
         else:
-            self._greet(caller)
+            self._continue_handshake(connection)
         return True
 
-    def _make_room(self) -> bool:
-        """Close who said nothing, or whom nobody knows, the one that is there for longest; False: there is none."""
-        least = next(iter(self._mute.values()), None)
-        if least is None and self._knows is not None:
-            least = next((one for one in self._callers.values() if not self._knows(one.routing)), None)
-        if least is not None:
-            self._drop(least)
-        return least is not None
+    def _evict(self) -> bool:
+        """Close the oldest connection that is inactive, else the oldest that is not known. Return False if there is none."""
+        victim = next(iter(self._inactive.values()), None)
+        if victim is None and self._is_known is not None:
+            victim = next((one for one in self._connections.values() if not self._is_known(one.routing)), None)
+        if victim is not None:
+            self._close(victim)
+        return victim is not None
 
-    def _take(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        fd = connection.fileno()
+    def _accept(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        fd = sock.fileno()
         try:
-            handshake = self._handshake(connection)
-            connection.send(handshake.said())  # the first bytes of a connection: there is room
+            handshake = self._new_handshake(sock)
+            sock.send(handshake.data_to_send())  # fits: the socket buffer is empty
         except OSError:
-            connection.close()
+            sock.close()
             return
-        self._callers[fd] = self._mute[fd] = Caller(connection, self._clock_us(), handshake)
+        self._connections[fd] = self._inactive[fd] = Connection(sock, self._clock_us(), handshake)
         self._epoll.register(fd, _READ)
 
-    def _handshake(self, connection: socket.socket) -> Handshake | Listening:
+    def _new_handshake(self, sock: socket.socket) -> NullHandshake | CurveServerHandshake:
         if self._keys is None:
-            return Handshake(b"ROUTER", b"DEALER")
-        from tutti.zmtp.curve import Listening  # noqa: PLC0415 - the crypto, for those alone who have keys
+            return NullHandshake(b"ROUTER", b"DEALER")
+        from tutti.zmtp.curve import CurveServerHandshake  # noqa: PLC0415 - imports the crypto only for ports with keys
 
-        admits = self._admits
-        if admits is None:
-            return Listening(self._keys)
-        host = str(connection.getpeername()[0])
-        return Listening(self._keys, lambda key: admits(host, key))
+        accepts_key = self._accepts_key
+        if accepts_key is None:
+            return CurveServerHandshake(self._keys)
+        host = str(sock.getpeername()[0])
+        return CurveServerHandshake(self._keys, lambda key: accepts_key(host, key))
 
-    def _greet(self, caller: Caller) -> None:
-        """Something came of a connection whose handshake is not over."""
+    def _continue_handshake(self, connection: Connection) -> None:
+        """Process received bytes of a handshake."""
         try:
-            data = caller.socket.recv(HANDSHAKE_BYTES_MAX)
+            data = connection.socket.recv(HANDSHAKE_BYTES_MAX)
             if not data:
-                raise Ended
+                raise ConnectionEnded
             try:
-                rest = caller.handshake.take(data)
+                rest = connection.handshake.receive_data(data)
             finally:
-                if said := caller.handshake.said():
-                    caller.socket.sendall(said)  # few: there is room
+                if answer := connection.handshake.data_to_send():
+                    connection.socket.sendall(answer)  # fits: a handshake is short. After an error, it has the reason
         except BlockingIOError:
             return
-        except (OSError, Ended, FormatError):
-            self._drop(caller)
+        except (OSError, ConnectionEnded, FormatError):
+            self._close(connection)
             return
         if rest is None:
             return
-        if self._admits is not None:
-            self._spoke(caller)
-        self._begin(caller, rest)
+        if self._accepts_key is not None:
+            self._mark_active(connection)
+        self._establish(connection, rest)
 
-    def _spoke(self, caller: Caller) -> None:
-        """It is no stranger any more, who makes room and is closed after a while."""
-        caller.spoke = True
-        self._mute.pop(caller.socket.fileno(), None)
+    def _mark_active(self, connection: Connection) -> None:
+        """Protect a connection from eviction, and from the handshake timeout."""
+        connection.active = True
+        self._inactive.pop(connection.socket.fileno(), None)
 
-    def _begin(self, caller: Caller, rest: bytes) -> None:
-        """The handshake is over; `rest` came behind it."""
-        self._made += 1
-        identity = caller.handshake.identity if self._terms.named else b""
-        if not identity or identity[0] == 0:  # nobody may choose what is given here: it is never given twice
-            identity = b"\0" + self._made.to_bytes(8, "big")
-        identity = caller.handshake.peer + identity  # nobody takes the place of one with another key
-        earlier = self._routed.get(identity)
-        if earlier is not None:  # who connects again is the same, though its old connection was not given up yet
-            self._drop(earlier)
-        caller.routing = identity
-        self._routed[identity] = caller
-        connection: socket.socket | Opening = caller.socket
-        if caller.handshake.box is not None:
+    def _establish(self, connection: Connection, rest: bytes) -> None:
+        """Start to read messages after the handshake; `rest` arrived with its last bytes."""
+        self._established += 1
+        identity = connection.handshake.identity if self._limits.by_identity else b""
+        # Ids that start with zero are for the server to assign, as in libzmq. A peer that could choose one would replace its owner.
+        if not identity or identity[0] == 0:
+            identity = b"\0" + self._established.to_bytes(8, "big")
+        identity = connection.handshake.peer_key + identity  # a peer cannot replace a connection with another key
+        earlier = self._by_routing.get(identity)
+        if earlier is not None:  # the peer has reconnected before its old connection was found dead
+            self._close(earlier)
+        connection.routing = identity
+        self._by_routing[identity] = connection
+        sock: socket.socket | CurveReceiver = connection.socket
+        if connection.handshake.box is not None:
             try:
-                connection = self._sealed(caller, caller.handshake.box, caller.handshake.peer, rest)
+                sock = self._encrypt(connection, connection.handshake.box, connection.handshake.peer_key, rest)
             except FormatError:
-                self._drop(caller)
+                self._close(connection)
                 return
             rest = b""
-        caller.stream = Stream(
-            connection,
+        connection.reader = FrameReader(
+            sock,
             self._scratch,
             limits.MESSAGE_BYTES_MAX,
-            lambda size: self._keeps(caller, size),
+            lambda size: self._may_buffer(connection, size),
             rest,
-            parts_max=self._terms.parts,
-            forgives=self._terms.forgives,
-            command=lambda command: self._command(caller, command),
+            parts_max=self._limits.parts_max,
+            skips_oversized=self._limits.skips_oversized,
+            on_command=lambda command: self._on_command(connection, command),
         )
-        if rest or (caller.opening is not None and caller.opening.unread):
-            self._has_some(caller)
+        if rest or (connection.receiver is not None and connection.receiver.unread):
+            self._mark_ready(connection)
 
-    def _sealed(self, caller: Caller, box: Box, peer: bytes, rest: bytes) -> Opening:
-        """What comes by a connection that is encrypted."""
-        from tutti.zmtp.curve_stream import Opening, Sealing  # noqa: PLC0415 - as above
+    def _encrypt(self, connection: Connection, box: Box, peer_key: bytes, rest: bytes) -> CurveReceiver:
+        """Return the receive side of an encrypted connection."""
+        from tutti.zmtp.curve_stream import CurveReceiver, CurveSendQueue  # noqa: PLC0415 - as above
 
-        caller.peer = peer
-        caller.outgoing = Sealing(caller.socket, box)
-        keeps = self._keeps if self._admits is None else self._holds  # whose key is listed is no stranger
-        caller.opening = Opening(caller.socket, box, rest, limits.MESSAGE_BYTES_MAX, lambda size: keeps(caller, size))
-        return caller.opening
+        connection.peer_key = peer_key
+        connection.send_queue = CurveSendQueue(connection.socket, box)
+        # With `accepts_key` the handshake has authenticated the peer already.
+        may_buffer = self._may_buffer if self._accepts_key is None else self._reserve_assembly
+        connection.receiver = CurveReceiver(
+            connection.socket, box, rest, limits.MESSAGE_BYTES_MAX, lambda size: may_buffer(connection, size)
+        )
+        return connection.receiver
 
-    def peer(self, routing: bytes) -> bytes | None:
-        """The public key of who called, None for one that does not encrypt, or is gone."""
-        caller = self._routed.get(routing)
-        return None if caller is None else caller.peer
+    def peer_key(self, routing: bytes) -> bytes | None:
+        """Return the public key of a client; None if it does not encrypt, or is disconnected."""
+        connection = self._by_routing.get(routing)
+        return None if connection is None else connection.peer_key
 
-    def _keeps(self, caller: Caller, size: int) -> bool:
-        """Whether a message of so many bytes is kept until it is complete.
-
-        Raises:
-            FormatError: there is no room for it.
-        """
-        return (self._knows is None or self._knows(caller.routing)) and self._holds(caller, size)
-
-    def _holds(self, caller: Caller, size: int) -> bool:
-        """Make room for a message of so many bytes, if need be: who takes most is cut off.
+    def _may_buffer(self, connection: Connection, size: int) -> bool:
+        """True if a message of this size may be buffered.
 
         Raises:
-            FormatError: the caller is the one.
+            FormatError: this connection has the most incomplete bytes, and the limit of all is exceeded.
         """
-        held = {one: one.held for one in self._holding if one is not caller and one.held}
-        held[caller] = size
-        self._holding = set(held)
-        while sum(held.values()) > self._terms.assembly_bytes:
-            most = max(held, key=lambda one: held[one])
-            self._tell(
-                f"messages on the {self._terms.name} that are not complete take more than {self._terms.assembly_bytes} bytes: the "
-                "connection that has most of them is closed"
+        return (self._is_known is None or self._is_known(connection.routing)) and self._reserve_assembly(connection, size)
+
+    def _reserve_assembly(self, connection: Connection, size: int) -> bool:
+        """Reserve memory for a message. Above the limit of all connections, the ones with the most are closed.
+
+        Raises:
+            FormatError: this connection has the most.
+        """
+        assembly = {one: one.assembly_bytes for one in self._assembling if one is not connection and one.assembly_bytes}
+        assembly[connection] = size  # what it will need, not only what it has
+        self._assembling = set(assembly)
+        while sum(assembly.values()) > self._limits.assembly_bytes_max:
+            largest = max(assembly, key=lambda one: assembly[one])
+            self._warn(
+                f"incomplete messages on the {self._limits.name} exceed {self._limits.assembly_bytes_max} bytes: the connection "
+                "with the most of them is closed"
             )
-            if most is caller:
-                raise FormatError(f"no room for a message of {size} bytes")
-            del held[most]
-            self._drop(most)
+            if largest is connection:
+                raise FormatError(f"a message of {size} bytes exceeds the memory for incomplete messages")
+            del assembly[largest]
+            self._close(largest)
         return True
 
-    def _command(self, caller: Caller, command: bytes) -> None:
+    def _on_command(self, connection: Connection, command: bytes) -> None:
         answer = pong(command)
-        if answer and caller.stream is not None and len(caller.outgoing) < self._terms.waiting:
-            self._put(caller, Formed([answer], len(answer)))
+        if answer and connection.reader is not None and len(connection.send_queue) < self._limits.queued_max:
+            self._enqueue(connection, EncodedMessage([answer], len(answer)))
 
     # Messages
 
-    def arrivals(self, messages_max: int, bytes_max: int) -> Iterator[tuple[bytes, list[Buffer], int]]:
-        """What came, by those at whom something happened, each of them in its turn, in which it gives no more than its
-        share while others wait: by whom, the parts, the bytes.
+    def receive(self, messages_max: int, bytes_max: int) -> Iterator[tuple[bytes, list[Buffer], int]]:
+        """Yield received messages: routing id, parts, bytes.
 
-        Of a message that is too large, or in too many parts, there are no parts; of a large one of who is not known, its first byte
-        alone.
+        Each ready connection is read in its turn, up to its share while others wait. A message above the limits has no parts. A
+        large message of an unknown peer has its first byte as its only part.
         """
-        readable = self._readable
-        left, size = _FRAMES_A_MESSAGE * messages_max, 0
-        while readable and left > 0 and size < bytes_max:
-            caller = readable.popleft()
-            caller.waits = False
-            stream = caller.stream
-            if stream is None or self._held_back(caller):
+        ready = self._ready
+        frames_left, size = _FRAMES_A_MESSAGE * messages_max, 0
+        while ready and frames_left > 0 and size < bytes_max:
+            connection = ready.popleft()
+            connection.ready = False
+            reader = connection.reader
+            if reader is None or self._pause_if_backlogged(connection):
                 continue
-            caller.heard = True
+            connection.received_since_heartbeat = True
             try:
-                for parts, length in stream.read(min(left, max(left // (1 + len(readable)), _FRAMES_A_TURN))):
-                    if not caller.spoke:
-                        self._spoke(caller)
-                    yield caller.routing, parts, length
+                # An equal share of the drain, but enough that the read is worth its system call.
+                for parts, length in reader.read(min(frames_left, max(frames_left // (1 + len(ready)), _FRAMES_A_CONNECTION))):
+                    if not connection.active:
+                        self._mark_active(connection)
+                    yield connection.routing, parts, length
             except BlockingIOError:
                 continue
-            except TooLarge as error:
-                self._drop(caller)
-                yield caller.routing, [], error.size
+            except MessageTooLarge as error:
+                self._close(connection)
+                yield connection.routing, [], error.size
                 continue
-            except (OSError, Ended, FormatError):
-                self._drop(caller)
+            except (OSError, ConnectionEnded, FormatError):
+                self._close(connection)
                 continue
-            size += stream.came
-            left -= stream.took + 1  # a read that takes none costs, too
-            if stream.full or stream.came >= _MORE_COMES_BYTES:
-                self._has_some(caller)  # when all others had their turn
+            size += reader.received_bytes
+            frames_left -= reader.frames_read + 1  # plus one for the read itself, which may return no frame
+            if reader.buffer_full or reader.received_bytes >= _REQUEUE_BYTES:
+                self._mark_ready(connection)  # at the end of the queue, after all others
 
-    def _held_back(self, caller: Caller) -> bool:
-        """Whether nothing is read of a caller before it has read what it was told; from then on the kernel tells of it again."""
-        caller.held_back = caller.waiting_bytes > self._terms.held_back_bytes
-        if caller.held_back:
-            self._epoll.modify(caller.socket, 0)  # it tells of the end alone
-        return caller.held_back
+    def _pause_if_backlogged(self, connection: Connection) -> bool:
+        """Return True if a connection must not be read, because too many bytes are queued for it.
 
-    def _has_some(self, caller: Caller) -> None:
-        if not caller.waits:
-            caller.waits = True
-            self._readable.append(caller)
+        A peer that does not read its answers must not cause more of them. `_flush` resumes it.
+        """
+        connection.paused = connection.queued_bytes > self._limits.pause_above_bytes
+        if connection.paused:
+            self._epoll.modify(connection.socket, 0)  # still reports EPOLLHUP and EPOLLERR
+        return connection.paused
 
-    def stands(self, routing: bytes) -> bool:
-        """Whether a connection was not ended by the other side, as the kernel knows it: what that sent before may be unread."""
-        caller = self._routed.get(routing)
-        if caller is None:
+    def _mark_ready(self, connection: Connection) -> None:
+        if not connection.ready:
+            connection.ready = True
+            self._ready.append(connection)
+
+    def is_open(self, routing: bytes) -> bool:
+        """True if the peer has not ended the connection, as far as the kernel knows; its messages may still be unread."""
+        connection = self._by_routing.get(routing)
+        if connection is None:
             return False
         poll = select.poll()
-        poll.register(caller.socket, select.POLLRDHUP)
+        poll.register(connection.socket, select.POLLRDHUP)
         return not poll.poll(0)
 
-    def say(self, routing: bytes, data: Buffer) -> Sent:
-        """Send one message, or drop it; never waits."""
-        caller = self._routed.get(routing)
-        if caller is None:
-            return Sent.GONE
-        if len(caller.outgoing) >= self._terms.waiting:
-            return Sent.FULL
-        said = frame(data)
-        self._put(caller, Formed([said], len(said)))
-        return Sent.LEFT if caller.stream is not None else Sent.GONE
+    def send(self, routing: bytes, data: Buffer) -> SendResult:
+        """Send one message, or drop it; never block."""
+        connection = self._by_routing.get(routing)
+        if connection is None:
+            return SendResult.DISCONNECTED
+        if len(connection.send_queue) >= self._limits.queued_max:
+            return SendResult.FULL
+        encoded = frame(data)
+        self._enqueue(connection, EncodedMessage([encoded], len(encoded)))
+        return SendResult.SENT if connection.reader is not None else SendResult.DISCONNECTED
 
-    def _put(self, caller: Caller, message: Formed) -> None:
-        if caller.broken:
+    def _enqueue(self, connection: Connection, message: EncodedMessage) -> None:
+        if connection.broken:
             return
-        caller.outgoing.put(message)
-        if not caller.full:
-            self._send(caller)
+        connection.send_queue.append(message)
+        if not connection.awaits_writable:
+            self._flush(connection)
         else:
-            self._count(caller)
-        while self._waiting_bytes > self._terms.waiting_bytes:
-            most = max(self._callers.values(), key=lambda one: one.waiting_bytes)
-            self._tell(
-                f"answers on the {self._terms.name} that nobody reads take more than {self._terms.waiting_bytes} bytes: the "
-                "connection that has most of them is closed"
+            self._account(connection)
+        while self._queued_bytes > self._limits.queued_bytes_max:
+            largest = max(self._connections.values(), key=lambda one: one.queued_bytes)
+            self._warn(
+                f"unread answers on the {self._limits.name} exceed {self._limits.queued_bytes_max} bytes: the connection with the "
+                "most of them is closed"
             )
-            self._drop(most)
+            self._close(largest)
 
-    def _send(self, caller: Caller) -> None:
-        outgoing = caller.outgoing
+    def _flush(self, connection: Connection) -> None:
+        send_queue = connection.send_queue
         try:
-            outgoing.send()
+            send_queue.send()
         except OSError:
-            self._break(caller)
-        caller.heard |= outgoing.bytes < caller.waiting_bytes
-        self._count(caller)
-        if bool(outgoing) != caller.full:
-            caller.full = not caller.full
-            if caller.full:
-                self._room.register(caller.socket, _WRITE)
+            self._break(connection)
+        # A peer that reads slowly acknowledges bytes, so it is not silent.
+        connection.received_since_heartbeat |= send_queue.bytes < connection.queued_bytes
+        self._account(connection)
+        if bool(send_queue) != connection.awaits_writable:
+            connection.awaits_writable = not connection.awaits_writable
+            if connection.awaits_writable:
+                self._writable.register(connection.socket, _WRITE)
             else:
-                self._room.unregister(caller.socket)
-        if caller.held_back and caller.waiting_bytes <= self._terms.held_back_bytes:
-            caller.held_back = False
-            self._epoll.modify(caller.socket, _READ)
-            self._has_some(caller)  # what came before may lie here
+                self._writable.unregister(connection.socket)
+        if connection.paused and connection.queued_bytes <= self._limits.pause_above_bytes:
+            connection.paused = False
+            self._epoll.modify(connection.socket, _READ)
+            self._mark_ready(connection)  # decrypted messages may be buffered
 
-    def _break(self, caller: Caller) -> None:
-        """Nothing can be said to it any more. What it said before may lie here: its end is read behind that."""
-        caller.broken = True
-        caller.outgoing.forget()
-        with contextlib.suppress(OSError):  # it is over for the kernel, too
-            caller.socket.shutdown(socket.SHUT_RDWR)
-        self._has_some(caller)
+    def _break(self, connection: Connection) -> None:
+        """Stop sending after an error. Received messages are read first, then the end."""
+        connection.broken = True
+        connection.send_queue.clear()
+        with contextlib.suppress(OSError):  # the peer may have closed it, too
+            connection.socket.shutdown(socket.SHUT_RDWR)
+        self._mark_ready(connection)
 
-    def _count(self, caller: Caller) -> None:
-        """What waits for it became more, or less."""
-        self._waiting_bytes += caller.outgoing.bytes - caller.waiting_bytes
-        caller.waiting_bytes = caller.outgoing.bytes
+    def _account(self, connection: Connection) -> None:
+        """Update the total of queued bytes."""
+        self._queued_bytes += connection.send_queue.bytes - connection.queued_bytes
+        connection.queued_bytes = connection.send_queue.bytes
 
     def flush(self) -> None:
-        """Send what waits to those for whom the kernel has room again. Nothing is read."""
-        for fd, _ in self._room.poll(0):
-            caller = self._callers.get(fd)
-            if caller is not None:
-                self._send(caller)
+        """Send queued messages to connections with space in their socket buffers. Read nothing."""
+        for fd, _ in self._writable.poll(0):
+            connection = self._connections.get(fd)
+            if connection is not None:
+                self._flush(connection)
 
-    def _drop(self, caller: Caller) -> None:
-        fd = caller.socket.fileno()
-        if self._callers.pop(fd, None) is None:
+    def _close(self, connection: Connection) -> None:
+        fd = connection.socket.fileno()
+        if self._connections.pop(fd, None) is None:
             return
-        self._mute.pop(fd, None)
-        if self._routed.get(caller.routing) is caller:
-            del self._routed[caller.routing]
-        self._waiting_bytes -= caller.waiting_bytes
-        caller.waiting_bytes = 0
-        caller.stream = None
-        caller.socket.close()  # the kernel stops watching it with that
+        self._inactive.pop(fd, None)
+        if self._by_routing.get(connection.routing) is connection:
+            del self._by_routing[connection.routing]
+        self._queued_bytes -= connection.queued_bytes
+        connection.queued_bytes = 0
+        connection.reader = None
+        connection.socket.close()  # also removes it from both epoll sets
 
     # Time
 
-    def keep(self, *, reads: bool = True) -> None:
-        """Called about once a second: close who said nothing for long, and take others again when there may be descriptors. Nothing
-        counts as silence while this end does not read (`reads`).
+    def maintain(self, *, reads: bool = True) -> None:
+        """Close silent connections, send heartbeats, and resume accepting; called about once a second.
+
+        Args:
+            reads: False while the owner does not read; silence then does not count.
         """
         now_us = self._clock_us()
-        self.door.keep(now_us)
-        since_us = now_us - limits.HANDSHAKE_MS_MAX * 1000
-        for caller in list(self._mute.values()):
-            if caller.since_us >= since_us:
-                break
-            if reads or caller.stream is None:  # else it may have said something
-                self._drop(caller)
-        if self._terms.beat_us and 2 * (now_us - self._beat_us) > self._terms.beat_us:  # a bit early leaves no beat out
-            self._beat_us = now_us
-            for caller in list(self._callers.values()):
-                self._beat(caller, reads)
+        self.acceptor.maintain(now_us)
+        since_us = now_us - limits.HANDSHAKE_MS_MAX * 1000  # for the handshake and the first message together
+        for connection in list(self._inactive.values()):
+            if connection.accepted_us >= since_us:
+                break  # in the order of accept: all others are younger
+            if reads or connection.reader is None:  # otherwise its first message may be unread
+                self._close(connection)
+        # Half an interval early is on time: the calls come about as often as the heartbeats.
+        if self._limits.heartbeat_us and 2 * (now_us - self._heartbeat_us) > self._limits.heartbeat_us:
+            self._heartbeat_us = now_us
+            for connection in list(self._connections.values()):
+                self._heartbeat(connection, reads)
 
-    def _beat(self, caller: Caller, reads: bool) -> None:
-        """Say that this end is there, and ask whether the other one is."""
-        if caller.stream is None:
+    def _heartbeat(self, connection: Connection, reads: bool) -> None:
+        """Send a PING, and close the connection after too many silent intervals."""
+        if connection.reader is None:
             return
-        if caller.heard or caller.waits or not reads:  # who waits for its turn said something
-            caller.silent = 0
+        if connection.received_since_heartbeat or connection.ready or not reads:  # a ready connection has unread data
+            connection.silent_heartbeats = 0
         else:
-            caller.silent += 1
-        caller.heard = False
-        if caller.silent > self._terms.beats:
-            self._drop(caller)
-        elif not caller.outgoing:
-            self._put(caller, _BEAT)
+            connection.silent_heartbeats += 1
+        connection.received_since_heartbeat = False
+        if connection.silent_heartbeats > self._limits.heartbeats_max:
+            self._close(connection)
+        elif not connection.send_queue:
+            self._enqueue(connection, _PING)
 
     def clear(self) -> None:
-        """Drop every connection, and what came by them."""
-        for caller in list(self._callers.values()):
-            self._drop(caller)
-        self._readable.clear()
+        """Close every connection, and drop its received messages."""
+        for connection in list(self._connections.values()):
+            self._close(connection)
+        self._ready.clear()
 
     def close(self, until_us: int) -> None:
-        """Stop; what was said has until then (on the clock) to leave."""
-        self.door.refuse()
-        for caller in list(self._callers.values()):
-            caller.outgoing.leave((until_us - self._clock_us()) / 1e6)
-            self._drop(caller)
-        self._room.close()
+        """Stop. Queued messages have until `until_us` on the clock to leave."""
+        self.acceptor.close()
+        for connection in list(self._connections.values()):
+            connection.send_queue.linger((until_us - self._clock_us()) / 1e6)
+            self._close(connection)
+        self._writable.close()

@@ -1,4 +1,4 @@
-"""Keys as text: Z85 (RFC 32 of ZeroMQ), five characters for each four bytes."""
+"""Z85 (ZeroMQ RFC 32): keys as text, five characters for each four bytes."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ CHARACTERS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+
 
 _BASE = len(CHARACTERS)
 _VALUES = {character: value for value, character in enumerate(CHARACTERS)}
-_POWERS = [_BASE**place for place in (4, 3, 2, 1, 0)]
+_POWERS = [_BASE**exponent for exponent in (4, 3, 2, 1, 0)]
 
 
 def encode(data: bytes) -> str:
-    """The text of `data`, whose length is a multiple of four bytes."""
+    """Return `data` as text; its length must be a multiple of four."""
     words = struct.unpack(f">{len(data) // 4}I", data)
     return "".join(CHARACTERS[word // power % _BASE] for word in words for power in _POWERS)
 
 
 def decode(text: str) -> bytes:
-    """The bytes of a text.
+    """Return the bytes of a text.
 
     Raises:
-        ValueError: it is not Z85.
+        ValueError: the text is not Z85.
     """
     if len(text) % 5 or not _VALUES.keys() >= set(text):
         raise ValueError("the text is not Z85")
     values = [_VALUES[character] for character in text]
-    words = [sum(map(int.__mul__, values[at : at + 5], _POWERS)) for at in range(0, len(values), 5)]
+    words = [sum(map(int.__mul__, values[start : start + 5], _POWERS)) for start in range(0, len(values), 5)]
     if any(word >> 32 for word in words):
-        raise ValueError("the text is not Z85: five of its characters are above 32 bits")
+        raise ValueError("the text is not Z85: a group of five characters exceeds 32 bits")
     return struct.pack(f">{len(words)}I", *words)

@@ -59,7 +59,7 @@ class Authorizer:
             return FULL_ACCESS
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         try:
-            return self.tokens.who(token.strip() if kind.lower() == _BEARER else None)
+            return self.tokens.authenticate(token.strip() if kind.lower() == _BEARER else None)
         except NotAllowed as error:
             told = str(error) if token else "a token is required: send the header Authorization: Bearer TOKEN"
             raise Problem(401, told, close=True) from error
@@ -97,7 +97,7 @@ class Authorizer:
             if tokens is None:
                 return True
             tokens.refresh()
-            now = tokens.still(access)
+            now = tokens.current_access(access)
             return now is not None and (now.may_read_all if topics is None else all(map(now.may_read, topics)))
 
         return still

@@ -36,7 +36,7 @@ class Protocol(BoundedProtocol):
     wrong_port = "this port accepts records over HTTP/1.1; {spoken} needs a port of a gateway"
     _send_timer: asyncio.TimerHandle | None = None
 
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         """Return the time limit for a request's head in seconds."""
         return limits.HEAD_S
 
@@ -65,7 +65,7 @@ class Protocol(BoundedProtocol):
 
     def expired(self) -> None:
         """Handle a late head: answer a request that has started, and close an idle connection."""
-        if self._begun and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
+        if self._request_begun and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
             self.refuse(HTTPStatus.REQUEST_TIMEOUT, f"the head of the request did not arrive within {limits.HEAD_S:g} s")
         else:
             self.transport.abort()
@@ -124,7 +124,7 @@ class Connector:
         config.load()
         config.ssl = self._tls.context
         server = Server(config, limits.CONNECTIONS_MAX, limits.HEAD_S)
-        service.metrics.turned_away = Protocol.turned_away
+        service.metrics.turned_away = Protocol.rejected
         waiting = threading.Thread(target=self._watch, args=(stop, server, service), daemon=True)
         serving = asyncio.create_task(server.serve(sockets=[self._listener]))
         while not server.started and not serving.done():

@@ -73,11 +73,11 @@ def unknown_hosts(config: Config, wait_s: float) -> list[Mistake]:
     try:
         waiting = set(places.values())
         while waiting and time.monotonic() < end_s:
-            waiting = {host for host in waiting if not names.address(host) and not names.wrong(host)}
+            waiting = {host for host in waiting if not names.address(host) and not names.error(host)}
             if waiting:
                 names.wait(end_s - time.monotonic())
-                names.take()
-        wrong = {host: names.wrong(host) or f"no answer within {wait_s:g} s" for host in places.values() if not names.address(host)}
+                names.drain()
+        wrong = {host: names.error(host) or f"no answer within {wait_s:g} s" for host in places.values() if not names.address(host)}
     finally:
         names.close()
     return [

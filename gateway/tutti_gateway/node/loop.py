@@ -51,14 +51,14 @@ class Loop:
         self._beat = beat
         self._log = log
         self._every_second = look
-        self._transport_sockets = frozenset(transport.sockets())
+        self._transport_sockets = frozenset(transport.descriptors())
         # One for everything, and one without what clients say, for when nothing more is taken from them.
         self._poller, self._poller_without_clients = select.poll(), select.poll()
         for poller in (self._poller, self._poller_without_clients):
             for fd in (inbox.fd, *self._transport_sockets):
                 poller.register(fd, select.POLLIN)
         self._poller.register(port.fd, select.POLLIN)
-        self._poller_without_clients.register(port.room_fd, select.POLLIN)
+        self._poller_without_clients.register(port.writable_fd, select.POLLIN)
         self._housekeeping_at = 0.0
         self._last_message_at = time.monotonic()
         self._trimmed = False
@@ -77,7 +77,7 @@ class Loop:
             messages: list[Message] = []
             if port.fd in ready and driver.takes_messages:
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
-            elif port.room_fd in ready:
+            elif port.writable_fd in ready:
                 port.flush()  # replies leave even while the port is not drained
             if messages or not driver.wait_us():
                 driver.turn(messages, ())
@@ -113,7 +113,7 @@ class Loop:
         self._beat(time.time_ns() // NS_PER_US)
         self._every_second()
         self._driver.meters.connections_refused = self._port.refused
-        for reason in self._port.keep(reads=self._driver.takes_messages):
+        for reason in self._port.maintain(reads=self._driver.takes_messages):
             self._log.warning("problem at the client port", reason=reason)
         self._driver.network.look()
         self._driver.sweep()
@@ -134,6 +134,6 @@ class Loop:
             self._driver.drop_clients()
         else:
             self._log.error("memory is above its limit: all connections of other gateways are closed", resident_bytes=resident)
-            self._transport.relieve()
+            self._transport.release_memory()
         self._clients_closed = not self._clients_closed
         memory.trim()

@@ -149,11 +149,13 @@ class Gateway:
         config = self._config
         if self._keyring is None:
             return ClientPort(*config.client_address)
-        from tutti.zmtp.curve import pair_of  # noqa: PLC0415 - loads the crypto library, which only a gateway with keys needs
+        from tutti.zmtp.curve import key_pair_from_text  # noqa: PLC0415 - loads cryptography that only keys need
 
         own = self._keyring.own
         return ClientPort(
-            *config.client_address, pair_of(own.public, own.secret), self._is_authenticated if self._tokens is not None else None
+            *config.client_address,
+            key_pair_from_text(own.public, own.secret),
+            self._is_authenticated if self._tokens is not None else None,
         )
 
     def _is_authenticated(self, routing: bytes) -> bool:

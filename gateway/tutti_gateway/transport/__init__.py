@@ -1,1 +1,1 @@
-"""Between gateways: messages of the group on sockets."""
+"""Messages between gateways: TCP mesh and UDP multicast."""

@@ -1,6 +1,6 @@
-"""Whether two gateways may talk to each other, from what each says of itself at the beginning of a connection.
+"""Checks of introductions: whether two gateways may communicate, and which of their settings differ.
 
-Every reason names both sides and what to do, because it is read in the log of one of them, at night.
+Each reason names both sides and the remedy, because an operator may see it in the log of only one of them.
 """
 
 from __future__ import annotations
@@ -14,39 +14,40 @@ from tutti_gateway.transport.codec import decode_introduction
 from tutti_gateway.transport.interface import Introduction
 
 SEAL_BYTES = 32
-ID_BYTES = 16  # uuids of logs, incarnations of disks
-TEXT_CHARACTERS_MAX = 512  # an address, a release
-_SHOWN_MAX = 8  # names that a difference lists
-TIMERS_MAX = 32  # that an introduction tells, those of later releases included
-PRESET = "preset"  # among the timers that are told: for people alone, as each timer may be set otherwise
+ID_BYTES = 16  # uuids of logs, and incarnations
+TEXT_CHARACTERS_MAX = 512  # of an address, a timer or a release
+_SHOWN_MAX = 8  # differing names in one message
+TIMERS_MAX = 32  # above what any release has, so that later ones can add some
+PRESET = "preset"  # key in `timers` of the preset's name; only shown, because each timer can be set alone
 
 
-def introduced(data: Buffer) -> Introduction:
-    """Who introduces itself in that message: what no gateway can have said goes no further.
+def parse_introduction(data: Buffer) -> Introduction:
+    """Decode and validate an introduction. Nothing of an invalid one is kept or shown.
 
     Raises:
         FormatError: it is malformed.
     """
     introduction = decode_introduction(data)
-    wrong = malformed(introduction)
-    if wrong:
-        raise FormatError(wrong)
+    problem = malformed_reason(introduction)
+    if problem:
+        raise FormatError(problem)
     return introduction
 
 
-def refusal(mine: Introduction, theirs: Introduction) -> str:
-    """Why this gateway takes no message of that one; empty if it does.
+def refusal_reason(mine: Introduction, theirs: Introduction) -> str:
+    """Return why this gateway refuses another one; empty if it accepts it.
 
-    What two connections of one gateway tell of it (a second process on a copied directory) only their receiver sees: `copied`.
+    `duplicate_reason` finds a second process of one gateway, which takes two connections to detect.
     """
-    for reason in (_of_protocol, _of_group, _of_name, _of_log):
+    # Protocol first: the fields of another version may mean something else.
+    for reason in (_protocol_mismatch, _group_mismatch, _name_conflict, _log_mismatch):
         found = reason(mine, theirs)
         if found:
             return found
     return ""
 
 
-def _of_protocol(mine: Introduction, theirs: Introduction) -> str:
+def _protocol_mismatch(mine: Introduction, theirs: Introduction) -> str:
     if theirs.protocol == mine.protocol:
         return ""
     older, other = ("this gateway", "that one") if mine.protocol < theirs.protocol else (f"gateway {theirs.gateway!r}", "this one")
@@ -57,42 +58,42 @@ def _of_protocol(mine: Introduction, theirs: Introduction) -> str:
     )
 
 
-def _of_group(mine: Introduction, theirs: Introduction) -> str:
+def _group_mismatch(mine: Introduction, theirs: Introduction) -> str:
     if theirs.group == mine.group:
         return ""
     return (
-        f"gateway {theirs.gateway!r} is of group {theirs.group!r} and {mine.gateway!r} of group {mine.group!r}: "
+        f"gateway {theirs.gateway!r} belongs to group {theirs.group!r}, and {mine.gateway!r} to group {mine.group!r}: "
         f"correct group.name, or the addresses in group.members"
     )
 
 
-def _of_name(mine: Introduction, theirs: Introduction) -> str:
+def _name_conflict(mine: Introduction, theirs: Introduction) -> str:
     if theirs.incarnation == mine.incarnation:
         if theirs.process == mine.process:
-            return f"gateway {mine.gateway!r} meets itself: an address in group.members is this gateway's own"
+            return f"gateway {mine.gateway!r} is connected to itself: an address in group.members is its own"
         return (
             f"gateway {theirs.gateway!r} has a copy of the data directory of {mine.gateway!r} (incarnation "
             f"{mine.incarnation.hex()}): stop one of them and give it an empty directory and a name of its own"
         )
     if theirs.gateway == mine.gateway:
         return (
-            f"two gateways are named {mine.gateway!r}, this one (incarnation {mine.incarnation.hex()}) and another "
+            f"two gateways are named {mine.gateway!r}: this one (incarnation {mine.incarnation.hex()}) and another one "
             f"(incarnation {theirs.incarnation.hex()}): give one of them another name"
         )
     return ""
 
 
-def _of_log(mine: Introduction, theirs: Introduction) -> str:
+def _log_mismatch(mine: Introduction, theirs: Introduction) -> str:
     if not mine.log or not theirs.log or mine.log == theirs.log:
         return ""
     return (
         f"gateway {theirs.gateway!r} has log {theirs.log.hex()} and {mine.gateway!r} has log {mine.log.hex()}: two groups were "
-        f"founded with these names; give the one that is not wanted an empty data directory"
+        f"founded with these names; give the unwanted one an empty data directory"
     )
 
 
-def copied(known: Introduction, other: Introduction) -> str:
-    """Why `other` is refused while the connection of `known`, of the same name, still stands; empty if it is the same process."""
+def duplicate_reason(known: Introduction, other: Introduction) -> str:
+    """Return why `other` is refused while a gateway of the same name is connected; empty if they are the same process."""
     if other.process == known.process:
         return ""
     if other.incarnation == known.incarnation:
@@ -102,65 +103,66 @@ def copied(known: Introduction, other: Introduction) -> str:
         )
     return (
         f"two gateways are named {other.gateway!r} (incarnations {known.incarnation.hex()} and {other.incarnation.hex()}): "
-        f"stop the one that is not wanted; if {other.gateway!r} lost its disk, {disk_remedy(other.gateway)}"
+        f"stop the unwanted one; if {other.gateway!r} lost its disk, {disk_remedy(other.gateway)}"
     )
 
 
 def differences(mine: Introduction, theirs: Introduction) -> str:
-    """What the two are configured with differently that keeps the group from being founded, or one gateway from its pace; empty if
-    nothing. Both are taken all the same.
+    """Return the configuration differences that delay the foundation of the group, or the reaction to failures; empty without any.
+
+    They are only reported: the gateways communicate all the same.
     """
-    return "; ".join(filter(None, (_of_members(mine, theirs), _of_timers(mine, theirs))))
+    return "; ".join(filter(None, (_member_differences(mine, theirs), _timer_differences(mine, theirs))))
 
 
-def _of_members(mine: Introduction, theirs: Introduction) -> str:
-    """Once there is a log its roster counts, and configured members are only where to look first."""
+def _member_differences(mine: Introduction, theirs: Introduction) -> str:
+    """Compare the configured members. Once a log exists its roster counts, and these are only addresses to look at first."""
     if mine.log or theirs.log or mine.configured == theirs.configured:
         return ""
     return (
         f"group.members of {theirs.gateway!r} and of {mine.gateway!r} differ: {_listed(mine.configured, theirs.configured)}: the "
-        f"group is not founded until all have the same"
+        f"group is not founded until they are equal on all gateways"
     )
 
 
-def _of_timers(mine: Introduction, theirs: Introduction) -> str:
-    """A release that tells none may have any. Presets whose timers are set alike are none the less the same."""
+def _timer_differences(mine: Introduction, theirs: Introduction) -> str:
+    """Compare the timers. Older releases send none; the preset's name alone makes no difference."""
     if not theirs.timers or not mine.timers or mine.timers | {PRESET: ""} == theirs.timers | {PRESET: ""}:
         return ""
     return (
         f"the timers of {theirs.gateway!r} and of {mine.gateway!r} differ: {_listed(mine.timers, theirs.timers)}: set "
-        f"`group.preset` and `[timers]` alike on all gateways, and start again those that change; until then one waits too long "
-        f"for the others, or is given up too early"
+        f"`group.preset` and `[timers]` alike on all gateways, and restart the changed ones; until then a gateway waits too long "
+        f"for the others, or they suspect it too early"
     )
 
 
 def _listed(mine: dict[str, str], theirs: dict[str, str]) -> str:
     names = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
-    told = [f"{name} = {_shown(theirs.get(name))} there and {_shown(mine.get(name))} here" for name in names[:_SHOWN_MAX]]
+    shown = [f"{name} = {_shown(theirs.get(name))} there and {_shown(mine.get(name))} here" for name in names[:_SHOWN_MAX]]
     if len(names) > _SHOWN_MAX:
-        told.append(f"and {len(names) - _SHOWN_MAX} more")
-    return ", ".join(told)
+        shown.append(f"and {len(names) - _SHOWN_MAX} more")
+    return ", ".join(shown)
 
 
 def _shown(text: str | None) -> str:
     return "missing" if text is None else text if text.isdecimal() else repr(text)
 
 
-def malformed(theirs: Introduction) -> str:
-    """Why no gateway can have said that; empty if it is well formed. What is not is never shown, nor kept."""
+def malformed_reason(theirs: Introduction) -> str:
+    """Return why an introduction is invalid; empty if it is valid."""
     if not all(is_name(name) for name in (theirs.group, theirs.gateway, *theirs.configured, *theirs.timers)):
-        return "a name in an introduction is none: it is empty, too long, or has characters that no name has"
+        return "a name in an introduction is invalid: it is empty, too long, or has characters that names cannot have"
     if len(theirs.configured) > common_limits.ROSTER_MAX:
         return f"an introduction lists {len(theirs.configured)} members, and a group has at most {common_limits.ROSTER_MAX}"
     if len(theirs.timers) > TIMERS_MAX:
         return f"an introduction lists {len(theirs.timers)} timers, and a gateway has at most {TIMERS_MAX}"
     texts = (theirs.release, theirs.address, *theirs.configured.values(), *theirs.timers.values())
     if not all(len(text) <= TEXT_CHARACTERS_MAX and text.isprintable() for text in texts):
-        return "an address, a timer or the release in an introduction is too long, or cannot be shown"
+        return "an address, a timer or the release in an introduction is too long, or has unprintable characters"
     if len(theirs.incarnation) != ID_BYTES or len(theirs.log) not in (0, ID_BYTES):
-        return "an incarnation or a log in an introduction has not 16 bytes"
+        return "an incarnation or a log in an introduction does not have 16 bytes"
     if not 0 <= theirs.number <= limits.GATEWAY_MAX or len(theirs.process) > ID_BYTES:
-        return "a number in an introduction is out of its range"
+        return "a number in an introduction is out of range"
     if len(theirs.seal) not in (0, SEAL_BYTES):
         return f"a seal in an introduction has {len(theirs.seal)} bytes, not {SEAL_BYTES}"
     return ""

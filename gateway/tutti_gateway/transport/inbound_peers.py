@@ -1,7 +1,7 @@
-"""Who is at the other end of each connection that came in: as which gateway it is known here, and who is refused.
+"""The gateways at the other ends of accepted connections: their numbers, and which of them are refused.
 
-Names are numbers in the log, and the log of the other end may be ahead of this one's, or blank. The number is the one that this
-log has for the name, or the one that the gateway says itself, if both have the same log and that number is higher.
+The log names gateways by number. The log of a peer may be ahead of this one's, or blank. So a peer's number is the one that this
+log has for its name, or a higher one that the peer states for the same log.
 """
 
 from __future__ import annotations
@@ -10,163 +10,174 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from tutti_gateway.core import limits
-from tutti_gateway.transport.handshake import copied, differences, refusal
+from tutti_gateway.transport.handshake import differences, duplicate_reason, refusal_reason
 from tutti_gateway.transport.interface import Introduction
 
 
-def number_of(name: str, said: int, numbers: Mapping[str, int], me: int) -> int:
-    """Return the number of a gateway, 0 if it has none here.
+def number_of(name: str, claimed: int, numbers: Mapping[str, int], me: int) -> int:
+    """Return the number of a gateway; 0 for none.
 
-    A log gives each number once, and later numbers are higher. A gateway that says a higher number than this log has for its name
-    was removed and added again in frames that are not here yet. One that says a lower number has not read that itself.
+    A log gives each number once, and later numbers are higher. A gateway that states a higher number than this log has for its name
+    was removed and added again, in frames that are not here yet. A gateway that states a lower number has not read those frames
+    itself.
 
     Args:
-        name: of the gateway.
-        said: the number that it says it has in the log of this gateway, 0 if it has another log or none.
-        numbers: of the gateways that this log names; a number in it belongs to no other gateway.
-        me: the number of this gateway.
+        name: name of the gateway.
+        claimed: number that it states for the log of this gateway; 0 if it has another log, or none.
+        numbers: numbers in this gateway's log, by name; such a number belongs to no other gateway.
+        me: number of this gateway.
     """
-    named = numbers.get(name, 0)
-    return said if said > named and said != me and said not in numbers.values() else named
+    listed = numbers.get(name, 0)
+    return claimed if claimed > listed and claimed != me and claimed not in numbers.values() else listed
 
 
 class Verdict(NamedTuple):
-    """What becomes of an introduction: `number` as which it is known; `connect` if this log does not have that number; what an
-    operator must know all the same (`reason`); or without a number why it is refused, for the log here and for the one
-    there (`told`).
+    """Result of an introduction.
+
+    Attributes:
+        number: number of the peer; 0 if its messages are refused.
+        connect: True if this log does not have that number, so that a link to the peer must be opened.
+        reason: message for the local log; empty for none.
+        refusal: reason that is sent to the peer.
     """
 
     number: int = 0
     connect: bool = False
     reason: str = ""
-    told: str = ""
+    refusal: str = ""
 
 
-class Guest:
-    """One connection's other end. `number` is 0 while its messages are not taken."""
+class InboundPeer:
+    """The peer of one accepted connection. `number` is 0 while its messages are refused."""
 
-    __slots__ = ("heard_us", "incarnation", "introduction", "met_us", "name", "number")
+    __slots__ = ("incarnation", "introduced_us", "introduction", "last_received_us", "name", "number")
 
-    def __init__(self, introduction: Introduction, number: int, heard_us: int) -> None:
+    def __init__(self, introduction: Introduction, number: int, last_received_us: int) -> None:
         self.introduction = introduction
         self.name = introduction.gateway
         self.incarnation = introduction.incarnation
         self.number = number
-        self.met_us = self.heard_us = heard_us
+        self.introduced_us = self.last_received_us = last_received_us
 
 
-class Guests:
-    """All of them, by the routing id of their connection."""
+class InboundPeers:
+    """All introduced peers, by the routing id of their connection."""
 
     def __init__(self, me: Introduction, clock_us: Callable[[], int]) -> None:
         self.me = me
         self._clock_us = clock_us
-        self._guests: dict[bytes, Guest] = {}
+        self._peers: dict[bytes, InboundPeer] = {}
         self._numbers: dict[str, int] = {}
 
-    def __iter__(self) -> Iterator[Guest]:
-        """All that introduced themselves and were not refused; those with `number` 0 are not taken."""
-        return iter(self._guests.values())
+    def __iter__(self) -> Iterator[InboundPeer]:
+        """Iterate over the introduced peers, including those with number 0."""
+        return iter(self._peers.values())
 
-    def known(self, routing: bytes) -> bool:
-        """Whether what comes by the connection is taken."""
-        guest = self._guests.get(routing)
-        return guest is not None and guest.number != 0
+    def is_accepted(self, routing: bytes) -> bool:
+        """True if messages of the connection are accepted."""
+        peer = self._peers.get(routing)
+        return peer is not None and peer.number != 0
 
     def clear(self) -> None:
-        """Every connection is gone."""
-        self._guests.clear()
+        """Forget all peers, after their connections were closed."""
+        self._peers.clear()
 
-    def named(self, numbers: Mapping[str, int]) -> None:
-        """The names that this gateway was told of."""
+    def set_numbers(self, numbers: Mapping[str, int]) -> None:
+        """Set the numbers in this gateway's log, by name."""
         self._numbers = dict(numbers)
-        self.look_again()
+        self.reassess()
 
-    def look_again(self) -> None:
-        """This gateway is another than before, or knows others: so are its guests."""
-        for guest in self._guests.values():
-            guest.number = self._number(guest.introduction) if self._rejected(guest.introduction) is None else 0
+    def reassess(self) -> None:
+        """Update all peers after a change of this gateway's identity, or of the numbers in its log."""
+        for peer in self._peers.values():
+            # With a new identity of this gateway, a peer may belong to another log now.
+            peer.number = self._number(peer.introduction) if self._rejected(peer.introduction) is None else 0
 
-    def unnamed(self) -> dict[int, tuple[str, str]]:
-        """Who is taken by a number that this log does not name, and talks: number -> (name, address)."""
-        since = self._clock_us() - limits.GUEST_SILENT_US
-        guests = [guest for guest in self._guests.values() if guest.number and not self._is_named(guest.number)]
-        return {guest.number: (guest.name, guest.introduction.address) for guest in guests if guest.heard_us > since}
+    def unlisted(self) -> dict[int, tuple[str, str]]:
+        """Return the active peers with a number that this log does not have: number -> (name, address)."""
+        since_us = self._clock_us() - limits.GUEST_SILENT_US
+        peers = [peer for peer in self._peers.values() if peer.number and not self._is_listed(peer.number)]
+        return {peer.number: (peer.name, peer.introduction.address) for peer in peers if peer.last_received_us > since_us}
 
     def differing(self) -> dict[str, str]:
-        """What those that talk here are configured with otherwise than this gateway: name -> what, of who is so."""
-        since = self._clock_us() - limits.GUEST_SILENT_US
-        guests = [guest for guest in self._guests.values() if guest.number and guest.heard_us > since]
-        guests.sort(key=lambda guest: guest.met_us)  # of a process and the one before it the later word
-        found = {guest.name: differences(self.me, guest.introduction) for guest in guests}
+        """Return the configuration differences of the active peers, by name."""
+        since_us = self._clock_us() - limits.GUEST_SILENT_US
+        peers = [peer for peer in self._peers.values() if peer.number and peer.last_received_us > since_us]
+        peers.sort(key=lambda peer: peer.introduced_us)  # the dict below then keeps the latest process of a name
+        found = {peer.name: differences(self.me, peer.introduction) for peer in peers}
         return {name: what for name, what in found.items() if what}
 
-    def heard(self, routing: bytes) -> Guest | None:
-        """Something came by the connection; who that is, None if it has not introduced itself."""
-        guest = self._guests.get(routing)
-        if guest is not None:
-            guest.heard_us = self._clock_us()
-        return guest
+    def received_from(self, routing: bytes) -> InboundPeer | None:
+        """Register a received message. Return its sender, None if it has not introduced itself."""
+        peer = self._peers.get(routing)
+        if peer is not None:
+            peer.last_received_us = self._clock_us()
+        return peer
 
-    def met(
-        self, routing: bytes, introduction: Introduction, broke_us: int, stands: Callable[[bytes], bool] = lambda _: True
+    def assess_introduction(
+        self, routing: bytes, introduction: Introduction, broke_us: int, is_open: Callable[[bytes], bool] = lambda _: True
     ) -> Verdict:
-        """Somebody introduces itself by that connection.
+        """Process an introduction.
 
         Args:
-            routing: of the connection that it came by.
-            introduction: what it says.
-            broke_us: when this gateway's own connection to the gateway of that name broke last; a process that was met before
-                that is taken to have ended.
-            stands: whether a connection that came in still does; a process whose connection ended has ended, whenever it was met:
-                what it sent may have been read later.
+            routing: routing id of the connection.
+            introduction: what the peer states.
+            broke_us: time at which this gateway's own link to that name last broke. A process introduced before has then ended.
+            is_open: True if an accepted connection is open. A process whose connection has ended has ended itself, even if its
+                messages were read only later.
         """
         rejected = self._rejected(introduction)
         if rejected is not None:
-            self._guests.pop(routing, None)
+            self._peers.pop(routing, None)  # a later introduction on the connection replaces an accepted one
             return rejected
         now = self._clock_us()
         number = self._number(introduction)
         if number:
-            twin = self._twin(routing, introduction, broke_us, stands)
-            if twin is not None:
-                self._guests.pop(routing, None)
-                reason = copied(twin.introduction, introduction)
-                return Verdict(reason=reason, told=reason)
-        if routing not in self._guests and len(self._guests) >= limits.MESH_INTRODUCED_MAX:
-            del self._guests[min(self._guests, key=lambda one: self._guests[one].heard_us)]
-        self._guests[routing] = Guest(introduction, number, now)
+            duplicate = self._duplicate(routing, introduction, broke_us, is_open)
+            if duplicate is not None:
+                self._peers.pop(routing, None)
+                reason = duplicate_reason(duplicate.introduction, introduction)
+                return Verdict(reason=reason, refusal=reason)
+        if routing not in self._peers and len(self._peers) >= limits.MESH_INTRODUCED_MAX:
+            # The connection stays open; if its peer sends again, it is requested to introduce itself again.
+            del self._peers[min(self._peers, key=lambda one: self._peers[one].last_received_us)]
+        self._peers[routing] = InboundPeer(introduction, number, now)
         if number:
-            return Verdict(number, not self._is_named(number), differences(self.me, introduction))
-        reason = f"is no member of group {self.me.group!r}: `tutti members add {introduction.gateway} HOST:PORT` takes it in"
-        # In full for both: the other gateway tells it of this one, by whose name "it" would be taken for this one.
-        return Verdict(reason=f"{introduction.gateway} at {introduction.address} {reason}", told=f"{introduction.gateway} {reason}")
+            return Verdict(number, not self._is_listed(number), differences(self.me, introduction))
+        reason = f"is not a member of group {self.me.group!r}: add it with `tutti members add {introduction.gateway} HOST:PORT`"
+        # Both texts name the peer: the peer logs its text next to this gateway's name, to which a pronoun would refer.
+        return Verdict(
+            reason=f"{introduction.gateway} at {introduction.address} {reason}", refusal=f"{introduction.gateway} {reason}"
+        )
 
     def _rejected(self, other: Introduction) -> Verdict | None:
-        """Why one is not taken whatever its number; None if it is."""
-        reason = refusal(self.me, other)
-        return Verdict(reason=reason, told=reason) if reason else None
+        """Return the refusal that holds for any number; None without one."""
+        reason = refusal_reason(self.me, other)
+        return Verdict(reason=reason, refusal=reason) if reason else None
 
     def _number(self, introduction: Introduction) -> int:
-        """The number of a gateway, 0 if it has none here."""
+        """Return the number of a gateway; 0 for none."""
+        # A number counts only for this log: another one may have given it to another gateway.
         same_log = bool(self.me.log) and introduction.log == self.me.log
         return number_of(introduction.gateway, introduction.number if same_log else 0, self._numbers, self.me.number)
 
-    def _is_named(self, number: int) -> bool:
+    def _is_listed(self, number: int) -> bool:
         return number in self._numbers.values()
 
-    def _twin(self, routing: bytes, introduction: Introduction, broke_us: int, stands: Callable[[bytes], bool]) -> Guest | None:
-        """Another process that speaks for the same gateway, and did a moment ago."""
-        since = self._clock_us() - limits.DUPLICATE_SILENT_US
-        for other_routing, guest in self._guests.items():
-            other = guest.introduction
+    def _duplicate(
+        self, routing: bytes, introduction: Introduction, broke_us: int, is_open: Callable[[bytes], bool]
+    ) -> InboundPeer | None:
+        """Return another active process with the same name."""
+        since_us = self._clock_us() - limits.DUPLICATE_SILENT_US
+        for other_routing, peer in self._peers.items():
+            other = peer.introduction
             if (
                 other_routing != routing
                 and other.gateway == introduction.gateway
                 and other.process != introduction.process
-                and guest.met_us > broke_us
-                and guest.heard_us > since
-                and stands(other_routing)
+                and peer.introduced_us > broke_us
+                and peer.last_received_us > since_us
+                and is_open(other_routing)
             ):
-                return guest
+                return peer
         return None

@@ -1,7 +1,8 @@
-"""What carries messages between gateways, as the node sees it. All of it is called by one thread and never waits.
+"""Interface of a transport between gateways. One thread makes all calls, and none of them blocks.
 
-A transport may lose, double and reorder what it carries, and says when a connection breaks; it never alters a message, never hands
-in one of another group or protocol, and never queues without bound. What it loses is counted, and healed above (design, 4.1 and 8).
+A transport may lose, duplicate and reorder messages, and reports broken connections. It never alters a message, never delivers one
+of another group or protocol, and never queues without a limit. It counts lost messages; the layers above recover them
+(docs/explanation/protocol/transport.md).
 """
 
 from __future__ import annotations
@@ -18,21 +19,20 @@ PROTOCOL = 1  # of messages between gateways; both sides must speak the same
 
 
 class Introduction(msgspec.Struct, frozen=True, kw_only=True):
-    """What a gateway says of itself at the beginning of each connection.
+    """First message of each connection: what a gateway states about itself.
 
     Attributes:
         protocol: version of the messages between gateways.
-        release: of the software, for people.
+        release: version of the software, for messages to operators.
         group, gateway: names.
-        incarnation: of its disk.
-        number: its own in the log, or in the configuration before there is one; 0 before it has any.
-        log: uuid of its log, empty on a blank disk.
-        process: 8 random bytes, of this run: two that differ under one incarnation are a copied directory.
-        address: HOST:P of its clients, as a roster would name it.
-        configured: the members that it is configured with, name -> address, so that who differs can say in what.
-        timers: the times that it keeps to as `[timers]` calls them, and the preset that filled them, for the same; an older release
-            says nothing of them.
-        seal: 32 random bytes that its datagrams are sealed with, where the connection hides them and it sends any; or nothing.
+        incarnation: id of the data directory.
+        number: number in the log, or in the configuration before the gateway has a log; 0 for none.
+        log: uuid of the log; empty for a blank directory.
+        process: 8 random bytes of this run. Two different ones with the same incarnation mean a copied directory.
+        address: HOST:P for clients, as in a roster.
+        configured: configured members, name -> address, to report differences.
+        timers: settings of `[timers]`, and the preset, to report differences; older releases send none.
+        seal: 32 random bytes that authenticate multicast datagrams. Sent only over an encrypted connection; otherwise empty.
     """
 
     protocol: int = PROTOCOL
@@ -50,7 +50,7 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trouble(NamedTuple):
-    """What an operator must know: which gateway or address it is about (none: its own port), what is wrong, what to do."""
+    """A problem for the operator: the gateway or address that it concerns (empty: the own port), the cause and the remedy."""
 
     peer: str
     reason: str
@@ -60,46 +60,47 @@ class Transport(Protocol):
     """Carries messages to and from the other gateways."""
 
     def introduce(self, number: int, log: bytes) -> None:
-        """This gateway has that number and that log from now on; said in every introduction that follows."""
+        """Set this gateway's number and log, which every later introduction states."""
 
-    def peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
-        """Whom to talk to: (number, name, HOST:P of its clients) of each. It replaces what was told before."""
+    def set_peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
+        """Set the gateways to connect to: number, name and HOST:P for clients of each. This replaces the earlier list."""
 
     def send(self, to: int, message: Message) -> None:
-        """Queue a message for the gateway of that number; it leaves at the next `flush`, or is lost.
+        """Queue a message for a gateway, by number. The next `flush` sends it, or it is lost.
 
-        One message that goes to several is the same object each time, so that it is made into bytes once.
+        Pass the same object for all receivers of a message, so that it is encoded once.
         """
 
     def flush(self) -> None:
-        """Send what was queued."""
+        """Send the queued messages."""
 
     def drain(self, messages_max: int, bytes_max: int, ready: Container[int] | None = None) -> list[Received | LinkChanged]:
-        """What came, in the order of each sender: up to `messages_max`, and none more once they have `bytes_max` bytes.
+        """Return received messages and link changes, in order for each sender.
 
-        It is looked for only at those of `sockets` that are `ready`; at all of them without it.
+        Stops at `messages_max` messages or `bytes_max` bytes. With `ready`, checks only these of the `descriptors`.
         """
 
     @property
     def unread(self) -> bool:
-        """Whether there is something to drain that none of `sockets` tells of."""
+        """True if there is something to drain that none of the `descriptors` signals."""
 
-    def sockets(self) -> Sequence[int]:
-        """Descriptors that become readable when there is something to drain; the same ones always."""
+    def descriptors(self) -> Sequence[int]:
+        """Return the descriptors that become readable when there is something to drain; they never change."""
 
     def next_us(self) -> int | None:
-        """Microseconds until `flush` wants to be called although nothing came, None if it does not."""
+        """Return the time until `flush` must run even if nothing arrives, us; None if it need not."""
 
-    def troubles(self) -> list[Trouble]:
-        """What went wrong since this was asked last, each once, for the log."""
+    def maintain(self) -> list[Trouble]:
+        """Maintain keys and connections; called about once a second. Return the problems since the last call, for the log."""
 
-    def relieve(self) -> None:
-        """Memory is short: drop what came and was not taken, and every connection that came in. The others make theirs anew, and
-        what was lost is healed as any loss.
+    def release_memory(self) -> None:
+        """Drop received messages, and close every accepted connection, because memory is short.
+
+        The other gateways reconnect, and the layers above recover the lost messages.
         """
 
     def facts(self) -> dict[str, object]:
-        """For the status: what was sent, received, lost, per peer."""
+        """Return figures for the status: messages sent, received and lost, by peer."""
 
     def close(self) -> None:
-        """Stop; what was sent has a moment to leave."""
+        """Stop. Sent messages have a moment to leave."""

@@ -1,14 +1,14 @@
-"""CURVE keys of gateways: how they are made, which files hold them, and who is who by its key.
+"""CURVE keys of gateways: how to create them, the files that hold them, and the gateway of each key.
 
-Every gateway has a secret file of its own, which only its user may read, and the same public file, which lists the public key of
-every gateway of the group. Both are TOML, so that they can be read, compared and put under configuration management:
+Each gateway has its own secret file, which only its user can read. All gateways have the same public file with the public key of
+every gateway of the group. Both are TOML, so that operators can read them, compare them, and manage them as configuration:
 
     # jfk.secret                               # group.keys
     gateway = "jfk"                            [gateways]
     public = "<40 characters>"                 jfk = "<40 characters>"
     secret = "<40 characters>"                 lga = "<40 characters>"
 
-Keys are Z85 text (RFC 32 of ZeroMQ); CURVE is CurveZMQ (RFC 26).
+Keys are Z85 text (ZeroMQ RFC 32) for CurveZMQ (RFC 26).
 """
 
 from __future__ import annotations
@@ -26,67 +26,68 @@ from tutti.runtime.fsync import make_directory
 from tutti.security.key_files import FileWatcher, Stamp, check_private, file_stamp, monotonic_us, read_toml, replace_text, write_new
 from tutti.zmtp import z85
 
-SECRET_ENDING = ".secret"  # noqa: S105 - of a file name
+SECRET_ENDING = ".secret"  # noqa: S105 - the ending of a file name
 PUBLIC_FILE = "group.keys"
 KEY_CHARACTERS = 40
 _MADE_BY = "`tutti keys new` makes keys, `security.secret_key` and `security.public_keys` name the files"
 
 
 class Keys(NamedTuple):
-    """The pair of one gateway, as Z85 text."""
+    """Key pair of one gateway, as Z85 text."""
 
     gateway: str
     public: str
     secret: str
 
     def __repr__(self) -> str:
-        """Without the secret: this may land in a log."""
+        """Return a representation without the secret, because it may be logged."""
         return f"<keys of {self.gateway}, public {self.public}>"
 
 
 def new_keys(gateway: str) -> Keys:
-    """A new pair.
+    """Return a new key pair.
 
     Raises:
-        UsageError: that is no name of a gateway.
+        UsageError: the text is not a valid gateway name.
     """
     public, secret = bindings.crypto_box_keypair()
     return Keys(check_name("gateway", gateway), z85.encode(public), z85.encode(secret))
 
 
 def generate(directory: str | Path, gateways: Iterable[str]) -> list[Path]:
-    """Make keys for gateways: a secret file for each in `directory`, and their lines in its `group.keys`, made or added to. Returns
-    the files written, the public one last.
+    """Create keys for gateways: a secret file for each in `directory`, and their lines in its `group.keys`, which may exist.
+
+    Return the files written, the public one last.
 
     Raises:
-        UsageError: a name is wrong or comes twice.
-        ConfigError: one of them has keys there already, or a file there is malformed; nothing was written then.
+        UsageError: a name is invalid, or is given twice.
+        ConfigError: a gateway has keys there already, or a file there is malformed; nothing is written then.
         OSError: a file cannot be written.
     """
     names = [check_name("gateway", name) for name in gateways]
     if not names or len(set(names)) != len(names):
         raise UsageError(f"name each gateway once, not {', '.join(names) or 'none'}")
-    place = Path(directory)
-    secrets, public = [place / f"{name}{SECRET_ENDING}" for name in names], place / PUBLIC_FILE
+    folder = Path(directory)
+    secrets, public = [folder / f"{name}{SECRET_ENDING}" for name in names], folder / PUBLIC_FILE
     known = read_public(public) if public.exists() else {}
     for name, path in zip(names, secrets, strict=True):
         if path.exists() or name in known:
             raise ConfigError(
-                f"{name} has keys already ({path if path.exists() else public}): a gateway that is given new ones must get them "
-                f"on every host; take the old ones away first"
+                f"{name} has keys already ({path if path.exists() else public}): new keys must replace the old ones on every host; "
+                f"remove the old ones first"
             )
     if len(known) + len(names) > limits.ROSTER_MAX:
-        raise ConfigError(f"{public}: {len(known) + len(names)} gateways, and a group has at most {limits.ROSTER_MAX}")
-    make_directory(place, 0o777)
-    made = [new_keys(name) for name in names]
-    for keys, path in zip(made, secrets, strict=True):
+        raise ConfigError(f"{public} would list {len(known) + len(names)} gateways, above the limit of {limits.ROSTER_MAX}")
+    make_directory(folder, 0o777)  # less the umask: the directory is public, only the secret files are private
+    created = [new_keys(name) for name in names]
+    for keys, path in zip(created, secrets, strict=True):
         write_new(path, _secret_text(keys), 0o600)
-    write_public(public, known | {keys.gateway: keys.public for keys in made})
+    write_public(public, known | {keys.gateway: keys.public for keys in created})
     return [*secrets, public]
 
 
 def write_public(path: str | Path, keys: Mapping[str, str]) -> None:
-    """Write the public file, whole or not at all: a gateway may read it at any moment.
+    """Write the public file atomically, because a gateway may read it at any moment.
 
     Raises:
         OSError: it cannot be written.
@@ -96,60 +97,61 @@ def write_public(path: str | Path, keys: Mapping[str, str]) -> None:
 
 def _secret_text(keys: Keys) -> str:
     return (
-        f"# The secret key of gateway {keys.gateway}. It belongs on its host alone, readable by the user that runs it.\n"
+        f"# The secret key of gateway {keys.gateway}. Keep it only on the gateway's host, readable only by the user that runs it.\n"
         f'gateway = "{keys.gateway}"\npublic = "{keys.public}"\nsecret = "{keys.secret}"\n'
     )
 
 
 def _public_text(keys: Mapping[str, str]) -> str:
     lines = "".join(f'"{name}" = "{key}"\n' if "." in name else f'{name} = "{key}"\n' for name, key in sorted(keys.items()))
-    said = "# Public keys of the gateways of a group: the same file on every host. Whose key is not here is not let in.\n"
-    return f"{said}[gateways]\n{lines}"
+    header = "# Public keys of the gateways of a group: the same file on every host. Gateways with other keys are rejected.\n"
+    return f"{header}[gateways]\n{lines}"
 
 
 def read_secret(path: str | Path) -> Keys:
-    """The pair in a secret file.
+    """Return the key pair in a secret file.
 
-    What it holds is judged before its mode: a file that holds no secret need not be hidden.
+    The content is checked before the mode: a file without a secret need not be private.
 
     Raises:
-        ConfigError: it cannot be read, it is malformed, or others may read it; the message says what to do.
+        ConfigError: it cannot be read, is malformed, or other users can read it; the message has the remedy.
     """
     tree, found = read_toml(path, _MADE_BY)
-    if _lists_gateways(tree):
+    if _is_public_file(tree):
         raise ConfigError(
-            f"{path} lists the public keys of a group and holds no secret: name this gateway's own {SECRET_ENDING} file"
+            f"{path} lists the public keys of a group and has no secret key: name this gateway's own {SECRET_ENDING} file"
         )
-    if not _holds_secret(tree):
-        raise ConfigError(f"{path} is no secret key of a gateway (it has {_listed(tree)}): make one with `tutti keys new`")
+    if not _is_secret_file(tree):
+        raise ConfigError(f"{path} is not a secret key of a gateway (it has {_listed(tree)}): create one with `tutti keys new`")
     gateway, public, secret = (tree[key] for key in ("gateway", "public", "secret"))
     if not isinstance(gateway, str):
-        raise ConfigError(f"{path}: gateway is {gateway!r}: it takes the gateway's name")
+        raise ConfigError(f"{path}: gateway is {gateway!r}: set it to the gateway's name")
     for what, key in (("public", public), ("secret", secret)):
         if not _is_key(key):
-            raise ConfigError(f"{path}: {what} is no key: it takes {KEY_CHARACTERS} characters of Z85; was the file cut or edited?")
+            raise ConfigError(
+                f"{path}: {what} is not a key of {KEY_CHARACTERS} Z85 characters: check if the file was truncated or edited"
+            )
+    # The public key is a function of the secret key, so a mixed-up file is found before it is used.
     if z85.encode(bindings.crypto_scalarmult_base(z85.decode(secret))) != public:
-        raise ConfigError(f"{path}: public and secret are not of one pair: make a new file with `tutti keys new`")
+        raise ConfigError(f"{path}: public and secret are not a pair: create a new file with `tutti keys new`")
     check_private(path, found)
     return Keys(gateway, public, secret)
 
 
 def read_public(path: str | Path) -> dict[str, str]:
-    """Gateway -> public key, from a public file.
+    """Return the public keys in a public file, by gateway.
 
     Raises:
-        ConfigError: it cannot be read or is malformed, or two gateways have one key; the message says what to do.
+        ConfigError: it cannot be read, is malformed, or lists a key twice; the message has the remedy.
     """
     tree, _ = read_toml(path, _MADE_BY)
-    if _holds_secret(tree):
-        raise ConfigError(
-            f"{path} holds the secret key of a gateway and no list: name the file that all gateways have alike, {PUBLIC_FILE}"
-        )
+    if _is_secret_file(tree):
+        raise ConfigError(f"{path} has the secret key of a gateway: name the file that lists the public keys, {PUBLIC_FILE}")
     table = tree.get("gateways")
-    if not _lists_gateways(tree) or not isinstance(table, dict) or not table:
+    if not _is_public_file(tree) or not isinstance(table, dict) or not table:
         raise ConfigError(f'{path} lists no public keys (it has {_listed(tree)}): write [gateways] and name = "key" below it')
     if len(table) > limits.ROSTER_MAX:
-        raise ConfigError(f"{path} lists {len(table)} gateways, and a group has at most {limits.ROSTER_MAX}: take old ones out")
+        raise ConfigError(f"{path} lists {len(table)} gateways, above the limit of {limits.ROSTER_MAX}: remove old ones")
     owner: dict[str, str] = {}
     for name, key in table.items():
         try:
@@ -157,7 +159,7 @@ def read_public(path: str | Path) -> dict[str, str]:
         except UsageError as error:
             raise ConfigError(f"{path}: {error}") from None
         if not _is_key(key):
-            raise ConfigError(f"{path}: the key of {name} is {key!r}: it takes {KEY_CHARACTERS} characters of Z85")
+            raise ConfigError(f"{path}: the key of {name} is {key!r}: a key has {KEY_CHARACTERS} Z85 characters")
         if key in owner:
             raise ConfigError(f"{path}: {owner[key]} and {name} have the same key: give each its own with `tutti keys new`")
         owner[key] = name
@@ -165,31 +167,31 @@ def read_public(path: str | Path) -> dict[str, str]:
 
 
 def read_either(path: str | Path) -> dict[str, str]:
-    """Gateway -> public key, from a public or a secret file, whatever its name.
+    """Return the public keys in a public or a secret file, by gateway.
 
     Raises:
-        ConfigError: as `read_secret` and `read_public` do.
+        ConfigError: as `read_secret` and `read_public`.
     """
     tree, _ = read_toml(path, _MADE_BY)
-    if not _holds_secret(tree):
+    if not _is_secret_file(tree):
         return read_public(path)
     own = read_secret(path)
     return {own.gateway: own.public}
 
 
 def _check_not_swapped(secret_path: str | Path, public_path: str | Path) -> None:
-    if _lists_gateways(read_toml(secret_path, _MADE_BY)[0]) and _holds_secret(read_toml(public_path, _MADE_BY)[0]):
+    if _is_public_file(read_toml(secret_path, _MADE_BY)[0]) and _is_secret_file(read_toml(public_path, _MADE_BY)[0]):
         raise ConfigError(
-            f"secret_key and public_keys are swapped ({secret_path} lists public keys, {public_path} holds a secret): let each "
-            "name the other's file"
+            f"secret_key and public_keys are swapped ({secret_path} lists public keys, {public_path} has a secret): exchange the "
+            "two paths"
         )
 
 
-def _lists_gateways(tree: Mapping[str, object]) -> bool:
+def _is_public_file(tree: Mapping[str, object]) -> bool:
     return set(tree) == {"gateways"}
 
 
-def _holds_secret(tree: Mapping[str, object]) -> bool:
+def _is_secret_file(tree: Mapping[str, object]) -> bool:
     return set(tree) == {"gateway", "public", "secret"}
 
 
@@ -208,12 +210,13 @@ def _listed(tree: Mapping[str, object]) -> str:
 
 
 class Keyring:
-    """The own pair, and the public keys of the group; these are read again when their file changed, so that gateways can be added
-    while all run.
+    """A gateway's own key pair, and the public keys of the group.
+
+    The public file is read again after a change, so that gateways can be added without a restart.
 
     Attributes:
-        own: this gateway's pair.
-        trouble: why the public file could not be read again, empty if it could. What it said before holds on.
+        own: key pair of this gateway.
+        trouble: error of the last reload; empty if it succeeded. After an error, the earlier keys stay valid.
     """
 
     def __init__(
@@ -224,7 +227,7 @@ class Keyring:
         seen: Stamp,
         clock_us: Callable[[], int] = monotonic_us,
     ) -> None:
-        """Put it together; `open` reads and checks the files. `seen` is the public one's stamp as it was before it was read."""
+        """Use keys that `open` has read and checked. `seen` is the stamp of the public file before it was read."""
         self.own = own
         self.trouble = ""
         self._path = Path(public_path)
@@ -236,10 +239,10 @@ class Keyring:
     def open(
         cls, secret_path: str | Path, public_path: str | Path, gateway: str, clock_us: Callable[[], int] = monotonic_us
     ) -> Keyring:
-        """The keys of a gateway; `clock_us` tells for how long their file has stood still.
+        """Read and check the keys of a gateway; `clock_us` returns monotonic time, us.
 
         Raises:
-            ConfigError: a file is wrong, or they are not of this gateway and its group; the message says which and what to do.
+            ConfigError: a file is invalid, or does not belong to this gateway; the message has the remedy.
         """
         _check_not_swapped(secret_path, public_path)
         own = read_secret(secret_path)
@@ -247,7 +250,7 @@ class Keyring:
             raise ConfigError(
                 f"{secret_path} is the secret key of {own.gateway!r} and this gateway is {gateway!r}: name its own file"
             )
-        seen = file_stamp(public_path)
+        seen = file_stamp(public_path)  # before the read, so that a write during the read counts as a change
         public = read_public(public_path)
         if gateway not in public:
             raise ConfigError(
@@ -255,30 +258,30 @@ class Keyring:
             )
         if public[gateway] != own.public:
             raise ConfigError(
-                f"{public_path} has another key for {gateway} than {secret_path}, whose public key is {own.public}: the others "
-                f"would not let it in; write that one into the public file on every host"
+                f"{public_path} has another key for {gateway} than {secret_path}, whose public key is {own.public}: the other "
+                f"gateways would reject it; write that key into the public file on every host"
             )
         return cls(own, public_path, public, seen, clock_us)
 
     def name_of(self, public: str) -> str:
-        """The gateway with that public key, empty if nobody's is known to be."""
+        """Return the gateway with a public key; empty if the key is not listed."""
         return self._names.get(public, "")
 
     def public_of(self, gateway: str) -> str:
-        """The public key of a gateway, empty if it is not listed."""
+        """Return the public key of a gateway; empty if it is not listed."""
         return self._public.get(gateway, "")
 
     def refresh(self) -> bool:
-        """Read the public file again if it changed; whether what it says is new."""
-        seen = self._changes.look()
+        """Read the public file again if it changed. Return True if the keys changed."""
+        seen = self._changes.check()
         if seen is None:
             return False
         try:
             public = read_public(self._path)
-        except ConfigError as error:  # whatever it is may pass though the file stays as it is: it is read again
-            self.trouble = f"the public keys that were read before still hold: {error}"
+        except ConfigError as error:  # retried even if the file stays unchanged, because the cause can be temporary
+            self.trouble = f"the public keys read before stay valid: {error}"
             return False
-        self._changes.take(seen)
+        self._changes.mark_read(seen)
         self.trouble = ""
         changed = public != self._public
         self._public = public

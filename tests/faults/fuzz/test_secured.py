@@ -19,9 +19,9 @@ from tutti import Producer, Reader
 from tutti.data.client_protocol import PROTOCOL, Hello, Members, encode_control
 from tutti.errors import FormatError
 from tutti.io.admin import AdminClient
-from tutti.zmtp.curve import Calling, new_pair
-from tutti.zmtp.curve_stream import Sealing
-from tutti.zmtp.framing import form
+from tutti.zmtp.curve import CurveClientHandshake, new_key_pair
+from tutti.zmtp.curve_stream import CurveSendQueue
+from tutti.zmtp.framing import encode_message
 
 pytestmark = [pytest.mark.faults, pytest.mark.timeout(200)]
 
@@ -65,19 +65,19 @@ def spoiled(chance: random.Random, good: bytes) -> bytes:
     return good[:at] + chance.randbytes(chance.randrange(1, 200)) + good[at:]
 
 
-def shake(calling: Calling, connection: socket.socket) -> None:
+def shake(calling: CurveClientHandshake, connection: socket.socket) -> None:
     """Say what a caller says, up to the first message."""
-    connection.sendall(calling.said())
-    while calling.take(connection.recv(1024)) is None:
-        connection.sendall(calling.said())
+    connection.sendall(calling.data_to_send())
+    while calling.receive_data(connection.recv(1024)) is None:
+        connection.sendall(calling.data_to_send())
 
 
-def let_in(house: House, connection: socket.socket) -> Sealing:
+def let_in(house: House, connection: socket.socket) -> CurveSendQueue:
     """An encrypted connection of somebody whom nobody knows."""
     calling = house.credentials("feed").calling()
     shake(calling, connection)
     assert calling.box is not None
-    return Sealing(connection, calling.box)
+    return CurveSendQueue(connection, calling.box)
 
 
 def serves(house: House, gateway: GatewayProcess) -> Callable[[], int]:
@@ -113,13 +113,15 @@ def test_strangers_harm_nobody_at_any_port(house: House, gateway: GatewayProcess
         with call(gateway.port) as connection:
             sealing = let_in(house, connection)
             said = [
-                form([encode_control(Hello(PROTOCOL, "nobody", chance.randbytes(16), f"tutti_{attack}")), *[b"x"] * (attack % 3)]),
-                form([encode_control(Members(1))]),
-                form([chance.choice([b"S", b"U", b"C", b"R", b""]) + chance.randbytes(chance.randrange(3000))]),
-                form([b"S" + bytes(500_000 * (attack % 4 == 0))]),
+                encode_message(
+                    [encode_control(Hello(PROTOCOL, "nobody", chance.randbytes(16), f"tutti_{attack}")), *[b"x"] * (attack % 3)]
+                ),
+                encode_message([encode_control(Members(1))]),
+                encode_message([chance.choice([b"S", b"U", b"C", b"R", b""]) + chance.randbytes(chance.randrange(3000))]),
+                encode_message([b"S" + bytes(500_000 * (attack % 4 == 0))]),
             ]
             for message in chance.sample(said, len(said)):
-                sealing.put(message)
+                sealing.append(message)
             if attack % 2:  # and something that does not open
                 connection.sendall(b"\0" * chance.randrange(300))
             deadline = time.monotonic() + 1
@@ -129,7 +131,7 @@ def test_strangers_harm_nobody_at_any_port(house: House, gateway: GatewayProcess
             while connection.recv(65_536):  # else what was said is lost with the connection
                 pass
     with call(gateway.port) as connection, pytest.raises(FormatError):
-        shake(Calling([new_pair().public]), connection)
+        shake(CurveClientHandshake([new_key_pair().public]), connection)
     assert next_one() == first + 1  # and nothing of what strangers said is in the log
     assert resident_bytes(gateway.pid) - before < MEMORY_GROWTH_MAX
     log = gateway.log_tail(10**7)

@@ -33,7 +33,7 @@ from tutti.log.files.options import LogOptions
 from tutti_gateway.core.protocol.events import Identity, Started
 from tutti_gateway.core.stack import Stack
 from tutti_gateway.log.writer import LogWriter
-from tutti_gateway.node.clients.port import Sent
+from tutti_gateway.node.clients.port import SendResult
 from tutti_gateway.node.common.counters import GatewayCounters
 from tutti_gateway.node.disk.log_thread import LogThread
 from tutti_gateway.node.driver import Driver, DriverInput
@@ -55,7 +55,7 @@ class Witness(Clients):
         self._platter = platter
         self.acknowledged: dict[tuple[int, int], int] = {}
 
-    def send(self, routing: bytes, data: bytes) -> Sent:
+    def send(self, routing: bytes, data: bytes) -> SendResult:
         if data[:1] == b"R":
             for producer, first_sequence, offset, _, _ in decode_receipts(data):
                 if (producer, first_sequence) not in self._platter.frames:

@@ -43,7 +43,7 @@ class Node:
             else:
                 self.links.append(event)
         self.transport.flush()
-        self.said += [f"{trouble.peer}: {trouble.reason}" for trouble in self.transport.troubles()]
+        self.said += [f"{trouble.peer}: {trouble.reason}" for trouble in self.transport.maintain()]
 
     def up(self, number: int) -> bool:
         return next((link.up for link in reversed(self.links) if link.peer == number), False)
@@ -59,7 +59,7 @@ def run(nodes: Sequence[Node], until: Callable[[], object], *, wait_s: float = W
         assert time.monotonic() < deadline, [(node.name, node.said, node.transport.facts()) for node in nodes]
         poller = select.poll()
         for node in nodes:
-            for fd in node.transport.sockets():
+            for fd in node.transport.descriptors():
                 poller.register(fd, select.POLLIN)
         poller.poll(20)
         for node in nodes:

@@ -16,11 +16,11 @@ from tutti import limits
 from tutti.data.addresses import Address
 from tutti.errors import TuttiError
 from tutti.zmtp.framing import GREETING
-from tutti_gateway.transport.mesh.socket_backend import Sockets
+from tutti_gateway.transport.mesh.socket_backend import SocketBackend
 
 
-def port_at(host: str, number: int) -> Sockets:
-    return Sockets(Address(host, number), clock_us, lambda _: True)
+def port_at(host: str, number: int) -> SocketBackend:
+    return SocketBackend(Address(host, number), clock_us, lambda _: True)
 
 
 @pytest.mark.usefixtures("wire")
@@ -29,8 +29,8 @@ def test_gateways_meet_at_addresses_of_ipv6() -> None:
         ports = free_ports(4)
         addresses = [f"[::1]:{ports[0]}/{ports[1]}", f"[::1]:{ports[2]}/{ports[3]}"]
         nodes = [place.add(name, 1 + at, addresses[at], listen="::1") for at, name in enumerate(("jfk", "lga"))]
-        nodes[0].transport.peers([(2, "lga", addresses[1])])
-        nodes[1].transport.peers([(1, "jfk", addresses[0])])
+        nodes[0].transport.set_peers([(2, "lga", addresses[1])])
+        nodes[1].transport.set_peers([(1, "jfk", addresses[0])])
         exchange(nodes[0], nodes[1], nodes)
         exchange(nodes[1], nodes[0], nodes)
 
@@ -58,7 +58,7 @@ def test_who_does_not_finish_its_handshake_is_closed(monkeypatch: pytest.MonkeyP
 def test_an_address_that_is_taken_or_not_of_this_host_is_one_sentence() -> None:
     number = free_port()
     with contextlib.closing(port_at("127.0.0.1", number)):
-        with pytest.raises(TuttiError, match=r"the group port 127\.0\.0\.1:\d+ cannot be opened: Address already in use; end"):
+        with pytest.raises(TuttiError, match=r"the group port 127\.0\.0\.1:\d+ cannot be opened: Address already in use; stop"):
             port_at("127.0.0.1", number)
         with pytest.raises(TuttiError, match=r"the group port 203\.0\.113\.1:\d+ cannot be opened: Cannot assign requested"):
             port_at("203.0.113.1", number)
@@ -71,7 +71,7 @@ def test_where_there_is_no_descriptor_for_it_the_limit_is_named(monkeypatch: pyt
     number = free_port()
     with monkeypatch.context() as full:
         full.setattr(socket, "socket", no_socket)
-        with pytest.raises(TuttiError, match=r"no socket can be had for the group port: Too many open files; raise the"):
+        with pytest.raises(TuttiError, match=r"no socket is available for the group port: Too many open files; raise the"):
             port_at("127.0.0.1", number)
     with contextlib.closing(port_at("127.0.0.1", number)):
         pass

@@ -16,7 +16,7 @@ from tutti_gateway.transport.keys import Keyring, generate, read_public, write_p
 
 def introduced(nodes: list[Node], ports: list[int]) -> None:
     for node in nodes:
-        node.transport.peers([(other.number, other.name, address(ports, other.number)) for other in nodes if other is not node])
+        node.transport.set_peers([(other.number, other.name, address(ports, other.number)) for other in nodes if other is not node])
 
 
 def address(ports: list[int], number: int) -> str:
@@ -79,9 +79,9 @@ def test_a_key_speaks_for_its_own_gateway_alone(tmp_path: Path) -> None:
         ring = Keyring.open(tmp_path / "ewr.secret", tmp_path / "group.keys", "ewr")
         impostor = place.add("lga", 2, address(ports, 2), keyring=ring)
         nodes = [jfk, impostor]
-        impostor.transport.peers([(1, "jfk", address(ports, 1))])
+        impostor.transport.set_peers([(1, "jfk", address(ports, 1))])
         run(nodes, lambda: jfk.said and impostor.said)
-        assert "ewr: it says that it is gateway 'lga', and its key is that of 'ewr'" in jfk.said[0]
+        assert "ewr: it introduces itself as gateway 'lga', and its key is that of 'ewr'" in jfk.said[0]
         assert "its key is that of 'ewr'" in impostor.said[0]
         impostor.transport.send(1, Probe())
         rest(nodes, 0.5)
@@ -111,7 +111,7 @@ def test_what_goes_over_the_wire_cannot_be_read(tmp_path: Path) -> None:
             ports = free_ports(4)
             jfk, lga = (place.add(name, number, address(ports, number)) for number, name in ((1, "jfk"), (2, "lga")))
             with Tap(ports[3]) as tap:
-                jfk.transport.peers([(2, "lga", f"127.0.0.1:{ports[2]}/{tap.port}")])
-                lga.transport.peers([(1, "jfk", address(ports, 1))])
+                jfk.transport.set_peers([(2, "lga", f"127.0.0.1:{ports[2]}/{tap.port}")])
+                lga.transport.set_peers([(1, "jfk", address(ports, 1))])
                 exchange(jfk, lga, [jfk, lga])
                 assert (b"Probe" in tap.heard) == (keys is None)

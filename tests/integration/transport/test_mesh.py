@@ -22,8 +22,8 @@ def pair(place: Town, **said: Any) -> tuple[Node, Node, list[int]]:
     ports = free_ports(4)
     a = place.add("a", 1, f"127.0.0.1:{ports[0]}/{ports[1]}")
     b = place.add("b", 2, f"127.0.0.1:{ports[2]}/{ports[3]}", **said)
-    a.transport.peers([(2, "b", f"127.0.0.1:{ports[2]}/{ports[3]}")])
-    b.transport.peers([(1, "a", f"127.0.0.1:{ports[0]}/{ports[1]}")])
+    a.transport.set_peers([(2, "b", f"127.0.0.1:{ports[2]}/{ports[3]}")])
+    b.transport.set_peers([(1, "a", f"127.0.0.1:{ports[0]}/{ports[1]}")])
     return a, b, ports
 
 
@@ -68,7 +68,7 @@ def test_who_ends_is_told_of_at_once_and_who_comes_back_is_met_again() -> None:
             a.transport.send(2, Probe())
         assert lost() - before == BOUND
         again = place.add("b2", 2, f"127.0.0.1:{ports[2]}/{ports[3]}", gateway="b", incarnation=b"b" * 16, process=b"newnewne")
-        again.transport.peers([(1, "a", f"127.0.0.1:{ports[0]}/{ports[1]}")])
+        again.transport.set_peers([(1, "a", f"127.0.0.1:{ports[0]}/{ports[1]}")])
         run([a, again], lambda: a.up(2))
         exchange(a, again, [a, again])
         exchange(again, a, [a, again])
@@ -94,7 +94,7 @@ def test_one_that_only_the_other_side_knows_is_taken_and_answered() -> None:
         ports = free_ports(4)
         a = place.add("a", 1, f"127.0.0.1:{ports[0]}/{ports[1]}")
         b = place.add("b", 2, f"127.0.0.1:{ports[2]}/{ports[3]}")
-        b.transport.peers([(1, "a", f"127.0.0.1:{ports[0]}/{ports[1]}")])
+        b.transport.set_peers([(1, "a", f"127.0.0.1:{ports[0]}/{ports[1]}")])
         run([a, b], lambda: b.up(1))
         exchange(b, a, [a, b])
         exchange(a, b, [a, b])
@@ -112,7 +112,7 @@ def test_one_that_was_removed_and_added_again_is_taken_and_answered_by_its_later
         assert a.received[-1].sender == 5
         peers: Any = a.transport.facts()["peers"]
         assert [peer["name"] for peer in peers] == ["b"]
-        a.transport.peers([(5, "b", f"127.0.0.1:{ports[2]}/{ports[3]}")])
+        a.transport.set_peers([(5, "b", f"127.0.0.1:{ports[2]}/{ports[3]}")])
         exchange(b, a, [a, b])
         exchange(a, b, [a, b])
 
@@ -125,8 +125,8 @@ def test_an_address_that_moves_is_followed() -> None:
         b.transport.close()
         moved = free_ports(1)[0]
         new = place.add("b2", 2, f"127.0.0.1:{ports[2]}/{moved}", gateway="b", incarnation=b"b" * 16, process=b"newnewne")
-        new.transport.peers([(1, "a", f"127.0.0.1:{ports[0]}/{ports[1]}")])
-        a.transport.peers([(2, "b", f"127.0.0.1:{ports[2]}/{moved}")])
+        new.transport.set_peers([(1, "a", f"127.0.0.1:{ports[0]}/{ports[1]}")])
+        a.transport.set_peers([(2, "b", f"127.0.0.1:{ports[2]}/{moved}")])
         run([a, new], lambda: a.up(2) and new.up(1))
         exchange(a, new, [a, new])
 

@@ -72,7 +72,7 @@ class Group:
             self.nodes.append(Node(name, place + 1, transport))
         for node in self.nodes:
             node.transport.introduce(node.number, LOG)
-            node.transport.peers(
+            node.transport.set_peers(
                 [(other.number, other.name, places[other.number - 1]) for other in self.nodes if other is not node]
             )
 
@@ -193,8 +193,8 @@ def test_a_gateway_that_does_not_hear_gets_all_over_the_mesh_and_is_told_of(make
     group.to_all(Confirm(VIEW, 5))
     run(group.nodes, lambda: all(node.messages(1) for node in group.nodes[1:]))
     assert (group.facts(0)["messages"], group.facts(0)["over_mesh"]) == (1, 1)
-    group.said(0, "lga: it is heard and does not hear this gateway by multicast")
-    group.said(2, "carries no multicast", "everything goes over the mesh")
+    group.said(0, "lga: it does not receive this gateway by multicast")
+    group.said(2, "does not carry multicast", "everything goes over the mesh")
     group.sockets[2].loses = lambda _data: False
     group.heard()
 
@@ -206,7 +206,7 @@ def test_where_nothing_is_carried_everything_goes_over_the_mesh(make: Callable[.
     run(group.nodes, lambda: all(group.nodes[0].up(number) for number in (2, 3)))
     group.to_all(order([1000]))
     run(group.nodes, lambda: all(frames_of(node) for node in group.nodes[1:]))
-    group.said(0, "carries no multicast to 239.255.84.85", "between this gateway and jfk, lga")
+    group.said(0, "does not carry multicast to 239.255.84.85", "between this gateway and jfk, lga")
 
 
 def test_a_gateway_that_fell_silent_is_reached_over_the_mesh_within_a_second_or_two(make: Callable[..., Group]) -> None:
@@ -291,7 +291,7 @@ def test_a_kernel_that_takes_nothing_does_not_fill_the_memory(monkeypatch: pytes
     transport = Multicast(
         me, Mesh(me, Address("127.0.0.1", ports[0]), clock_us), Stuck(Address("239.255.84.85", ports[1])), lambda: now_us
     )
-    transport.peers([(2, "jfk", f"127.0.0.1:{ports[2]}")])
+    transport.set_peers([(2, "jfk", f"127.0.0.1:{ports[2]}")])
 
     def waiting() -> int:
         transport.flush()

@@ -22,15 +22,15 @@ def pair(place: Town, ports: list[int], **said: Any) -> list[Node]:
     """`jfk` and a second one, who says `said` of itself; both are told of each other."""
     jfk = place.add("jfk", 1, address(ports, 1), release="1.0", configured={"jfk": address(ports, 1)})
     other = place.add("lga", 2, address(ports, 2), **{"release": "1.0", "configured": {"jfk": address(ports, 1)}} | said)
-    jfk.transport.peers([(2, "lga", address(ports, 2))])
-    other.transport.peers([(1, "jfk", address(ports, 1))])
+    jfk.transport.set_peers([(2, "lga", address(ports, 2))])
+    other.transport.set_peers([(1, "jfk", address(ports, 1))])
     return [jfk, other]
 
 
 @pytest.mark.parametrize(
     ("said", "told"),
     [
-        ({"group": "other"}, "of group 'other' and"),
+        ({"group": "other"}, "belongs to group 'other', and"),
         ({"protocol": PROTOCOL + 1, "release": "2.0"}, f"version {PROTOCOL + 1} of the protocol"),
         ({"gateway": "jfk"}, "two gateways are named 'jfk'"),
         ({"incarnation": b"jfkjfkjfkjfkjfkj"}, "has a copy of the data directory"),
@@ -42,7 +42,7 @@ def test_who_is_refused_is_not_heard_and_both_sides_are_told(said: dict[str, Any
         nodes = pair(place, free_ports(4), **said)
         jfk, other = nodes
         run(nodes, lambda: any(told in line for line in jfk.said))
-        run(nodes, lambda: any("jfk of group ingest" in line and "says: " in line for line in other.said))
+        run(nodes, lambda: any("jfk of group ingest" in line and "refuses messages: " in line for line in other.said))
         other.transport.send(1, Probe())
         rest(nodes, 0.3)
         assert jfk.received == []
@@ -84,7 +84,7 @@ def test_a_second_process_of_a_gateway_is_refused_while_the_first_one_talks() ->
         jfk, lga = nodes
         exchange(lga, jfk, nodes)
         copy = place.add("lga", 2, address(ports, 3), process=b"another!")
-        copy.transport.peers([(1, "jfk", address(ports, 1))])
+        copy.transport.set_peers([(1, "jfk", address(ports, 1))])
         nodes.append(copy)
 
         def told() -> bool:
@@ -112,7 +112,7 @@ def test_a_gateway_that_started_again_is_taken_at_once() -> None:
         again = Town()
         try:
             new = again.add("lga", 2, address(ports, 2), process=b"again!!!")
-            new.transport.peers([(1, "jfk", address(ports, 1))])
+            new.transport.set_peers([(1, "jfk", address(ports, 1))])
             run([jfk, new], lambda: jfk.up(2))
             exchange(new, jfk, [jfk, new])
             exchange(jfk, new, [jfk, new])

@@ -8,12 +8,12 @@ import pytest
 
 from tests.integration.transport.meshes import LOG, Node, Town, clock_us, exchange, run, town
 from tests.ports import free_ports
-from tutti.zmtp.framing import Handshake, frame
+from tutti.zmtp.framing import NullHandshake, frame
 from tutti_gateway.transport.codec import encode_introduction
 from tutti_gateway.transport.interface import Introduction
 from tutti_gateway.transport.keys import Keyring
-from tutti_gateway.transport.mesh.authentication import Door
-from tutti_gateway.transport.mesh.peer_link import Link
+from tutti_gateway.transport.mesh.authentication import KeyAuthenticator
+from tutti_gateway.transport.mesh.peer_link import PeerLink
 
 pytestmark = pytest.mark.usefixtures("wire")
 
@@ -23,17 +23,17 @@ def introduced(port: int, process: bytes, address: str, jfk: Node) -> socket.soc
     said = Introduction(group="ingest", gateway="b", incarnation=b"b" * 16, number=2, log=LOG, process=process, address=address)
     connection = socket.create_connection(("127.0.0.1", port))
     if Town.keyed is None:
-        connection.sendall(Handshake(b"DEALER", b"ROUTER", process).said() + frame(encode_introduction(said)))
+        connection.sendall(NullHandshake(b"DEALER", b"ROUTER", process).data_to_send() + frame(encode_introduction(said)))
         return connection
     keyring = Keyring.open(Town.keyed / "b.secret", Town.keyed / "group.keys", "b")
-    link = Link(1, "a", "", keyring.public_of("a"))
-    calling = Door(keyring, clock_us, lambda *_: None).calling(link, process)
+    link = PeerLink(1, "a", "", keyring.public_of("a"))
+    calling = KeyAuthenticator(keyring, clock_us, lambda *_: None).client_handshake(link, process)
     connection.setblocking(False)
 
     def shook() -> bool:
-        connection.sendall(calling.said())
+        connection.sendall(calling.data_to_send())
         try:
-            return calling.take(connection.recv(1024)) is not None
+            return calling.receive_data(connection.recv(1024)) is not None
         except BlockingIOError:
             return False
 
@@ -45,7 +45,7 @@ def introduced(port: int, process: bytes, address: str, jfk: Node) -> socket.soc
 
 
 def heard(node: Node) -> int:
-    return len(list(node.transport.guests()))  # type: ignore[attr-defined]  # it is a mesh
+    return len(list(node.transport.inbound_peers()))  # type: ignore[attr-defined]  # it is a mesh
 
 
 @pytest.mark.parametrize("read_before", [True, False])
@@ -54,12 +54,12 @@ def test_an_introduction_that_is_read_after_its_process_ended_keeps_the_next_one
         ports = free_ports(4)
         a, b = f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{ports[3]}"
         jfk, again = place.add("a", 1, a), place.add("b", 2, b)
-        jfk.transport.peers([(2, "b", b)])
+        jfk.transport.set_peers([(2, "b", b)])
         run([jfk, again], lambda: jfk.up(2))
         introduced(ports[1], b"firstone", b, jfk).close()
         if read_before:
             run([jfk], lambda: heard(jfk) == 1)
-        again.transport.peers([(1, "a", a)])
+        again.transport.set_peers([(1, "a", a)])
         exchange(again, jfk, [jfk, again])
         assert jfk.said == []
         assert again.said == []
@@ -70,10 +70,10 @@ def test_a_process_that_runs_beside_the_first_one_is_refused_as_long_as_that_is_
         ports = free_ports(4)
         a, b = f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{ports[3]}"
         jfk, copy = place.add("a", 1, a), place.add("b", 2, b)
-        jfk.transport.peers([(2, "b", b)])
+        jfk.transport.set_peers([(2, "b", b)])
         run([jfk, copy], lambda: jfk.up(2))
         with introduced(ports[1], b"firstone", b, jfk):
             run([jfk], lambda: heard(jfk) == 1)
-            copy.transport.peers([(1, "a", a)])
+            copy.transport.set_peers([(1, "a", a)])
             run([jfk, copy], lambda: copy.said)
         assert "copies" in copy.said[0]

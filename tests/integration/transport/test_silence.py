@@ -19,8 +19,8 @@ def test_a_connection_that_is_swallowed_is_left_by_both_ends_and_made_anew() -> 
         with Tap(ports[3]) as tap:
             addresses = [f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{tap.port}"]
             jfk, lga = place.add("jfk", 1, addresses[0]), place.add("lga", 2, f"127.0.0.1:{ports[2]}/{ports[3]}")
-            jfk.transport.peers([(2, "lga", addresses[1])])
-            lga.transport.peers([(1, "jfk", addresses[0])])
+            jfk.transport.set_peers([(2, "lga", addresses[1])])
+            lga.transport.set_peers([(1, "jfk", addresses[0])])
             exchange(jfk, lga, [jfk, lga])
             exchange(lga, jfk, [jfk, lga])
             tap.swallow()
@@ -29,7 +29,7 @@ def test_a_connection_that_is_swallowed_is_left_by_both_ends_and_made_anew() -> 
             assert time.monotonic() > began + 2, "a moment's silence is none"
             exchange(jfk, lga, [jfk, lga])
             run([jfk, lga], lambda: not tap.dead)
-            assert ["nothing came back by the connection to it for 3 s" in line for line in jfk.said] == [True]
+            assert ["nothing arrived on it for 3 s" in line for line in jfk.said] == [True]
             assert [(link.peer, link.up) for link in lga.links] == [(1, True)], "the other way is not to blame"
 
 
@@ -40,7 +40,7 @@ def test_connections_by_which_nothing_is_to_be_said_stay() -> None:
         members = [(n + 1, name, f"127.0.0.1:{ports[2 * n]}/{ports[2 * n + 1]}") for n, name in enumerate(names)]
         nodes = [place.add(name, number, address) for number, name, address in members]
         for node in nodes:
-            node.transport.peers([member for member in members if member[0] != node.number])
+            node.transport.set_peers([member for member in members if member[0] != node.number])
         for node in nodes:
             for other in nodes:
                 if node is not other:

@@ -58,7 +58,7 @@ def test_an_introduction_that_no_gateway_makes_is_neither_kept_nor_shown(said: d
         stranger.send(encode_introduction(Introduction(**values | said)))
         run([jfk], lambda: jfk.said)
         assert facts_of(jfk)["malformed"] == 1
-        assert list(jfk.transport.guests()) == []  # type: ignore[attr-defined]  # it is a mesh
+        assert list(jfk.transport.inbound_peers()) == []  # type: ignore[attr-defined]  # it is a mesh
         assert all(len(line) < limits.REFUSAL_BYTES_MAX and line.isprintable() for line in jfk.said)
         assert stranger.poll(WAIT_MS)
         assert decode_refusal(stranger.recv()).reason  # it is told, too
@@ -68,7 +68,7 @@ def met_by(rogue: zmq.Socket[bytes], jfk: Node) -> bytes:
     """The gateway connects to what speaks at another one's address; the id of its connection."""
     with_keys(rogue, "lga")
     port = rogue.bind_to_random_port("tcp://127.0.0.1")
-    jfk.transport.peers([(2, "lga", f"127.0.0.1:{free_ports(1)[0]}/{port}")])
+    jfk.transport.set_peers([(2, "lga", f"127.0.0.1:{free_ports(1)[0]}/{port}")])
     run([jfk], lambda: rogue.poll(0))
     return rogue.recv_multipart()[0]
 

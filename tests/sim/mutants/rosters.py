@@ -94,15 +94,15 @@ ROSTERS = (
         "own-log-names-all",
         "5.7",
         "a gateway that says a higher number than this log has for it is taken by that number",
-        [Edit(inbound_peers, "number_of", "said > named", "said and not named")],
+        [Edit(inbound_peers, "number_of", "claimed > listed", "claimed and not listed")],
         proof="tests/transcripts/test_transcripts.py::test_the_transcript_holds[group_all_renumbered]",
     ),
     Mutant(
         "number-of-another",
         "5.7",
         "no gateway is taken by a number that this log has for another one",
-        [Edit(inbound_peers, "number_of", " and said not in numbers.values()", "")],
-        proof="tests/unit/transport/test_guests.py::test_no_gateway_is_taken_by_the_number_of_another_one_or_by_one_of_another_log",
+        [Edit(inbound_peers, "number_of", " and claimed not in numbers.values()", "")],
+        proof="tests/unit/transport/test_inbound_peers.py::test_no_gateway_is_taken_by_the_number_of_another_one_or_by_one_of_another_log",
     ),
     Mutant(
         "draining-coordinator-changes-the-roster",

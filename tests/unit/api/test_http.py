@@ -239,7 +239,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
     """A port that takes three connections, in the clear or with the certificate that is named beside."""
     monkeypatch.setattr(limits, "HTTP_CONNECTIONS_MAX", 3)
     monkeypatch.setattr(limits, "HTTP_REQUEST_US_MAX", 60_000_000)
-    monkeypatch.setattr(AdminProtocol, "turned_away", Counter[str]())
+    monkeypatch.setattr(AdminProtocol, "rejected", Counter[str]())
     certificate(tmp_path, "tls")
     files = str(tmp_path / "tls.pem"), str(tmp_path / "tls.key")
     listener = socket.create_server(("127.0.0.1", 0))
@@ -262,7 +262,7 @@ def test_a_client_gets_in_while_strangers_hold_all_connections(small: tuple[int,
         link.sendall(b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
         assert b"200 OK" in link.recv(65536)
         link.close()
-    assert AdminProtocol.turned_away[CROWDED] >= 8
+    assert AdminProtocol.rejected[CROWDED] >= 8
 
 
 def test_nobody_wakes_it_but_who_has_something_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def test_a_token_is_printed_once_and_its_hash_is_kept(path: Path, capsys: pytest
     code, out, err = run(capsys, "new", "feed", "--produce", "flights*", "--read", "*", "--expires", "30d")
     assert (code, err) == (0, "")
     token = out.strip()
-    access = Tokens(path).who(token)
+    access = Tokens(path).authenticate(token)
     assert (access.name, access.produce, access.read, access.admin) == ("feed", ("flights*",), ("*",), False)
     assert abs(access.expires_us / 1e6 - time.time() - 30 * 86400) < 60
     assert token not in path.read_text()
@@ -44,7 +44,7 @@ def test_a_token_is_printed_once_and_its_hash_is_kept(path: Path, capsys: pytest
 
 def test_a_token_that_is_removed_is_nobodys(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "new", "ops", "--admin", "--json")
-    assert Tokens(path).who(json.loads(out)["token"]).admin
+    assert Tokens(path).authenticate(json.loads(out)["token"]).admin
     assert run(capsys, "remove", "ops") == (0, "", "")
     assert read_tokens(path) == {}
     code, out, err = run(capsys, "remove", "ops")
@@ -92,7 +92,7 @@ def test_all_that_a_client_needs_is_one_file_that_its_user_alone_may_read(
     assert "tutti_" not in out
     assert stat.S_IMODE(client.stat().st_mode) == 0o600
     found = Credentials.read(client)
-    assert Tokens(path).who(found.token).name == "feed"
+    assert Tokens(path).authenticate(found.token).name == "feed"
     assert found.server_keys == read_public(keys)
     assert "BEGIN CERTIFICATE" in found.certificates
     before = path.read_bytes()
@@ -100,7 +100,7 @@ def test_all_that_a_client_needs_is_one_file_that_its_user_alone_may_read(
         (("new", "b", "--admin", "--client", str(client), "--keys", str(keys)), "already exists"),
         (("new", "b", "--admin", "--client", str(tmp_path / "b")), "needs --keys group.keys"),
         (("new", "b", "--admin", "--keys", str(keys)), "needs --keys group.keys"),
-        (("new", "b", "--admin", "--client", str(tmp_path / "b"), "--keys", str(tmp_path / "jfk.secret")), "holds the secret key"),
+        (("new", "b", "--admin", "--client", str(tmp_path / "b"), "--keys", str(tmp_path / "jfk.secret")), "has the secret key"),
         (
             ("new", "b", "--admin", "--client", str(tmp_path / "b"), "--keys", str(keys), "--ca", str(keys)),
             "must hold certificates only",

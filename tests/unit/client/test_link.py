@@ -32,9 +32,9 @@ class Peer:
         connection.settimeout(30)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.sendall(GREETING + ready(b"ROUTER", b""))
-        self.take(len(GREETING) + len(ready(b"DEALER", b"")))
+        self.drain(len(GREETING) + len(ready(b"DEALER", b"")))
 
-    def take(self, count: int) -> bytes:
+    def drain(self, count: int) -> bytes:
         came = b""
         while len(came) < count:
             data = self.socket.recv(count - len(came))
@@ -140,14 +140,14 @@ def test_a_ping_is_answered_with_what_it_says() -> None:
         _readable(link)
         assert link.receive() == b"behind it"
         answer = frame(b"\x04PONGcontext", COMMAND)
-        assert peer.take(len(answer)) == answer
+        assert peer.drain(len(answer)) == answer
 
 
 def test_a_silent_gateway_is_asked_and_left_when_it_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_link, "_KEEPALIVE_S", 0.05)
     with _up() as (link, peer):
         assert _news(link) is ConnectionEvent.DOWN
-        assert peer.take(len(PING)) == PING
+        assert peer.drain(len(PING)) == PING
 
 
 def test_a_gateway_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def test_a_gateway_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -
         for _ in range(3 * client_link._UNANSWERED_MAX):
             while not select.select([peer.socket], [], [], 0)[0]:
                 link.wait(0.01)
-            peer.take(len(PING))  # in the same thread: however long that takes, one question at a time is open
+            peer.drain(len(PING))  # in the same thread: however long that takes, one question at a time is open
             peer.socket.sendall(frame(b"\x04PONG", COMMAND))
             assert link.news() is None
 
@@ -171,7 +171,7 @@ def test_what_waits_is_bounded_and_leaves_when_there_is_room(monkeypatch: pytest
             sent += 1
             assert sent < 100
         assert not link.send([b"small"])
-        reading = threading.Thread(target=peer.take, args=(sent * (9 + len(message)),))
+        reading = threading.Thread(target=peer.drain, args=(sent * (9 + len(message)),))
         reading.start()
         while reading.is_alive():
             link.wait(0.1)
@@ -338,9 +338,9 @@ def test_a_forked_child_waits_for_none_of_its_parent_s_lookups(slow: threading.E
         own = Resolver(client_link._look_up)
         own.address("slow.example")
         own.wait(20)
-        os._exit(0 if own.take() == {"slow.example": "127.0.0.1"} else 1)
+        os._exit(0 if own.drain() == {"slow.example": "127.0.0.1"} else 1)
     assert os.waitpid(child, 0)[1] == 0
     slow.set()
     names.wait(30)
-    assert names.take() == {"slow.example": "127.0.0.1"}
+    assert names.drain() == {"slow.example": "127.0.0.1"}
     names.close()

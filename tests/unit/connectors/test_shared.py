@@ -250,7 +250,7 @@ def test_strangers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch)
 def test_a_scrape_gets_in_while_strangers_hold_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "METRICS_CONNECTIONS_MAX", 2)
     monkeypatch.setattr(common, "METRICS_US_MAX", 60_000_000)
-    monkeypatch.setattr(_Protocol, "turned_away", Counter[str]())
+    monkeypatch.setattr(_Protocol, "rejected", Counter[str]())
     with Served("127.0.0.1:0", Page(), insecure=False) as url, contextlib.ExitStack() as stack:
         address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
         for _ in range(5):
@@ -282,7 +282,7 @@ def test_a_scrape_that_closes_its_side_gets_its_answer() -> None:
     ],
 )
 def test_a_scrape_that_is_no_http_is_refused(request_: bytes, status: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Protocol, "turned_away", Counter[str]())
+    monkeypatch.setattr(_Protocol, "rejected", Counter[str]())
     with Served("127.0.0.1:0", Page(), insecure=False) as url:
         address = ("127.0.0.1", int(url.rpartition(":")[2].partition("/")[0]))
         with socket.create_connection(address, timeout=30) as link:

@@ -33,7 +33,7 @@ from tutti_gateway.core.protocol.events import Event, LaneLog, LinkChanged, Now,
 from tutti_gateway.core.protocol.messages import Message as GroupMessage
 from tutti_gateway.log.upkeep.damaged_range import CorruptRange
 from tutti_gateway.log.upkeep.retention import HeldSegments
-from tutti_gateway.node.clients.port import Message, Sent
+from tutti_gateway.node.clients.port import Message, SendResult
 from tutti_gateway.node.peers.peers import PeerNetwork
 from tutti_gateway.transport.interface import Trouble
 
@@ -91,13 +91,13 @@ class Clients:
         self.gone: set[bytes] = set()
         self.full: set[bytes] = set()
 
-    def send(self, routing: bytes, data: bytes) -> Sent:
+    def send(self, routing: bytes, data: bytes) -> SendResult:
         if routing in self.gone:
-            return Sent.GONE
+            return SendResult.DISCONNECTED
         if routing in self.full:
-            return Sent.FULL
+            return SendResult.FULL
         self.sent.append((routing, data))
-        return Sent.LEFT
+        return SendResult.SENT
 
     def told(self, routing: bytes) -> list[FromGateway | tuple[int, int, int, int, int]]:
         """What a client was told so far, decoded: control messages, and receipts as rows; empties the list."""
@@ -354,7 +354,7 @@ class Wire:
     def introduce(self, number: int, log: bytes) -> None:
         self.introduced.append((number, log))
 
-    def peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
+    def set_peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
         self.told.append(peers)
 
     def send(self, to: int, message: GroupMessage) -> None:
@@ -371,17 +371,17 @@ class Wire:
     def unread(self) -> bool:
         return False
 
-    def sockets(self) -> Sequence[int]:
+    def descriptors(self) -> Sequence[int]:
         return []
 
     def next_us(self) -> int | None:
         return None
 
-    def troubles(self) -> list[Trouble]:
+    def maintain(self) -> list[Trouble]:
         wrong, self.wrong = self.wrong, []
         return wrong
 
-    def relieve(self) -> None:
+    def release_memory(self) -> None:
         self.coming.clear()
 
     def facts(self) -> dict[str, object]:

@@ -29,11 +29,11 @@ from tutti.data.names import nameless_name
 from tutti.errors import NotAllowed
 from tutti.security.tokens import FULL_ACCESS, Access, Tokens, change_tokens, digest_of
 from tutti.zmtp import z85
-from tutti.zmtp.curve import new_pair
+from tutti.zmtp.curve import new_key_pair
 from tutti_gateway.node.clients.authorization import Asked, Authorizer
 from tutti_gateway.node.clients.sessions import Session
 
-GATEWAY, CLIENT = new_pair().public, new_pair().public
+GATEWAY, CLIENT = new_key_pair().public, new_key_pair().public
 OWN_INSTANCES = (b"i" * 16, b"k" * 16)
 OWN = tuple(map(nameless_name, OWN_INSTANCES))
 

@@ -301,12 +301,12 @@ def test_a_gateway_without_a_log_that_others_do_not_take_is_not_told_to_found_a_
     bench = Bench()
     bench.stack.decided.log = b""
     bench.driver.peers = [
-        {"name": "ewr", "refused": "jfk is no member of group 'x': `tutti members add jfk HOST:PORT` takes it in"}
+        {"name": "ewr", "refused": "jfk is not a member of group 'x': add it with `tutti members add jfk HOST:PORT`"}
     ]
     bench.group.waits = "the group is founded when ewr is running too: not heard of"
     told = json.decode(bench.books.status())["reason"]
     assert bench.books.waits == told, "the log of the gateway says the same"
-    assert told == "ewr: jfk is no member of group 'x': `tutti members add jfk HOST:PORT` takes it in"
+    assert told == "ewr: jfk is not a member of group 'x': add it with `tutti members add jfk HOST:PORT`"
 
 
 def test_the_members_name_the_refusal_too() -> None:
@@ -314,11 +314,11 @@ def test_the_members_name_the_refusal_too() -> None:
     bench = Bench()
     bench.group.waits = "the group is founded when lga is running too: not heard of"
     bench.group.all = [JFK._replace(state="joining", reason=bench.group.waits), LGA]
-    bench.driver.peers = [{"name": "lga", "refused": "the public key of this one is not listed there"}]
+    bench.driver.peers = [{"name": "lga", "refused": "its public key is not listed there"}]
     bench.stack.decided.log = b""
     jfk, lga = json.decode(bench.books.members())
-    assert jfk["reason"] == json.decode(bench.books.status())["reason"] == "lga: the public key of this one is not listed there"
-    assert lga["reason"] == "the public key of this one is not listed there"
+    assert jfk["reason"] == json.decode(bench.books.status())["reason"] == "lga: its public key is not listed there"
+    assert lga["reason"] == "its public key is not listed there"
     bench.group.all = [JFK, LGA._replace(state="primary")]
     bench.group.waits = ""
     assert [member["reason"] for member in json.decode(bench.books.members())] == ["", ""]

@@ -50,7 +50,7 @@ from tutti_gateway.core.protocol.events import (
 )
 from tutti_gateway.core.protocol.messages import Confirm
 from tutti_gateway.node.clients.duplicate_lookup import LocatedDuplicates
-from tutti_gateway.node.clients.port import Message, Sent
+from tutti_gateway.node.clients.port import Message, SendResult
 
 
 def test_a_stranger_is_told_to_say_hello() -> None:
@@ -167,9 +167,9 @@ def test_what_the_stack_sends_leaves_at_the_end_of_the_turn_and_before_any_answe
     bench.hello()
     seen: list[int] = []
 
-    def send(_routing: bytes, _data: bytes) -> Sent:
+    def send(_routing: bytes, _data: bytes) -> SendResult:
         seen.append(len(bench.wire.left))
-        return Sent.LEFT
+        return SendResult.SENT
 
     monkeypatch.setattr(bench.clients, "send", send)
     bench.answers[WriteFailed] = (Send(2, Confirm(1, 1)), Send(3, Confirm(1, 1)), Reply(1, (Done(1),)))

@@ -164,7 +164,7 @@ def test_answers_that_wait_leave_while_the_intake_is_closed(bench: Bench) -> Non
         left = len(GREETING) + len(ready(b"ROUTER", b""))
         while left:
             left -= len(reader.recv(left))
-        routed = bench.port._server._routed
+        routed = bench.port._server._by_routing
         wait_for(lambda: bool(routed))
         bench.look.append(say)
         left = answers * (9 + len(answer))

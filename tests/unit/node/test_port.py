@@ -12,7 +12,7 @@ import zmq
 from tests.ports import free_port
 from tutti import limits as common_limits
 from tutti_gateway.core import limits
-from tutti_gateway.node.clients.port import ClientPort, Message, Sent
+from tutti_gateway.node.clients.port import ClientPort, Message, SendResult
 from tutti_gateway.node.common.ports import PortInUse
 
 
@@ -110,10 +110,10 @@ def test_answers_tell_where_they_went(port: ClientPort, connect: Connect) -> Non
     client = connect(endpoint(port))
     client.send(b"hi")
     (message,) = drained(port, 1)
-    assert port.send(message.routing, b"there") is Sent.LEFT
+    assert port.send(message.routing, b"there") is SendResult.SENT
     assert client.poll(5000)
     assert client.recv() == b"there"
-    assert port.send(b"nobody", b"there") is Sent.GONE
+    assert port.send(b"nobody", b"there") is SendResult.DISCONNECTED
 
 
 def test_a_client_is_not_another_one_because_it_says_the_same_identity(port: ClientPort) -> None:
@@ -125,7 +125,7 @@ def test_a_client_is_not_another_one_because_it_says_the_same_identity(port: Cli
             client.send(b"%d" % number)
         first, second = drained(port, 2)
         assert first.routing != second.routing
-        assert {port.send(first.routing, b"there"), port.send(second.routing, b"there")} == {Sent.LEFT}
+        assert {port.send(first.routing, b"there"), port.send(second.routing, b"there")} == {SendResult.SENT}
 
 
 def test_a_client_that_does_not_read_costs_a_bounded_queue(port: ClientPort, connect: Connect) -> None:
@@ -133,8 +133,8 @@ def test_a_client_that_does_not_read_costs_a_bounded_queue(port: ClientPort, con
     client.send(b"hi")
     (message,) = drained(port, 1)
     outcomes = [port.send(message.routing, bytes(8 * 1024)) for _ in range(limits.SEND_HIGH_WATER_MARK + 2000)]
-    assert outcomes[0] is Sent.LEFT
-    assert outcomes[-1] is Sent.FULL
+    assert outcomes[0] is SendResult.SENT
+    assert outcomes[-1] is SendResult.FULL
 
 
 def test_clients_that_do_not_read_cost_bounded_memory_together(port: ClientPort, connect: Connect) -> None:
@@ -143,9 +143,9 @@ def test_clients_that_do_not_read_cost_bounded_memory_together(port: ClientPort,
         client.send(b"hi")
     routings = [message.routing for message in drained(port, 4)]
     outcomes = [port.send(routing, bytes(1 << 20)) for _ in range(limits.CLIENT_ANSWERS_BYTES_MAX >> 21) for routing in routings]
-    assert Sent.GONE in outcomes
-    (told,) = port.keep(reads=True)
-    assert "answers on the client port that nobody reads" in told
+    assert SendResult.DISCONNECTED in outcomes
+    (told,) = port.maintain(reads=True)
+    assert "unread answers on the client port exceed" in told
 
 
 def test_a_port_in_use_is_one_sentence(port: ClientPort) -> None:

@@ -19,7 +19,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Action, Deliver, DeliverUnordered, Persist, PersistLane, ReadLane, Reply
 from tutti_gateway.core.protocol.events import LaneLog, LanePersisted, Persisted, Recovered, Started, Submitted, SubmittedUnordered
 from tutti_gateway.node.clients.in_flight import UnorderedInFlight
-from tutti_gateway.node.clients.port import Message, Sent
+from tutti_gateway.node.clients.port import Message, SendResult
 
 DISK = bytes(16)
 
@@ -63,9 +63,9 @@ def test_the_lane_s_frontier_moves_before_receipts_and_its_index_comes_last(monk
     write, read, run = PersistLane(1, 1, DISK, (frame,)), ReadLane(2, 1, DISK, 1, 2), DeliverUnordered(1, DISK, 10, (frame,))
     seen: list[int] = []
 
-    def send(_routing: bytes, _data: bytes) -> Sent:
+    def send(_routing: bytes, _data: bytes) -> SendResult:
         seen.append(len(bench.lanes.shown))
-        return Sent.LEFT
+        return SendResult.SENT
 
     bench.answers = {
         SubmittedUnordered: [write, read],

@@ -13,13 +13,13 @@ from tutti_gateway.transport.multicast.datagrams import (
     BEACON,
     DATA,
     OVERHEAD_BYTES,
-    Assembly,
-    Cutter,
-    Pace,
-    cut_runs,
+    Fragmenter,
+    Reassembly,
+    TokenBucket,
     group_hash,
-    opened,
     parse,
+    split_runs,
+    verified_payload,
 )
 
 GROUP = group_hash("g")
@@ -28,12 +28,12 @@ SIZE = limits.MULTICAST_DATAGRAM_BYTES_MIN
 ROOM = SIZE - OVERHEAD_BYTES
 
 
-def take(assembly: Assembly, data: bytes, now_us: int = 0, key: bytes = b"") -> bytes | None:
+def take(assembly: Reassembly, data: bytes, now_us: int = 0, key: bytes = b"") -> bytes | None:
     datagram = parse(data, GROUP)
     assert datagram is not None
-    payload = opened(data, key)
+    payload = verified_payload(data, key)
     assert payload is not None
-    message = assembly.take(datagram, payload, now_us)
+    message = assembly.add(datagram, payload, now_us)
     return None if message is None else bytes(message)
 
 
@@ -41,10 +41,10 @@ def take(assembly: Assembly, data: bytes, now_us: int = 0, key: bytes = b"") -> 
 @pytest.mark.parametrize("size", [0, 1, ROOM - 1, ROOM, ROOM + 1, 10 * ROOM, 123_456])
 def test_a_message_is_the_same_when_it_was_cut(key: bytes, size: int) -> None:
     message = random.Random(size).randbytes(size)
-    datagrams = Cutter("g", b"process1", key, SIZE).cut(DATA, message)
+    datagrams = Fragmenter("g", b"process1", key, SIZE).fragment(DATA, message)
     assert len(datagrams) == max(1, -(-size // ROOM))
     assert max(map(len, datagrams)) <= SIZE
-    assembly = Assembly()
+    assembly = Reassembly()
     assert [take(assembly, data, key=key) for data in datagrams] == [None] * (len(datagrams) - 1) + [message]
     assert assembly.lost == 0
 
@@ -52,99 +52,99 @@ def test_a_message_is_the_same_when_it_was_cut(key: bytes, size: int) -> None:
 @pytest.mark.parametrize("seed", range(5))
 def test_whatever_comes_is_right_and_whatever_does_not_is_counted(seed: int) -> None:
     chance = random.Random(seed)
-    cutter = Cutter("g", b"process1", b"", SIZE)
+    cutter = Fragmenter("g", b"process1", b"", SIZE)
     sent = [chance.randbytes(chance.choice((5, 400, 3000, 20_000))) for _ in range(300)]
     sent[0] = b"first"
     wire: list[tuple[float, bytes]] = []
     whole = set(range(300))
     for place, message in enumerate(sent):
-        for data in cutter.cut(DATA, message):
+        for data in cutter.fragment(DATA, message):
             if place and chance.random() < 0.01:
                 whole.discard(place)
                 continue
             copies = 1 + (chance.random() < 0.05)
             wire += [(place + chance.random() * 10 * (place > 0), data) for _ in range(copies)]
-    assembly = Assembly()
+    assembly = Reassembly()
     came = [take(assembly, data, int(at)) for at, data in sorted(wire)]
     assert sorted(message for message in came if message is not None) == sorted(sent[place] for place in whole)
     for number in range(limits.MULTICAST_ASSEMBLY_MESSAGES_MAX + 1):  # what is not whole by now is pushed out
-        take(assembly, cutter.cut(DATA, bytes(2 * ROOM))[0], 10_000 + number)
+        take(assembly, cutter.fragment(DATA, bytes(2 * ROOM))[0], 10_000 + number)
     assert assembly.lost >= 300 - len(whole)
 
 
 def test_what_waits_for_fragments_is_bounded_in_number_bytes_and_age() -> None:
-    cutter = Cutter("g", b"process1", b"", limits.MULTICAST_DATAGRAM_BYTES_MAX)
-    assembly = Assembly()
+    cutter = Fragmenter("g", b"process1", b"", limits.MULTICAST_DATAGRAM_BYTES_MAX)
+    assembly = Reassembly()
     large = limits.MULTICAST_PAYLOAD_BYTES_MAX
-    halves = [cutter.cut(DATA, bytes(large)) for _ in range(40)]
+    halves = [cutter.fragment(DATA, bytes(large)) for _ in range(40)]
     for datagrams in halves:
         for data in datagrams[:-1]:
             take(assembly, data)
     assert take(assembly, halves[0][-1]) is None  # given up for the later ones
     assert take(assembly, halves[-1][-1]) == bytes(large)
     assert assembly.lost >= 40 - limits.MULTICAST_ASSEMBLY_BYTES_MAX // large - 1  # the first waits again, for what was dropped
-    old = cutter.cut(DATA, bytes(large))
+    old = cutter.fragment(DATA, bytes(large))
     for data in old[:-1]:
         take(assembly, data, 0)
-    take(assembly, cutter.cut(DATA, bytes(large))[0], limits.MULTICAST_ASSEMBLY_US_MAX + 1)
+    take(assembly, cutter.fragment(DATA, bytes(large))[0], limits.MULTICAST_ASSEMBLY_US_MAX + 1)
     assert take(assembly, old[-1], limits.MULTICAST_ASSEMBLY_US_MAX + 2) is None
 
 
 def test_a_doubled_or_an_old_message_is_taken_once() -> None:
-    cutter = Cutter("g", b"process1", b"", SIZE)
-    assembly = Assembly()
-    [first] = cutter.cut(DATA, b"first")
+    cutter = Fragmenter("g", b"process1", b"", SIZE)
+    assembly = Reassembly()
+    [first] = cutter.fragment(DATA, b"first")
     assert take(assembly, first) == b"first"
     assert take(assembly, first) is None
     for _ in range(limits.MULTICAST_WINDOW + 1):
-        [data] = cutter.cut(DATA, b"x")
+        [data] = cutter.fragment(DATA, b"x")
     take(assembly, data)
     assert take(assembly, first) is None
 
 
 def test_a_lost_last_message_shows_by_a_beacon() -> None:
-    cutter = Cutter("g", b"process1", b"", SIZE)
-    assembly = Assembly()
-    take(assembly, cutter.cut(DATA, b"1")[0])
-    cutter.cut(DATA, b"2")
+    cutter = Fragmenter("g", b"process1", b"", SIZE)
+    assembly = Reassembly()
+    take(assembly, cutter.fragment(DATA, b"1")[0])
+    cutter.fragment(DATA, b"2")
     assert assembly.lost == 0
-    datagram = parse(cutter.cut(BEACON, b"")[0], GROUP)
+    datagram = parse(cutter.fragment(BEACON, b"")[0], GROUP)
     assert datagram is not None
-    assembly.heard(datagram.number)
+    assembly.update_highest(datagram.number)
     assert assembly.lost == 1
 
 
 def test_who_begins_to_listen_late_has_lost_nothing() -> None:
-    cutter = Cutter("g", b"process1", b"", SIZE)
+    cutter = Fragmenter("g", b"process1", b"", SIZE)
     for _ in range(100):
-        cutter.cut(DATA, b"x")
-    assembly = Assembly()
-    assembly.heard(cutter.number)
+        cutter.fragment(DATA, b"x")
+    assembly = Reassembly()
+    assembly.update_highest(cutter.number)
     assert assembly.lost == 0
-    assert take(assembly, cutter.cut(DATA, b"y")[0]) == b"y"
+    assert take(assembly, cutter.fragment(DATA, b"y")[0]) == b"y"
     assert assembly.lost == 0
 
 
 @pytest.mark.parametrize("key", [b"", KEY])
 def test_one_wrong_bit_anywhere_is_seen(key: bytes) -> None:
-    [data] = Cutter("g", b"process1", key, SIZE).cut(DATA, b"message")
+    [data] = Fragmenter("g", b"process1", key, SIZE).fragment(DATA, b"message")
     for bit in range(len(data) * 8):
         wrong = bytearray(data)
         wrong[bit // 8] ^= 1 << bit % 8
         datagram = parse(wrong, GROUP)
-        assert datagram is None or opened(bytes(wrong), key) is None
-    assert opened(data, b"z" * 32) is None
-    assert opened(data[:-1], key) is None
+        assert datagram is None or verified_payload(bytes(wrong), key) is None
+    assert verified_payload(data, b"z" * 32) is None
+    assert verified_payload(data[:-1], key) is None
 
 
 def test_what_is_no_datagram_of_the_group_is_left() -> None:
     chance = random.Random(1)
-    [data] = Cutter("other", b"process1", b"", SIZE).cut(DATA, b"message")
+    [data] = Fragmenter("other", b"process1", b"", SIZE).fragment(DATA, b"message")
     assert parse(data, GROUP) is None
     assert parse(b"", GROUP) is None
     for _ in range(2000):
         parse(chance.randbytes(chance.randrange(100)), GROUP)
-        [good] = Cutter("g", b"process1", b"", SIZE).cut(DATA, b"message")
+        [good] = Fragmenter("g", b"process1", b"", SIZE).fragment(DATA, b"message")
         wrong = bytearray(good)
         wrong[chance.randrange(40)] = chance.randrange(256)
         datagram = parse(wrong, GROUP)
@@ -154,21 +154,21 @@ def test_what_is_no_datagram_of_the_group_is_left() -> None:
 
 
 def test_fragments_that_contradict_each_other_make_no_message() -> None:
-    cutter = Cutter("g", b"process1", b"", SIZE)
-    assembly = Assembly()
-    one = cutter.cut(DATA, b"a" * 2 * ROOM)
+    cutter = Fragmenter("g", b"process1", b"", SIZE)
+    assembly = Reassembly()
+    one = cutter.fragment(DATA, b"a" * 2 * ROOM)
     cutter.number -= 1
-    other = cutter.cut(DATA, b"b" * (2 * ROOM - 1))
+    other = cutter.fragment(DATA, b"b" * (2 * ROOM - 1))
     assert take(assembly, one[0]) is None
     assert take(assembly, other[1]) is None
     assert take(assembly, one[1]) == b"a" * 2 * ROOM
 
 
 def test_the_pace_is_kept_and_the_largest_datagram_passes() -> None:
-    pace = Pace(1_000_000, 1000, 0)
-    sent = [now for now in range(0, 1_000_000, 100) if pace.room(now) and not pace.spend(5000)]  # type: ignore[func-returns-value]  # for what it does
+    pace = TokenBucket(1_000_000, 1000, 0)
+    sent = [now for now in range(0, 1_000_000, 100) if pace.may_send(now) and not pace.spend(5000)]  # type: ignore[func-returns-value]  # for what it does
     assert 195 <= len(sent) <= 205
-    assert pace.wait_us() > 0 or pace.room(1_000_000)
+    assert pace.wait_us() > 0 or pace.may_send(1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -176,4 +176,4 @@ def test_the_pace_is_kept_and_the_largest_datagram_passes() -> None:
     [([], []), ([5], [(0, 1)]), ([50], [(0, 1)]), ([4, 4, 4], [(0, 2), (2, 3)]), ([50, 1, 50], [(0, 1), (1, 2), (2, 3)])],
 )
 def test_frames_are_cut_into_runs_of_one_at_least(sizes: list[int], runs: list[tuple[int, int]]) -> None:
-    assert list(cut_runs(sizes, 10)) == runs
+    assert list(split_runs(sizes, 10)) == runs

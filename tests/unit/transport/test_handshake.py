@@ -7,7 +7,7 @@ import pytest
 
 from tutti import limits
 from tutti.errors import disk_remedy
-from tutti_gateway.transport.handshake import copied, differences, malformed, refusal
+from tutti_gateway.transport.handshake import differences, duplicate_reason, malformed_reason, refusal_reason
 from tutti_gateway.transport.interface import Introduction
 
 LOG = b"l" * 16
@@ -23,11 +23,11 @@ def changed(**values: object) -> Introduction:
 
 
 def test_gateways_of_one_group_and_one_log_talk_to_each_other() -> None:
-    assert refusal(JFK, LGA) == refusal(LGA, JFK) == malformed(LGA) == differences(JFK, LGA) == ""
+    assert refusal_reason(JFK, LGA) == refusal_reason(LGA, JFK) == malformed_reason(LGA) == differences(JFK, LGA) == ""
 
 
 def test_a_blank_disk_may_join_a_log() -> None:
-    assert refusal(JFK, changed(log=b"")) == refusal(changed(log=b""), JFK) == ""
+    assert refusal_reason(JFK, changed(log=b"")) == refusal_reason(changed(log=b""), JFK) == ""
 
 
 @pytest.mark.parametrize(
@@ -38,24 +38,24 @@ def test_a_blank_disk_may_join_a_log() -> None:
             ["version 9", "release 0.9", "version 1", "release 0.3", "that one on the host of this"],
         ),
         ({"protocol": 0}, ["version 0", "version 1", "this one on the host of gateway 'lga'"]),
-        ({"group": "other"}, ["'lga' is of group 'other'", "'jfk' of group 'ingest'"]),
+        ({"group": "other"}, ["'lga' belongs to group 'other'", "'jfk' to group 'ingest'"]),
         ({"gateway": "jfk"}, ["two gateways are named 'jfk'", (b"j" * 16).hex(), (b"l" * 16).hex()]),
         ({"incarnation": b"j" * 16}, ["'lga' has a copy of the data directory of 'jfk'"]),
         ({"gateway": "jfk", "incarnation": b"j" * 16}, ["'jfk' has a copy of the data directory of 'jfk'"]),
-        ({"gateway": "jfk", "incarnation": b"j" * 16, "process": b"1" * 8}, ["'jfk' meets itself"]),
+        ({"gateway": "jfk", "incarnation": b"j" * 16, "process": b"1" * 8}, ["'jfk' is connected to itself"]),
         ({"log": b"x" * 16}, [f"'lga' has log {(b'x' * 16).hex()}", f"'jfk' has log {LOG.hex()}"]),
     ],
 )
 def test_a_refusal_names_both_sides(values: dict[str, object], said: list[str]) -> None:
-    reason = refusal(JFK, changed(**values))
+    reason = refusal_reason(JFK, changed(**values))
     assert [part for part in said if part not in reason] == []
 
 
 def test_a_second_process_of_one_gateway_is_told_from_a_second_connection() -> None:
-    assert copied(LGA, LGA) == ""
-    assert "on copies of one data directory" in copied(LGA, changed(process=b"3" * 8))
-    assert "two gateways are named 'lga'" in copied(LGA, changed(process=b"3" * 8, incarnation=b"n" * 16))
-    assert disk_remedy("lga") in copied(LGA, changed(process=b"3" * 8, incarnation=b"n" * 16)), (
+    assert duplicate_reason(LGA, LGA) == ""
+    assert "on copies of one data directory" in duplicate_reason(LGA, changed(process=b"3" * 8))
+    assert "two gateways are named 'lga'" in duplicate_reason(LGA, changed(process=b"3" * 8, incarnation=b"n" * 16))
+    assert disk_remedy("lga") in duplicate_reason(LGA, changed(process=b"3" * 8, incarnation=b"n" * 16)), (
         "how many voters there are is not known"
     )
 
@@ -118,4 +118,4 @@ def test_the_same_times_by_another_preset_and_a_release_that_tells_none_do_not_d
     ],
 )
 def test_what_no_gateway_says_is_malformed(values: dict[str, object]) -> None:
-    assert malformed(changed(**values))
+    assert malformed_reason(changed(**values))

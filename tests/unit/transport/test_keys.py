@@ -81,11 +81,11 @@ def test_a_secret_that_others_may_read_is_refused(keys: Path, mode: int) -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", r"is no secret key of a gateway \(it has nothing\)"),
-        ("x = 1\n", r"is no secret key of a gateway \(it has x\)"),
+        ("", r"is not a secret key of a gateway \(it has nothing\)"),
+        ("x = 1\n", r"is not a secret key of a gateway \(it has x\)"),
         ("\x00", "is not TOML"),
         ("a" * 1_050_000, "is larger than 1048576 bytes"),
-        ('gateway = "jfk"\npublic = "short"\nsecret = "short"\n', "public is no key: it takes 40 characters"),
+        ('gateway = "jfk"\npublic = "short"\nsecret = "short"\n', "public is not a key of 40 Z85 characters"),
         ('gateway = 1\npublic = "short"\nsecret = "short"\n', "gateway is 1"),
     ],
 )
@@ -101,7 +101,7 @@ def test_halves_of_two_pairs_are_refused(keys: Path) -> None:
     secret = keys / "jfk.secret"
     pair, other = read_secret(secret), new_keys("jfk")
     secret.write_text(secret.read_text().replace(pair.secret, other.secret))
-    with pytest.raises(ConfigError, match="public and secret are not of one pair"):
+    with pytest.raises(ConfigError, match="public and secret are not a pair"):
         read_secret(secret)
 
 
@@ -126,9 +126,9 @@ def test_a_malformed_public_file_is_refused(tmp_path: Path, text: str, said: str
 
 
 def test_a_file_of_the_other_kind_is_told_as_what_it_is(keys: Path) -> None:
-    with pytest.raises(ConfigError, match=r"group\.keys lists the public keys of a group and holds no secret"):
+    with pytest.raises(ConfigError, match=r"group\.keys lists the public keys of a group and has no secret key"):
         read_secret(keys / "group.keys")
-    with pytest.raises(ConfigError, match=r"jfk\.secret holds the secret key of a gateway and no list: name .*, group\.keys"):
+    with pytest.raises(ConfigError, match=r"jfk\.secret has the secret key of a gateway: name .*, group\.keys"):
         read_public(keys / "jfk.secret")
 
 
@@ -144,9 +144,9 @@ def test_what_holds_no_secret_need_not_be_hidden(keys: Path) -> None:
 
 
 def test_swapped_files_are_told_as_swapped(keys: Path) -> None:
-    with pytest.raises(ConfigError, match=r"^secret_key and public_keys are swapped \(.*group\.keys lists .*jfk\.secret holds"):
+    with pytest.raises(ConfigError, match=r"^secret_key and public_keys are swapped \(.*group\.keys lists .*jfk\.secret has"):
         Keyring.open(keys / "group.keys", keys / "jfk.secret", "jfk")
-    with pytest.raises(ConfigError, match="holds no secret"):
+    with pytest.raises(ConfigError, match="has no secret key"):
         Keyring.open(keys / "group.keys", keys / "group.keys", "jfk")
 
 
@@ -215,7 +215,7 @@ def test_what_was_read_before_holds_while_the_file_is_wrong(keys: Path) -> None:
     assert not ring.trouble
     clock.us += limits.KEYS_UNCHANGED_US
     assert not ring.refresh()
-    assert "still hold: " in ring.trouble
+    assert "stay valid: " in ring.trouble
     assert ring.name_of(lga) == "lga"
     write_public(keys / "group.keys", {"jfk": ring.own.public})
     ring.refresh()
@@ -235,7 +235,7 @@ def test_a_file_that_could_not_be_read_for_a_moment_is_read_again_though_it_did_
     with monkeypatch.context() as full:
         full.setattr(os, "open", _no_descriptor)
         assert not ring.refresh()
-    assert "still hold: " in ring.trouble
+    assert "stay valid: " in ring.trouble
     assert ring.refresh()
     assert (ring.trouble, ring.name_of(ring.public_of("ewr"))) == ("", "ewr")
 

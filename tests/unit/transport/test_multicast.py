@@ -20,10 +20,10 @@ class FakeMesh:
     def next_us(self) -> int | None:
         return self.due_us
 
-    def guests(self) -> list[Any]:
+    def inbound_peers(self) -> list[Any]:
         return []
 
-    def peers(self, peers: object) -> None:
+    def set_peers(self, peers: object) -> None:
         """Nobody is there."""
 
     def flush(self) -> None:
@@ -33,7 +33,7 @@ class FakeMesh:
 class FakeSocket:
     """A group address that takes all, or nothing."""
 
-    receive_bytes, run_bytes_max, small = 1 << 20, 60_000, ""
+    receive_bytes, run_bytes_max, buffer_warning = 1 << 20, 60_000, ""
     takes = True
 
     def send(self, _run: object) -> bool:
@@ -47,7 +47,7 @@ def test_it_is_due_when_its_mesh_is() -> None:
     assert multicast.next_us() is None
     mesh.due_us = 7
     assert multicast.next_us() == 7
-    multicast.peers([(2, "b", "y:1")])
+    multicast.set_peers([(2, "b", "y:1")])
     multicast.flush()
     assert multicast.next_us() == 7, "a connection is tried again before the next beacon"
     mesh.due_us = None

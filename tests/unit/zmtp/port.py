@@ -11,24 +11,24 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from tutti.zmtp.connection import Terms
-from tutti.zmtp.curve import Pair
+from tutti.zmtp.connection import PortLimits
+from tutti.zmtp.curve import KeyPair
 from tutti.zmtp.framing import GREETING, ready
 from tutti.zmtp.listener import open_port
-from tutti.zmtp.server import Callers
+from tutti.zmtp.server import Server
 
-TERMS = Terms(
+TERMS = PortLimits(
     name="port",
-    connections=3,
-    assembly_bytes=300_000,
-    parts=4,
-    forgives=True,
-    waiting=8,
-    waiting_bytes=1 << 30,
-    held_back_bytes=1 << 30,
-    spares=1,
-    beat_us=1_000_000,
-    beats=3,
+    connections_max=3,
+    assembly_bytes_max=300_000,
+    parts_max=4,
+    skips_oversized=True,
+    queued_max=8,
+    queued_bytes_max=1 << 30,
+    pause_above_bytes=1 << 30,
+    descriptor_shares=1,
+    heartbeat_us=1_000_000,
+    heartbeats_max=3,
 )
 HELLO = GREETING + ready(b"DEALER", b"")
 WAIT_S, DEADLINE_S = 10.0, 60.0
@@ -40,19 +40,21 @@ class Port:
 
     def __init__(
         self,
-        terms: Terms = TERMS,
-        knows: Callable[[bytes], bool] | None = None,
-        keys: Pair | None = None,
-        admits: Callable[[str, bytes], bool] | None = None,
+        terms: PortLimits = TERMS,
+        is_known: Callable[[bytes], bool] | None = None,
+        keys: KeyPair | None = None,
+        accepts_key: Callable[[str, bytes], bool] | None = None,
     ) -> None:
         self.now_us = 1
         self.told: list[str] = []
         self.epoll = select.epoll()
-        self.callers = Callers(terms, self.epoll, lambda: self.now_us, knows=knows, tell=self.told.append, keys=keys, admits=admits)
+        self.server = Server(
+            terms, self.epoll, lambda: self.now_us, is_known=is_known, warn=self.told.append, keys=keys, accepts_key=accepts_key
+        )
         listener = open_port("127.0.0.1", 0, 10)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
         self.number = listener.getsockname()[1]
-        self.callers.door.listen(listener)
+        self.server.acceptor.listen(listener)
         self._open = ExitStack()
 
     def call(self, said: bytes = HELLO) -> socket.socket:
@@ -70,18 +72,18 @@ class Port:
 
     def look(self, timeout_s: float = WAIT_S) -> None:
         for fd, mask in self.epoll.poll(timeout_s):
-            self.callers.happened(fd, mask)
+            self.server.handle_event(fd, mask)
 
     def drain(self, messages_max: int = 100, bytes_max: int = 1 << 20) -> list[tuple[bytes, list[bytes], int]]:
         self.look(0)
-        came = self.callers.arrivals(messages_max, bytes_max)
+        came = self.server.receive(messages_max, bytes_max)
         return [(routing, [bytes(part) for part in parts], size) for routing, parts, size in came]
 
     def has(self, count: int) -> None:
         """Wait until there are so many connections."""
         deadline = time.monotonic() + DEADLINE_S
-        while len(self.callers) != count:
-            assert time.monotonic() < deadline, f"{len(self.callers)} connections, not {count}"
+        while len(self.server) != count:
+            assert time.monotonic() < deadline, f"{len(self.server)} connections, not {count}"
             self.look()
             self.drain()
 
@@ -97,7 +99,7 @@ class Port:
 
     def close(self) -> None:
         self._open.close()
-        self.callers.close(self.now_us)
+        self.server.close(self.now_us)
         self.epoll.close()
 
 

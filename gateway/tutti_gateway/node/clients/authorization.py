@@ -100,7 +100,7 @@ class Authorizer:
             self._tokens.count("clear")
             raise NotAllowed(IN_THE_CLEAR, UNAUTHENTICATED)
         gateway = self._keys.name_of(z85.encode(key))
-        return gateway_access(gateway) if gateway else self._tokens.who(hello.token)
+        return gateway_access(gateway) if gateway else self._tokens.authenticate(hello.token)
 
     def check(self, session: Session, asked: Asked) -> None:
         """Check that the client of a session may make a request.
@@ -174,7 +174,7 @@ class Authorizer:
         for session in sessions:
             if not session.access.sha256:
                 continue
-            access = self._tokens.still(session.access)
+            access = self._tokens.current_access(session.access)
             if access is None:
                 gone.append(session)
             elif access != session.access:

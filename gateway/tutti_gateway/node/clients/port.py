@@ -17,31 +17,31 @@ from typing import TYPE_CHECKING, NamedTuple
 from tutti import limits as common_limits
 from tutti.data.frames.frame import Buffer
 from tutti.errors import TuttiError
-from tutti.zmtp.connection import Terms
+from tutti.zmtp.connection import PortLimits
 from tutti.zmtp.listener import open_port
-from tutti.zmtp.server import Callers, Sent
+from tutti.zmtp.server import SendResult, Server
 from tutti_gateway.core import limits
 from tutti_gateway.node.common.ports import PortInUse, in_use_text
 
 if TYPE_CHECKING:  # the import loads the crypto library, which only a gateway with keys needs
-    from tutti.zmtp.curve import Pair
+    from tutti.zmtp.curve import KeyPair
 
-__all__ = ["PARTS_MAX", "ClientPort", "Message", "Sent"]
+__all__ = ["PARTS_MAX", "ClientPort", "Message", "SendResult"]
 
 PARTS_MAX = 1 + common_limits.FRAMES_A_MESSAGE_MAX
 _US_PER_MS, _NS_PER_US = 1000, 1000
-_TERMS = Terms(
+_LIMITS = PortLimits(
     name="client port",
-    connections=limits.CLIENT_CONNECTIONS_MAX,
-    assembly_bytes=limits.CLIENT_ASSEMBLY_BYTES_MAX,
-    parts=PARTS_MAX,
-    forgives=True,
-    waiting=limits.SEND_HIGH_WATER_MARK,
-    held_back_bytes=limits.CLIENT_HELD_BACK_BYTES,
-    waiting_bytes=limits.CLIENT_ANSWERS_BYTES_MAX,
-    spares=2,
-    beat_us=limits.CONNECTION_BEAT_MS * _US_PER_MS,
-    beats=limits.CONNECTION_SILENT_MS_MAX // limits.CONNECTION_BEAT_MS,
+    connections_max=limits.CLIENT_CONNECTIONS_MAX,
+    assembly_bytes_max=limits.CLIENT_ASSEMBLY_BYTES_MAX,
+    parts_max=PARTS_MAX,
+    skips_oversized=True,
+    queued_max=limits.SEND_HIGH_WATER_MARK,
+    pause_above_bytes=limits.CLIENT_HELD_BACK_BYTES,
+    queued_bytes_max=limits.CLIENT_ANSWERS_BYTES_MAX,
+    descriptor_shares=2,
+    heartbeat_us=limits.CONNECTION_BEAT_MS * _US_PER_MS,
+    heartbeats_max=limits.CONNECTION_SILENT_MS_MAX // limits.CONNECTION_BEAT_MS,
 )
 
 
@@ -62,17 +62,17 @@ class ClientPort:
 
     Attributes:
         fd: readable when there are messages to `drain`, or replies to `flush`.
-        room_fd: readable when there are replies to `flush`.
+        writable_fd: readable when there are replies to `flush`.
     """
 
-    def __init__(self, host: str, port: int, keys: Pair | None = None, knows: Callable[[bytes], bool] | None = None) -> None:
+    def __init__(self, host: str, port: int, keys: KeyPair | None = None, is_known: Callable[[bytes], bool] | None = None) -> None:
         """Listen on an address.
 
         Args:
             host: address to bind.
             port: number of the port; 0 selects a free port.
             keys: key pair of this gateway; clients may encrypt if it is given.
-            knows: True for the routing id of an authenticated connection; None if the port needs no authentication.
+            is_known: True for the routing id of an authenticated connection; None if the port needs no authentication.
 
         Raises:
             PortInUse: another process uses the address.
@@ -83,12 +83,12 @@ class ClientPort:
         with contextlib.ExitStack() as opened:
             try:
                 self._epoll = opened.enter_context(select.epoll())
-                self._server = Callers(
-                    _TERMS,
+                self._server = Server(
+                    _LIMITS,
                     self._epoll,
                     _clock_us,
-                    knows=knows,
-                    tell=lambda reason: self._warnings.update({reason: None}),
+                    is_known=is_known,
+                    warn=lambda reason: self._warnings.update({reason: None}),
                     keys=keys,
                 )
             except OSError as error:
@@ -96,7 +96,7 @@ class ClientPort:
                     f"the client port cannot be polled, because epoll failed: {error.strerror}; raise the limit of open files"
                 ) from error
             opened.callback(self._server.close, 0)
-            self.fd, self.room_fd = self._epoll.fileno(), self._server.room_fd
+            self.fd, self.writable_fd = self._epoll.fileno(), self._server.writable_fd
             self._listen()
             opened.pop_all()
 
@@ -116,19 +116,19 @@ class ClientPort:
                 "this host"
             ) from error
         self._number = listener.getsockname()[1]
-        self._server.door.listen(listener)
+        self._server.acceptor.listen(listener)
 
     def drain(self, messages_max: int, bytes_max: int) -> list[Message]:
         """Return the messages that have arrived, without waiting.
 
         Stops at `messages_max` messages or `bytes_max` bytes, after the messages that arrived together with the last one.
         """
-        callers = self._server
+        server = self._server
         for fd, mask in self._epoll.poll(0):
-            callers.happened(fd, mask)
+            server.handle_event(fd, mask)
         return [
             Message(routing, parts if size <= common_limits.MESSAGE_BYTES_MAX else [], size)
-            for routing, parts, size in callers.arrivals(messages_max, bytes_max)
+            for routing, parts, size in server.receive(messages_max, bytes_max)
         ]
 
     def flush(self) -> None:
@@ -138,28 +138,28 @@ class ClientPort:
     @property
     def refused(self) -> int:
         """The number of connections refused because of the connection limit, or for lack of file descriptors."""
-        return self._server.door.refused
+        return self._server.acceptor.refused
 
     @property
     def unread(self) -> bool:
         """True if there are messages to drain although `fd` is not readable."""
         return self._server.unread
 
-    def send(self, routing: bytes, data: bytes) -> Sent:
+    def send(self, routing: bytes, data: bytes) -> SendResult:
         """Send one reply, or drop it if the client's queue is full; never waits."""
-        return self._server.say(routing, data)
+        return self._server.send(routing, data)
 
     def peer(self, routing: bytes) -> bytes | None:
         """Return the public key that a client encrypts with, or None for an unencrypted connection."""
-        return self._server.peer(routing)
+        return self._server.peer_key(routing)
 
-    def keep(self, *, reads: bool) -> list[str]:
+    def maintain(self, *, reads: bool) -> list[str]:
         """Send heartbeats and close silent connections; called about once a second. Return new warnings for the operator.
 
         Args:
             reads: True while the gateway drains the port; only then a silent connection is closed.
         """
-        self._server.keep(reads=reads)
+        self._server.maintain(reads=reads)
         warnings, self._warnings = list(self._warnings), {}
         return warnings
 

@@ -25,7 +25,7 @@ from tutti.data.client_protocol import (
     encode_control,
     encode_receipts,
 )
-from tutti_gateway.node.clients.port import Sent
+from tutti_gateway.node.clients.port import SendResult
 from tutti_gateway.node.clients.sessions import Session, Sessions
 from tutti_gateway.node.common.counters import GatewayCounters
 from tutti_gateway.node.common.interfaces import DuplicateQueue, ReplySender
@@ -113,9 +113,9 @@ class Replies:
     def send(self, session: Session, data: bytes) -> bool:
         """Send one message; return False if the connection is closed."""
         sent = self._clients.send(session.routing, data)
-        if sent is Sent.FULL:
+        if sent is SendResult.FULL:
             self._meters.sends_dropped += 1
-        elif sent is Sent.GONE:
+        elif sent is SendResult.DISCONNECTED:
             self._gone(session)
             return False
         return True

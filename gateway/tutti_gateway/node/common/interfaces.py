@@ -9,7 +9,7 @@ from tutti.data.client_protocol import Duplicate
 from tutti.data.frames.frame import Frame
 from tutti.data.hard_state import HardState
 from tutti.log.files.options import FreeSpace
-from tutti.zmtp.server import Sent
+from tutti.zmtp.server import SendResult
 from tutti_gateway.core.protocol.actions import (
     Action,
     Deliver,
@@ -140,7 +140,7 @@ class TimeSource(Protocol):
 class ReplySender(Protocol):
     """The sending side of the client port."""
 
-    def send(self, routing: bytes, data: bytes) -> Sent:
+    def send(self, routing: bytes, data: bytes) -> SendResult:
         """Send one message, or drop it; never waits."""
 
 

@@ -53,7 +53,7 @@ class PeerNetwork:
         """Set the other gateways of the group, as the stack names them."""
         self.peers = action.peers
         self._introduce()
-        self._transport.peers(action.peers)
+        self._transport.set_peers(action.peers)
         self._log.info("gateways of the group", peers={name: address for _, name, address in action.peers})
 
     def send(self, action: Send) -> None:
@@ -83,7 +83,7 @@ class PeerNetwork:
 
     def look(self) -> None:
         """Log new troubles of the transport; called about once a second."""
-        for trouble in self._transport.troubles():
+        for trouble in self._transport.maintain():
             if trouble.peer:
                 self._log.warning("trouble with another gateway", peer=trouble.peer, reason=trouble.reason)
             else:

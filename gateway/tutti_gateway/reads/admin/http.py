@@ -67,7 +67,7 @@ class AdminProtocol(BoundedProtocol):
 
     wrong_port = _WRONG_PORT
 
-    def patience_s(self) -> float:
+    def timeout_s(self) -> float:
         """Return the time limit for a request and its answer, seconds."""
         return limits.HTTP_REQUEST_US_MAX / US
 

@@ -191,7 +191,7 @@ class Pages:
                 "batch_us": meters.batch_us.to_dict(),
             },
             "security": self._security(),
-            "admin": {"turned_away": dict(AdminProtocol.turned_away)},
+            "admin": {"turned_away": dict(AdminProtocol.rejected)},
             "actions": {"act_us": self._act_us.to_dict()},
             "memory": {"private_bytes": memory.private_bytes(), "batches_bytes": streams.room.held()},
         }

@@ -88,7 +88,7 @@ class ReadsAuthorizer:
         if self.tokens is None:
             return FULL_ACCESS
         token = authorization[len(_BEARER) :].strip() if authorization.lower().startswith(_BEARER) else ""
-        return self.tokens.who(token)
+        return self.tokens.authenticate(token)
 
     def caller(self, context: flight.ServerCallContext) -> Access:
         """Return the permissions of the caller of a Flight call.

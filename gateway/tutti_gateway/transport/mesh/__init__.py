@@ -1,1 +1,1 @@
-"""Mesh."""
+"""The mesh: one TCP connection from each gateway to each other one."""

@@ -1,8 +1,8 @@
-"""The mesh: every gateway sends to each of the others by a connection of its own (design, section 8).
+"""The mesh: each gateway sends to each other one over a connection of its own (docs/explanation/protocol/transport.md).
 
-Each direction of a pair has its connection, so that a gateway sends without being asked and who is unreachable is known by its
-number. A connection begins with an introduction; what comes before it, or after one that was refused, is not taken. Nothing is
-queued for a connection that does not stand: what is sent then is lost, and counted. `Sockets` moves the bytes.
+Each direction of a pair has its own connection, so a gateway sends without a request, and an unreachable peer is known by its
+number. A connection starts with an introduction; messages before it, or after a refused one, are dropped. Messages for a link that
+is down are lost and counted, not queued. `SocketBackend` moves the bytes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tutti.data.addresses import Address, parse_member
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError, TuttiError
 from tutti.runtime.dns import Resolver
-from tutti.zmtp.framing import Formed, form
+from tutti.zmtp.framing import EncodedMessage, encode_message
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import LinkChanged, Received
 from tutti_gateway.core.protocol.messages import Message
@@ -30,263 +30,272 @@ from tutti_gateway.transport.codec import (
     encode_introduction,
     encode_refusal,
 )
-from tutti_gateway.transport.handshake import introduced
-from tutti_gateway.transport.inbound_peers import Guest, Guests
+from tutti_gateway.transport.handshake import parse_introduction
+from tutti_gateway.transport.inbound_peers import InboundPeer, InboundPeers
 from tutti_gateway.transport.interface import Introduction, Trouble
-from tutti_gateway.transport.mesh.peer_link import Kind, Link, News
-from tutti_gateway.transport.mesh.socket_backend import Arrival, Sockets
-from tutti_gateway.transport.warnings_limited import Troubles
+from tutti_gateway.transport.mesh.peer_link import LinkEvent, LinkEventKind, PeerLink
+from tutti_gateway.transport.mesh.socket_backend import InboundMessage, SocketBackend
+from tutti_gateway.transport.trouble_log import TroubleLog
 
-if TYPE_CHECKING:  # the crypto, for those alone who have keys
+if TYPE_CHECKING:  # imports the crypto only for gateways with keys
     from tutti_gateway.transport.keys import Keyring
 
-WHO = ""  # the reason for which who never introduced itself is refused
+NOT_INTRODUCED = ""  # reason of a refusal that requests an introduction
 
 
 class Mesh:
-    """The transport over connections to each of the others. Owned by one thread."""
+    """Transport over TCP connections to each of the others. Owned by one thread."""
 
     def __init__(self, me: Introduction, listen: Address, clock_us: Callable[[], int], keyring: Keyring | None = None) -> None:
-        """Bind.
+        """Listen on the group port.
 
         Args:
-            me: who this gateway is.
-            listen: where the others connect to.
-            clock_us: a monotonic clock, us.
-            keyring: its keys; None: nothing is encrypted, and gateways are who they say they are.
+            me: introduction of this gateway.
+            listen: address that the others connect to.
+            clock_us: monotonic clock, us.
+            keyring: keys of this gateway; without them nothing is encrypted, and introductions are trusted.
 
         Raises:
-            TuttiError: the address cannot be bound.
+            TuttiError: the address is not available.
         """
         self._me = me
         self._clock_us = clock_us
-        self._links: dict[int, Link] = {}
-        self._guests = Guests(me, clock_us)
-        self._troubles = Troubles()
+        self._links: dict[int, PeerLink] = {}
+        self._inbound = InboundPeers(me, clock_us)
+        self._troubles = TroubleLog()
         self._peers: dict[int, tuple[str, str]] = {}
-        self._links_made = 0
-        self._malformed = self._untaken = 0
-        self._sockets = Sockets(listen, clock_us, self._guests.known, keyring)
-        self._names = Resolver()
+        self._connections_made = 0
+        self._malformed = self._rejected = 0
+        self._backend = SocketBackend(listen, clock_us, self._inbound.is_accepted, keyring)
+        self._resolver = Resolver()
 
-    # Who is who
+    # Links
 
     def introduce(self, number: int, log: bytes) -> None:
-        """This gateway has that number and that log from now on."""
+        """Set this gateway's number and log, and send the new introduction to all peers."""
         if (number, log) != (self._me.number, self._me.log):
-            self._me = self._guests.me = msgspec.structs.replace(self._me, number=number, log=log)
-            self._guests.look_again()
-            self._reach()
+            self._me = self._inbound.me = msgspec.structs.replace(self._me, number=number, log=log)
+            self._inbound.reassess()
+            self._update_links()
             for link in self._links.values():
                 self._introduce(link)
 
-    def peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
-        """Whom to talk to; who is not among them and no guest any more is left."""
+    def set_peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
+        """Set the gateways to connect to, and close the links to all others except active unlisted peers."""
         self._peers = {number: (name, address) for number, name, address in peers}
-        self._guests.named({name: number for number, name, _ in peers})
-        self._reach()
+        self._inbound.set_numbers({name: number for number, name, _ in peers})
+        self._update_links()
 
-    def _reach(self) -> None:
-        """Have a link to each peer, and to each guest by a number that nobody told of. By an older number no gateway answers."""
-        wanted = self._guests.unnamed()
-        later = {name for name, _ in wanted.values()}
-        wanted |= {number: peer for number, peer in self._peers.items() if peer[0] not in later}
+    def _update_links(self) -> None:
+        """Keep one link to each peer, and to each active peer with a number that this log does not have.
+
+        A gateway has only its latest number, so an unlisted number replaces the one in this log.
+        """
+        wanted = self._inbound.unlisted()
+        unlisted = {name for name, _ in wanted.values()}
+        wanted |= {number: peer for number, peer in self._peers.items() if peer[0] not in unlisted}
         for number, link in list(self._links.items()):
-            if wanted.get(number) != (link.name, link.address) or link.key != self._sockets.key_of(link.name):
+            # A changed key needs a new handshake, as a changed address needs a new connection.
+            if wanted.get(number) != (link.name, link.address) or link.key != self._backend.key_of(link.name):
                 del self._links[number]
-                link.line.close()
+                link.connection.close()
         for number, (name, address) in wanted.items():
             if number not in self._links:
                 self._connect(number, name, address)
 
     def _connect(self, number: int, name: str, address: str) -> None:
-        link = self._links[number] = Link(number, name, address, self._sockets.key_of(name))
-        self._open(link)
+        link = self._links[number] = PeerLink(number, name, address, self._backend.key_of(name))
+        self._open_connection(link)
 
-    def _open(self, link: Link) -> None:
-        """Give it a line and have that connect, or say why not."""
-        self._links_made += 1
-        link.made_us = self._clock_us()
-        link.awaits = None
-        link.line = self._sockets.line(link, self._me.process + self._links_made.to_bytes(4, "big"))
-        reason = self._sockets.barred(link)
+    def _open_connection(self, link: PeerLink) -> None:
+        """Give a link a new connection, and connect it, or report the obstacle."""
+        self._connections_made += 1
+        link.opened_us = self._clock_us()
+        link.resolving = None
+        # The routing id must be unique: a peer closes an earlier connection with the same one.
+        link.connection = self._backend.new_connection(link, self._me.process + self._connections_made.to_bytes(4, "big"))
+        reason = self._backend.blocked_reason(link)
         if reason:
-            self._cut_off(link, reason)
-            return  # until it is not
+            self._report_refusal(link, reason)
+            return  # `_renew_connections` checks again
         try:
-            link.awaits = parse_member(link.address).group
+            link.resolving = parse_member(link.address).group
         except TuttiError as error:
-            self._astray(link, error)
+            self._report_bad_address(link, error)
             return
-        address = self._names.address(link.awaits.host)
+        address = self._resolver.address(link.resolving.host)
         if address:
-            self._lead(link, link.awaits, address)
+            self._connect_to(link, link.resolving, address)
 
-    def _found(self) -> None:
-        """Names were looked up: connect who waits for them, or say why not."""
-        found = self._names.take()
+    def _on_names_resolved(self) -> None:
+        """Connect the links whose host names were resolved, or report the failure."""
+        found = self._resolver.drain()
         for link in self._links.values():
-            group = link.awaits
+            group = link.resolving
             if group is None or group.host not in found:
                 continue
             if found[group.host]:
-                self._lead(link, group, found[group.host])
+                self._connect_to(link, group, found[group.host])
             else:
-                reason = f"the host {group.host!r} of its address is not known: {self._names.wrong(group.host)}"
-                self._cut_off(link, f"{reason}; it is looked up again and again")
+                reason = f"the host name {group.host!r} of its address is not resolved: {self._resolver.error(group.host)}"
+                self._report_refusal(link, f"{reason}; the lookup is repeated")
 
-    def _lead(self, link: Link, group: Address, host: str) -> None:
-        link.awaits = None
+    def _connect_to(self, link: PeerLink, group: Address, host: str) -> None:
+        link.resolving = None
         try:
-            link.line.connect(Address(host, group.port))
+            link.connection.connect(Address(host, group.port))
         except OSError as error:
-            self._astray(link, error.strerror or str(error))
+            self._report_bad_address(link, error.strerror or str(error))
 
-    def _astray(self, link: Link, error: object) -> None:
-        self._cut_off(link, f"its address {link.address!r} cannot be connected to: {error}; mend it in the roster")
+    def _report_bad_address(self, link: PeerLink, error: object) -> None:
+        self._report_refusal(
+            link, f"a connection to its address {link.address!r} is not possible: {error}; correct it in the roster"
+        )
 
-    def _cut_off(self, link: Link, reason: str) -> None:
-        link.refused = reason
-        self._tell(link.name, reason)
+    def _report_refusal(self, link: PeerLink, reason: str) -> None:
+        link.refusal = reason
+        self._warn(link.name, reason)
 
-    def _renew(self) -> None:
-        """Connect from the beginning where that takes long: the host may have another address."""
+    def _renew_connections(self) -> None:
+        """Replace connections that are down for long, because the host may have a new address."""
         now_us = self._clock_us()
         for link in self._links.values():
-            if not link.up and now_us - max(link.made_us, link.broke_us) > limits.MESH_RENEW_US:
-                link.line.close()
-                self._open(link)
-        self._reach()
+            # The connection itself retries much faster, but always at the address that it was given.
+            if not link.up and now_us - max(link.opened_us, link.broke_us) > limits.MESH_RENEW_US:
+                link.connection.close()
+                self._open_connection(link)
+        self._update_links()
 
-    def _introduce(self, link: Link) -> None:
-        link.refused = ""  # until it says so again
-        link.line.say(encode_introduction(self._me))
+    def _introduce(self, link: PeerLink) -> None:
+        link.refusal = ""  # a new introduction gets a new answer
+        link.connection.send_introduction(encode_introduction(self._me))
 
-    def guests(self) -> Iterable[Guest]:
-        """Who is at the other ends of the connections that came in."""
-        return self._guests
+    def inbound_peers(self) -> Iterable[InboundPeer]:
+        """Return the peers of accepted connections."""
+        return self._inbound
 
     # Sending
 
     def send(self, to: int, message: Message) -> None:
-        """Queue a message; it leaves at the next `flush`, or is lost."""
+        """Queue a message. The next `flush` sends it, or it is lost."""
         link = self._links.get(to)
         if link is not None:
             link.queue.append(message)
 
     def flush(self) -> None:
-        """Send what was queued. What several get is made into bytes once."""
-        self._sockets.tick()
-        made: dict[int, Formed] = {}
+        """Send the queued messages. A message for several peers is encoded once."""
+        self._backend.tick()
+        encoded: dict[int, EncodedMessage] = {}
         for link in self._links.values():
             if not link.queue:
                 continue
             queue, link.queue = link.queue, []
-            if not link.up:
+            if not link.up:  # not kept: the core repeats what still matters
                 link.lost += len(queue)
                 continue
             messages = []
             for message in queue:
-                formed = made.get(id(message))
-                if formed is None:
-                    formed = made[id(message)] = form(encode(message))
-                messages.append(formed)
-            link.line.put(messages)
+                wire_message = encoded.get(id(message))
+                if wire_message is None:
+                    wire_message = encoded[id(message)] = encode_message(encode(message))
+                messages.append(wire_message)
+            link.connection.send(messages)
 
     # Receiving
 
     @property
     def unread(self) -> bool:
-        """Whether there is something to drain that none of `sockets` tells of."""
-        return self._sockets.pending
+        """True if there is something to drain that none of the `descriptors` signals."""
+        return self._backend.pending
 
-    def sockets(self) -> Sequence[int]:
-        """What becomes readable when there is something to drain."""
-        return [self._sockets.fd, self._names.fd]
+    def descriptors(self) -> Sequence[int]:
+        """Return the descriptors that become readable when there is something to drain."""
+        return [self._backend.fd, self._resolver.fd]
 
     def drain(self, messages_max: int, bytes_max: int, ready: Container[int] | None = None) -> list[Received | LinkChanged]:
-        """What came, without waiting; looked for only at those of `sockets` that are `ready`, at all without it."""
+        """Return received messages and link changes, as `Transport.drain`."""
         events: list[Received | LinkChanged] = []
-        if ready is None or self._names.fd in ready:
-            self._found()
-        for news in self._sockets.news(ready):
-            changed = self._hear(news)
+        if ready is None or self._resolver.fd in ready:
+            self._on_names_resolved()
+        for event in self._backend.poll(ready):
+            changed = self._handle_event(event)
             if changed is not None:
                 events.append(changed)
-        for arrival in self._sockets.arrivals(messages_max, bytes_max):
-            received = self._take(arrival)
+        for inbound in self._backend.receive(messages_max, bytes_max):
+            received = self._receive(inbound)
             if received is not None:
                 events.append(received)
         return events
 
-    def _take(self, arrival: Arrival) -> Received | None:
-        routing, parts, size = arrival
+    def _receive(self, inbound: InboundMessage) -> Received | None:
+        routing, parts, size = inbound
         if parts and parts[0][:1] == INTRODUCTION:
-            self._meet(routing, parts[0])
+            self._receive_introduction(routing, parts[0])
             return None
-        guest = self._guests.heard(routing)
-        if guest is None:
-            self._untaken += 1
-            self._refuse(routing, WHO)
+        peer = self._inbound.received_from(routing)
+        if peer is None:  # never introduced, or evicted from the table
+            self._rejected += 1
+            self._refuse(routing, NOT_INTRODUCED)
             return None
-        if guest.number == 0:
-            self._untaken += 1
+        if peer.number == 0:
+            self._rejected += 1
             return None
         try:
-            message = decode(parts) if parts else _too_large(size)
+            message = decode(parts) if parts else _too_large(size)  # no parts: a message above the limits
         except FormatError as error:
             self._malformed += 1
-            self._tell(guest.name, f"a message of it is not taken: {error}")
+            self._warn(peer.name, f"one of its messages was dropped: {error}")
             return None
-        link = self._links.get(guest.number)
+        link = self._links.get(peer.number)
         if link is not None:
             link.received += 1
             link.received_bytes += size
-        return Received(guest.number, message, guest.incarnation)
+        return Received(peer.number, message, peer.incarnation)
 
-    def _meet(self, routing: bytes, data: Buffer) -> None:
-        """Somebody introduces itself; where there are keys, as the gateway that its key is listed for."""
+    def _receive_introduction(self, routing: bytes, data: Buffer) -> None:
+        """Process an introduction. With keys, its name must be the one that the connection's key is listed under."""
         try:
-            introduction = introduced(data)
+            introduction = parse_introduction(data)
         except FormatError as error:
             self._malformed += 1
-            self._tell("", f"somebody on the group port is no gateway of this release: {error}")
+            self._warn("", f"a peer on the group port is not a gateway of this release: {error}")
             self._refuse(routing, str(error))
             return
-        holder = self._sockets.holder(routing)
-        if holder is not None and holder != introduction.gateway:
-            whose = f"that of {holder!r}: give it its own" if holder else "not listed any more"
-            reason = f"it says that it is gateway {introduction.gateway!r}, and its key is {whose}"
-            self._tell(holder, reason)
+        owner = self._backend.gateway_of_key(routing)  # empty if the key was removed from the file after the handshake
+        if owner is not None and owner != introduction.gateway:
+            key_owner = f"that of {owner!r}: give each gateway its own key" if owner else "not listed any more"
+            reason = f"it introduces itself as gateway {introduction.gateway!r}, and its key is {key_owner}"
+            self._warn(owner, reason)
             self._refuse(routing, reason)
             return
         link = next((link for link in self._links.values() if link.name == introduction.gateway), None)
+        # Without a link, or while it is down, every earlier process of that name counts as ended.
         broke_us = link.broke_us if link is not None and link.up else self._clock_us()
-        verdict = self._guests.met(routing, introduction, broke_us, self._sockets.stands)
+        verdict = self._inbound.assess_introduction(routing, introduction, broke_us, self._backend.is_open)
         if verdict.reason:
-            self._tell(introduction.gateway, verdict.reason)
+            self._warn(introduction.gateway, verdict.reason)
         if not verdict.number:
-            self._refuse(routing, verdict.told)
+            self._refuse(routing, verdict.refusal)
         elif verdict.connect:
-            self._reach()
+            self._update_links()
 
     def _refuse(self, routing: bytes, reason: str) -> None:
-        """Say on the connection that it came by why it is not taken."""
-        self._sockets.answer(routing, encode_refusal(Refusal(self._me.protocol, self._me.group, self._me.gateway, reason)))
+        """Send a refusal on the connection of the refused message."""
+        self._backend.reply(routing, encode_refusal(Refusal(self._me.protocol, self._me.group, self._me.gateway, reason)))
 
-    def _hear(self, news: News) -> LinkChanged | None:
-        """Something is new of a link; what the core is told of it."""
-        link = news.link
-        if news.kind is Kind.SAID:
-            self._said(link, news.data)
-        elif news.kind is Kind.AWAY:
-            reason = link.turned_away(news.why)
+    def _handle_event(self, event: LinkEvent) -> LinkChanged | None:
+        """Process an event of a link. Return the change to report to the core."""
+        link = event.link
+        if event.kind is LinkEventKind.MESSAGE:
+            self._receive_refusal(link, event.data)
+        elif event.kind is LinkEventKind.CONNECT_FAILED:
+            reason = link.connect_failed(event.failure)
             if reason:
-                self._cut_off(link, reason)
-        elif news.kind is Kind.UP:
+                self._report_refusal(link, reason)
+        elif event.kind is LinkEventKind.UP:
             link.up = True
             link.connects += 1
-            link.broken_off = 0
+            link.failed_attempts = 0
             self._introduce(link)
             return LinkChanged(link.number, up=True)
         elif link.up:
@@ -295,8 +304,8 @@ class Mesh:
             return LinkChanged(link.number, up=False)
         return None
 
-    def _said(self, link: Link, data: bytes) -> None:
-        """The other end says why it takes nothing: nothing else is said there."""
+    def _receive_refusal(self, link: PeerLink, data: bytes) -> None:
+        """Process a refusal, the only message that a peer sends on this gateway's own connection."""
         if data[:1] != REFUSAL:
             self._malformed += 1
             return
@@ -305,51 +314,51 @@ class Mesh:
         except FormatError:
             self._malformed += 1
             return
-        if refusal.reason == WHO:
+        if refusal.reason == NOT_INTRODUCED:
             self._introduce(link)
             return
-        link.refused = refusal.reason
-        self._tell(link.name, f"{refusal.gateway} of group {refusal.group} at {link.address} says: {refusal.reason}")
+        link.refusal = refusal.reason
+        self._warn(link.name, f"{refusal.gateway} of group {refusal.group} at {link.address} refuses messages: {refusal.reason}")
 
     # The rest
 
-    def _tell(self, peer: str, reason: str) -> None:
-        self._troubles.tell(peer, reason, self._clock_us())
+    def _warn(self, peer: str, reason: str) -> None:
+        self._troubles.report(peer, reason, self._clock_us())
 
     def next_us(self) -> int | None:
-        """Microseconds until `flush` wants to be called although nothing came, None if it does not."""
-        return self._sockets.next_us()
+        """Return the time until `flush` must run even if nothing arrives, us; None if it need not."""
+        return self._backend.next_us()
 
-    def troubles(self) -> list[Trouble]:
-        """What went wrong since this was asked last. It is asked now and then: a moment to look after keys and links, too."""
-        self._sockets.keep()
-        self._renew()
-        for peer, reason in self._sockets.told():
-            self._tell(peer, reason)
-        return self._troubles.take()
+    def maintain(self) -> list[Trouble]:
+        """Maintain keys and connections, as `Transport.maintain`."""
+        self._backend.maintain()
+        self._renew_connections()
+        for peer, reason in self._backend.warnings():
+            self._warn(peer, reason)
+        return self._troubles.drain()
 
-    def relieve(self) -> None:
-        """Memory is short: drop what came and was not taken, and every connection that came in."""
-        self._guests.clear()
-        self._sockets.relieve()
+    def release_memory(self) -> None:
+        """Drop received messages, and close every accepted connection."""
+        self._inbound.clear()
+        self._backend.release_memory()
 
     def facts(self) -> dict[str, object]:
-        """For the status."""
-        return self._sockets.facts() | {
+        """Return figures for the status."""
+        return self._backend.facts() | {
             "kind": "mesh",
             "malformed": self._malformed,
-            "not_taken": self._untaken,
-            "untold": self._troubles.untold,
-            "differing": self._guests.differing(),
+            "not_taken": self._rejected,
+            "untold": self._troubles.suppressed,
+            "differing": self._inbound.differing(),
             "peers": [link.facts() for link in self._links.values()],
         }
 
     def close(self) -> None:
-        """Stop; what was sent has a moment to leave."""
+        """Stop. Sent messages have a moment to leave."""
         self._links.clear()
-        self._names.close()
-        self._sockets.close()
+        self._resolver.close()
+        self._backend.close()
 
 
 def _too_large(size: int) -> Message:
-    raise FormatError(f"{size} bytes are more than a message may have, or in too many parts")
+    raise FormatError(f"a message of {size} bytes is too large, or has too many parts")

@@ -1,4 +1,4 @@
-"""The way to one other gateway: who that is, what waits to be sent, and what became of what was."""
+"""The link to one other gateway: its address, its queue, its counters, and its connection."""
 
 from __future__ import annotations
 
@@ -9,44 +9,46 @@ from tutti.data.addresses import Address
 from tutti_gateway.core.protocol.messages import Message
 
 if TYPE_CHECKING:
-    from tutti_gateway.transport.mesh.socket_connection import SocketLine
+    from tutti_gateway.transport.mesh.socket_connection import MeshConnection
 
-_BROKEN_OFF_TOLD = 3  # in a row: one alone is a gateway that ends or starts
+_DISCONNECTS_REPORTED = 3  # in a row; a single one is a gateway that starts or stops
 
 
-class Away(enum.Enum):
-    """Why a connection was not set up: this side's key is not listed there, the other side has another key than is listed here, it
-    speaks otherwise, or it broke off.
+class ConnectFailure(enum.Enum):
+    """Why a connection failed before it was up.
+
+    KEY_REJECTED: the peer does not list this gateway's key. OTHER_KEY: the peer has another key than is listed here.
+    PROTOCOL_MISMATCH: the peer speaks another protocol, or only one side encrypts. DISCONNECTED: the connection ended.
     """
 
-    KEPT_OUT = 1
+    KEY_REJECTED = 1
     OTHER_KEY = 2
-    MISMATCH = 3
-    BROKEN_OFF = 4
+    PROTOCOL_MISMATCH = 3
+    DISCONNECTED = 4
 
 
-class Kind(enum.Enum):
-    """What is new of a link: its connection stands, it broke, it could not be set up (`why`), or the other end said something."""
+class LinkEventKind(enum.Enum):
+    """Kind of a link event: the connection is up, it broke, it failed before it was up, or the peer sent a message on it."""
 
     UP = 1
     DOWN = 2
-    AWAY = 3
-    SAID = 4
+    CONNECT_FAILED = 3
+    MESSAGE = 4
 
 
-class News(NamedTuple):
-    """Something new of a link."""
+class LinkEvent(NamedTuple):
+    """An event of a link."""
 
-    link: Link
-    kind: Kind
-    why: Away = Away.BROKEN_OFF
+    link: PeerLink
+    kind: LinkEventKind
+    failure: ConnectFailure = ConnectFailure.DISCONNECTED
     data: bytes = b""
 
 
-class Link:
-    """The way to one other gateway. `line` is what it is connected by, another one each time that it is made anew."""
+class PeerLink:
+    """The link to one other gateway. `connection` is a new object after each renewal."""
 
-    line: SocketLine
+    connection: MeshConnection
 
     def __init__(self, number: int, name: str, address: str, key: str) -> None:
         self.number = number
@@ -54,35 +56,35 @@ class Link:
         self.address = address
         self.key = key
         self.up = False
-        self.awaits: Address | None = None  # its host's address is being looked up
-        self.made_us = self.broke_us = 0  # when it was made, and broke last
-        self.broken_off = 0
+        self.resolving: Address | None = None  # address whose host name is being resolved
+        self.opened_us = self.broke_us = 0  # start of the current connection; last change from up to down
+        self.failed_attempts = 0
         self.queue: list[Message] = []
         self.sent = self.sent_bytes = self.lost = self.connects = 0
         self.received = self.received_bytes = 0
-        self.refused = ""  # why nothing of this gateway gets there: what the other one says, or is in the way
+        self.refusal = ""  # why messages do not arrive: the peer's refusal, or a local obstacle
 
-    def turned_away(self, why: Away) -> str:
-        """The connection was not set up; what an operator must know of it, empty if nothing yet."""
-        self.broken_off += 1
-        if why is Away.KEPT_OUT:
-            return f"{self.address} does not let this gateway in: the public key of this one is not listed there"
-        if why is Away.OTHER_KEY:
+    def connect_failed(self, failure: ConnectFailure) -> str:
+        """Count a failed attempt. Return the message for the operator; empty for none yet."""
+        self.failed_attempts += 1
+        if failure is ConnectFailure.KEY_REJECTED:
+            return f"{self.address} rejects this gateway, because its public key is not listed there"
+        if failure is ConnectFailure.OTHER_KEY:
             return (
                 f"{self.address} has another key than is listed for it here: write its own into the file that "
                 "`security.public_keys` names, on every host"
             )
-        if why is Away.MISMATCH:
-            return f"{self.address} is no gateway, or one side has keys and the other has none: give them to both"
-        if self.broken_off < _BROKEN_OFF_TOLD:
+        if failure is ConnectFailure.PROTOCOL_MISMATCH:
+            return f"{self.address} is not a gateway, or only one side has keys: configure keys on both"
+        if self.failed_attempts < _DISCONNECTS_REPORTED:
             return ""
         return (
-            f"{self.address} breaks off each connection while it is set up: it has another key than is listed for it here, one "
-            "side has keys and the other has none, or it is no gateway"
+            f"{self.address} ends each connection during the handshake: it has another key than is listed for it here, only one "
+            "side has keys, or it is not a gateway"
         )
 
     def facts(self) -> dict[str, object]:
-        """For the status."""
+        """Return figures for the status."""
         return {
             "name": self.name,
             "up": self.up,
@@ -92,5 +94,5 @@ class Link:
             "lost": self.lost,
             "received": self.received,
             "received_bytes": self.received_bytes,
-            "refused": self.refused,
+            "refused": self.refusal,
         }

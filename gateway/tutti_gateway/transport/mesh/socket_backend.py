@@ -1,8 +1,7 @@
-"""The mesh's connections, to the others and from them, encrypted where there are keys: the node's own thread moves the bytes, no
-other has to wake up.
+"""The sockets of the mesh: connections to the other gateways, and accepted ones. The node's own thread moves the bytes.
 
-One epoll watches all: the poll of who owns it sees one descriptor, however many gateways there are. Strangers are bounded in all
-that they can take: connections, memory of messages that are not complete, time until they say something.
+One epoll watches all of them, so the owner polls a single descriptor for any number of gateways. `tutti/zmtp` limits what an
+unknown peer can use: connections, memory of incomplete messages, and time until its first message.
 """
 
 from __future__ import annotations
@@ -17,43 +16,45 @@ from tutti import limits as common_limits
 from tutti.data.addresses import Address
 from tutti.data.frames.frame import Buffer
 from tutti.errors import TuttiError
-from tutti.zmtp.connection import Terms
+from tutti.zmtp.connection import PortLimits
 from tutti.zmtp.frame_reader import SCRATCH_BYTES
-from tutti.zmtp.framing import Handshake
-from tutti.zmtp.listener import NONE_LEFT, RAISE, open_port
-from tutti.zmtp.server import Callers
+from tutti.zmtp.framing import NullHandshake
+from tutti.zmtp.listener import OUT_OF_RESOURCES, RAISE_LIMIT, open_port
+from tutti.zmtp.server import Server
 from tutti_gateway.core import limits
-from tutti_gateway.transport.mesh.peer_link import Link, News
-from tutti_gateway.transport.mesh.socket_connection import SocketLine, notice_silence
+from tutti_gateway.transport.mesh.peer_link import LinkEvent, PeerLink
+from tutti_gateway.transport.mesh.socket_connection import MeshConnection, set_keepalive
 
-if TYPE_CHECKING:  # the crypto, for those alone who have keys
-    from tutti.zmtp.curve import Calling
+if TYPE_CHECKING:  # imports the crypto only for gateways with keys
+    from tutti.zmtp.curve import CurveClientHandshake
     from tutti_gateway.transport.keys import Keyring
-    from tutti_gateway.transport.mesh.authentication import Door
+    from tutti_gateway.transport.mesh.authentication import KeyAuthenticator
 
 _US_PER_MS = 1000
-_BEAT_US = limits.MESH_BEAT_MS * _US_PER_MS * 9 // 10  # `keep` is called about so often, and not to be missed by a little
-_TERMS = Terms(
+_HEARTBEAT_US = (
+    limits.MESH_BEAT_MS * _US_PER_MS * 9 // 10
+)  # below the interval of `maintain`, so that a call that comes a little early counts
+_LIMITS = PortLimits(
     name="group port",
-    connections=limits.MESH_CONNECTIONS_MAX,
-    assembly_bytes=limits.MESH_ASSEMBLY_BYTES_MAX,
-    parts=1 + common_limits.MESSAGE_BYTES_MAX // limits.JOINED_BODY_BYTES_MAX,
-    forgives=False,
-    waiting=limits.MESH_INTRODUCED_MAX,
-    held_back_bytes=limits.MESH_ANSWERS_BYTES_MAX,
-    waiting_bytes=limits.MESH_ANSWERS_BYTES_MAX,
-    spares=1,
-    named=True,
-    beat_us=limits.MESH_BEAT_MS * _US_PER_MS,
-    beats=limits.MESH_BEATS_SILENT_MAX,
+    connections_max=limits.MESH_CONNECTIONS_MAX,
+    assembly_bytes_max=limits.MESH_ASSEMBLY_BYTES_MAX,
+    parts_max=1 + common_limits.MESSAGE_BYTES_MAX // limits.JOINED_BODY_BYTES_MAX,
+    skips_oversized=False,
+    queued_max=limits.MESH_INTRODUCED_MAX,  # refusals and PONGs only
+    pause_above_bytes=limits.MESH_ANSWERS_BYTES_MAX,
+    queued_bytes_max=limits.MESH_ANSWERS_BYTES_MAX,
+    descriptor_shares=1,
+    by_identity=True,  # a gateway that reconnects replaces its old connection, which may look alive for seconds
+    heartbeat_us=limits.MESH_BEAT_MS * _US_PER_MS,
+    heartbeats_max=limits.MESH_BEATS_SILENT_MAX,
 )
-_ANSWERS_BYTES = 64 * common_limits.KIB  # that wait in the kernel for one stranger
+_SEND_BUFFER_BYTES = 64 * common_limits.KIB  # of an accepted connection, which only refusals and PONGs leave by
 
 
-class Arrival(NamedTuple):
-    """One message that came in: by which connection, its parts, and its bytes.
+class InboundMessage(NamedTuple):
+    """A received message: routing id of its connection, parts, bytes.
 
-    Of one that is too large, or in too many parts, there are no parts; of a large one of who is not let in, its first byte alone.
+    A message above the limits has no parts. A large message of an unknown peer has its first byte as its only part.
     """
 
     routing: bytes
@@ -61,193 +62,190 @@ class Arrival(NamedTuple):
     size: int
 
 
-class Sockets:
-    """The mesh's connections. Owned by one thread; nothing waits.
+class SocketBackend:
+    """The connections of the mesh. Owned by one thread; no call blocks.
 
     Attributes:
-        fd: readable when there is something new.
-        unread: lines by which something came that no descriptor tells of any more.
+        fd: readable when there is something to `poll`.
+        by_descriptor: outgoing connections by their socket's descriptor.
+        unread: outgoing connections with decrypted data, which no descriptor signals.
     """
 
     def __init__(
-        self, listen: Address, clock_us: Callable[[], int], knows: Callable[[bytes], bool], keyring: Keyring | None = None
+        self, listen: Address, clock_us: Callable[[], int], is_known: Callable[[bytes], bool], keyring: Keyring | None = None
     ) -> None:
-        """Listen.
+        """Listen on the group port.
 
         Args:
-            listen: where the others connect to.
-            clock_us: a monotonic clock, us.
-            knows: whether large messages are kept of the end of an incoming connection.
-            keyring: this gateway's keys; None: nothing is encrypted, and gateways are who they say they are.
+            listen: address of the port.
+            clock_us: monotonic clock, us.
+            is_known: True if large messages of this routing id may be buffered.
+            keyring: keys of this gateway; without them nothing is encrypted, and introductions are trusted.
 
         Raises:
-            TuttiError: the address cannot be had.
+            TuttiError: the address is not available.
         """
         self.clock_us = clock_us
-        self.lines: dict[int, SocketLine] = {}
-        self.unread: set[SocketLine] = set()
-        self._all: list[SocketLine] = []
-        self._later: list[News] = []  # of what was due
-        self._told: list[tuple[str, str]] = []
-        self._beat_us = clock_us()
-        self._ran = False  # from one beat to the next
+        self.by_descriptor: dict[int, MeshConnection] = {}
+        self.unread: set[MeshConnection] = set()
+        self._connections: list[MeshConnection] = []
+        self._pending_events: list[LinkEvent] = []  # from deadlines and heartbeats
+        self._warnings: list[tuple[str, str]] = []
+        self._heartbeat_us = clock_us()
+        self._was_running = False  # since the last heartbeat, without a suspension
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self._door = self._guarded(keyring)
+        self._authenticator = self._new_authenticator(keyring)
         with contextlib.ExitStack() as opened:
             listener = opened.enter_context(_listen(listen))
             try:
                 self.epoll = opened.enter_context(select.epoll())
-                self._callers = Callers(
-                    _TERMS,
+                self._server = Server(
+                    _LIMITS,
                     self.epoll,
                     clock_us,
-                    knows=knows,
-                    tell=lambda reason: self.tell("", reason),
-                    keys=None if self._door is None else self._door.own,
-                    admits=None if self._door is None else self._door.admits,
+                    is_known=is_known,
+                    warn=lambda reason: self.warn("", reason),
+                    keys=None if self._authenticator is None else self._authenticator.own,
+                    accepts_key=None if self._authenticator is None else self._authenticator.accepts_key,
                 )
             except OSError as error:
-                raise TuttiError(f"nothing can watch the group port: {error.strerror}; raise the limit of open files") from error
+                raise TuttiError(f"the group port cannot be polled: {error.strerror}; raise the limit of open files") from error
             opened.pop_all()
         self.fd = self.epoll.fileno()
-        self._callers.door.listen(listener)
+        self._server.acceptor.listen(listener)
 
-    def _guarded(self, keyring: Keyring | None) -> Door | None:
+    def _new_authenticator(self, keyring: Keyring | None) -> KeyAuthenticator | None:
         if keyring is None:
             return None
-        from tutti_gateway.transport.mesh.authentication import Door  # noqa: PLC0415 - as above
+        from tutti_gateway.transport.mesh.authentication import KeyAuthenticator  # noqa: PLC0415 - crypto only with keys
 
-        return Door(keyring, self.clock_us, self.tell)
+        return KeyAuthenticator(keyring, self.clock_us, self.warn)
 
-    def tell(self, peer: str, reason: str) -> None:
-        """An operator must know it."""
-        self._told.append((peer, reason))
+    def warn(self, peer: str, reason: str) -> None:
+        """Log a message for the operator."""
+        self._warnings.append((peer, reason))
 
     # Links
 
-    def line(self, link: Link, identity: bytes) -> SocketLine:
-        """A connection for a link, not led anywhere yet. One that comes in with the identity of another one takes its place."""
-        self._all = [line for line in self._all if not line.closed]
-        line = SocketLine(self, link, identity)
-        self._all.append(line)
-        return line
+    def new_connection(self, link: PeerLink, identity: bytes) -> MeshConnection:
+        """Return a new connection for a link; it replaces an earlier one with the same identity at the peer."""
+        self._connections = [connection for connection in self._connections if not connection.closed]
+        connection = MeshConnection(self, link, identity)
+        self._connections.append(connection)
+        return connection
 
-    def handshake(self, link: Link, identity: bytes) -> Handshake | Calling:
-        """A handshake with the gateway of a link."""
-        if self._door is None:
-            return Handshake(b"DEALER", b"ROUTER", identity)
-        return self._door.calling(link, identity)
+    def handshake(self, link: PeerLink, identity: bytes) -> NullHandshake | CurveClientHandshake:
+        """Return a handshake with the gateway of a link."""
+        if self._authenticator is None:
+            return NullHandshake(b"DEALER", b"ROUTER", identity)
+        return self._authenticator.client_handshake(link, identity)
 
     def key_of(self, gateway: str) -> str:
-        """The listed key of a gateway; empty where there is none. A link has to be made anew when it changes."""
-        return "" if self._door is None else self._door.key_of(gateway)
+        """Return the listed key of a gateway; empty without one. If it changes, the link must be replaced."""
+        return "" if self._authenticator is None else self._authenticator.key_of(gateway)
 
-    def barred(self, link: Link) -> str:
-        """Why no connection may be made for that link; empty if one may."""
-        if self._door is None or link.key:
+    def blocked_reason(self, link: PeerLink) -> str:
+        """Return why a link must not connect; empty if it may."""
+        if self._authenticator is None or link.key:
             return ""
         return "its public key is not listed: write it into the file that `security.public_keys` names, on every host"
 
     def next_us(self) -> int | None:
-        """Microseconds until a connection is tried again, or given up."""
-        due = [line.due_us for line in self._all if line.due_us]
-        return max(0, min(due) - self.clock_us()) if due else None
+        """Return the time until the next deadline of a connection, us."""
+        deadlines = [connection.deadline_us for connection in self._connections if connection.deadline_us]
+        return max(0, min(deadlines) - self.clock_us()) if deadlines else None
 
     def tick(self) -> None:
-        """Try connections again, and give up those that take too long."""
+        """Handle the deadlines of connections."""
         now_us = None
-        for line in self._all:
-            if line.due_us:
+        for connection in self._connections:
+            if connection.deadline_us:
                 now_us = now_us or self.clock_us()
-                if line.due_us <= now_us:
-                    self._later += line.tick()
+                if connection.deadline_us <= now_us:
+                    self._pending_events += connection.tick()
 
-    # What came
+    # Receiving
 
     @property
     def pending(self) -> bool:
-        """Whether there is something new that `fd` does not tell of."""
-        return bool(self._later or self.unread) or self._callers.unread
+        """True if there is something to poll or receive that `fd` does not signal."""
+        return bool(self._pending_events or self.unread) or self._server.unread
 
-    def news(self, ready: Container[int] | None) -> list[News]:
-        """What is new of links, looked for where `fd` is `ready`, or without it; connections that come in are taken, and those that
-        have something are remembered.
+    def poll(self, ready: Container[int] | None) -> list[LinkEvent]:
+        """Handle socket events: return those of links, accept connections, and queue accepted connections with data for `receive`.
+
+        With `ready`, poll only if it contains `fd`.
         """
-        news, self._later = self._later, []
+        events, self._pending_events = self._pending_events, []
         if ready is not None and self.fd not in ready:
-            return news
-        unread, self.unread = self.unread, set()
+            return events
+        unread, self.unread = self.unread, set()  # `resume` adds a connection again if it has more
         for one in unread:
-            news += one.resume()
+            events += one.resume()
         for fd, mask in self.epoll.poll(0, limits.MESH_EVENTS_A_TURN_MAX):
-            line = self.lines.get(fd)
-            if line is not None:
-                news += line.happened(mask)
+            connection = self.by_descriptor.get(fd)
+            if connection is not None:
+                events += connection.handle_event(mask)
                 continue
-            self._callers.happened(fd, mask)
-        return news
+            self._server.handle_event(fd, mask)
+        return events
 
-    def arrivals(self, messages_max: int, bytes_max: int) -> Iterator[Arrival]:
-        """What came in by those that have something, each of them in its turn; about so much at most, after `news`. Its taker may
-        answer each one, or let its sender in, before it asks for the next one.
+    def receive(self, messages_max: int, bytes_max: int) -> Iterator[InboundMessage]:
+        """Yield received messages, after `poll`, about up to the limits. Connections take turns.
+
+        The caller may answer a message, or accept its sender, before it takes the next one.
         """
-        return map(Arrival._make, self._callers.arrivals(messages_max, bytes_max))
+        return map(InboundMessage._make, self._server.receive(messages_max, bytes_max))
 
-    def holder(self, routing: bytes) -> str | None:
-        """The gateway whose key the other end of an incoming connection has, empty if that is not listed any more; None without
-        keys.
-        """
-        key = self._callers.peer(routing)
-        return None if self._door is None else self._door.name_of(key or b"")
+    def gateway_of_key(self, routing: bytes) -> str | None:
+        """Return the gateway whose key an accepted connection uses; empty if the key is not listed any more; None without keys."""
+        key = self._server.peer_key(routing)
+        return None if self._authenticator is None else self._authenticator.name_of(key or b"")
 
-    def stands(self, routing: bytes) -> bool:
-        """Whether a connection that came in still stands. Of one that ended more may be unread."""
-        return self._callers.stands(routing)
+    def is_open(self, routing: bytes) -> bool:
+        """True if an accepted connection is open. A closed one may still have unread messages."""
+        return self._server.is_open(routing)
 
-    def answer(self, routing: bytes, data: bytes) -> None:
-        """Say something on a connection that came in; it is lost where that is gone, or does not read."""
-        self._callers.say(routing, data)
+    def reply(self, routing: bytes, data: bytes) -> None:
+        """Send a message on an accepted connection; it is lost if the peer is disconnected, or does not read."""
+        self._server.send(routing, data)
 
     # The rest
 
-    def keep(self) -> None:
-        """Called about once a second: look after the keys, ask at both ends of connections whether the other one is there, and
-        leave those by which nothing comes.
-        """
-        if self._door is not None:
-            self._door.refresh()
-        passed_us = self.clock_us() - self._beat_us
-        if passed_us >= _BEAT_US:
-            self._beat_us += passed_us
-            self._ran = passed_us < 3 * _BEAT_US
-            for line in self._all:
-                self._later += line.beat(ran=self._ran)
-        self._callers.keep(reads=self._ran)
+    def maintain(self) -> None:
+        """Refresh the keys, send heartbeats, and give up silent connections; called about once a second."""
+        if self._authenticator is not None:
+            self._authenticator.refresh()
+        passed_us = self.clock_us() - self._heartbeat_us
+        if passed_us >= _HEARTBEAT_US:
+            self._heartbeat_us += passed_us
+            self._was_running = passed_us < 3 * _HEARTBEAT_US
+            for connection in self._connections:
+                self._pending_events += connection.heartbeat(was_running=self._was_running)
+        self._server.maintain(reads=self._was_running)
 
-    def told(self) -> list[tuple[str, str]]:
-        """What an operator must know since this was asked last: which gateway or host it is about, and what; what is wrong with the
-        file of keys, each time.
-        """
-        told, self._told = self._told, []
-        if self._door is not None and self._door.trouble:
-            told.append(("", self._door.trouble))
-        return told
+    def warnings(self) -> list[tuple[str, str]]:
+        """Return the messages for the operator since the last call: gateway or host, reason. An error of the key file repeats."""
+        warnings, self._warnings = self._warnings, []
+        if self._authenticator is not None and self._authenticator.trouble:
+            warnings.append(("", self._authenticator.trouble))
+        return warnings
 
-    def relieve(self) -> None:
-        """Drop every connection that came in, and what came by them."""
-        self._callers.clear()
+    def release_memory(self) -> None:
+        """Close every accepted connection, and drop its received messages."""
+        self._server.clear()
 
     def facts(self) -> dict[str, object]:
-        """For the status."""
-        door = None if self._door is None else self._door.facts()
-        return {"keys": door is not None, "door": door, "refused": self._callers.door.refused}
+        """Return figures for the status."""
+        authentication = None if self._authenticator is None else self._authenticator.facts()
+        return {"keys": authentication is not None, "door": authentication, "refused": self._server.acceptor.refused}
 
     def close(self) -> None:
-        """Stop; what was sent has a moment to leave."""
+        """Stop. Sent messages have a moment to leave."""
         until_us = self.clock_us() + limits.LINGER_MS_MAX * _US_PER_MS
-        for line in self._all:
-            line.leave(until_us)
-        self._callers.close(until_us)
+        for connection in self._connections:
+            connection.linger(until_us)
+        self._server.close(until_us)
         self.epoll.close()
 
 
@@ -255,19 +253,19 @@ def _listen(address: Address) -> socket.socket:
     """Open the group port.
 
     Raises:
-        TuttiError: the address cannot be had, or no socket.
+        TuttiError: the address is not available, or no socket.
     """
     try:
         return open_port(address.host, address.port, limits.MESH_CONNECTIONS_MAX, _prepare)
     except OSError as error:
-        if error.errno in NONE_LEFT:
-            raise TuttiError(f"no socket can be had for the group port: {error.strerror}; {RAISE}") from error
+        if error.errno in OUT_OF_RESOURCES:
+            raise TuttiError(f"no socket is available for the group port: {error.strerror}; {RAISE_LIMIT}") from error
         raise TuttiError(
-            f"the group port {address} cannot be opened: {error.strerror}; end who holds it, or set `listen` or `ports.group` to "
-            "an address of this host that is free"
+            f"the group port {address} cannot be opened: {error.strerror}; stop the process that uses it, or set `listen` or "
+            "`ports.group` to a free address of this host"
         ) from error
 
 
 def _prepare(listener: socket.socket) -> None:
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ANSWERS_BYTES)
-    notice_silence(listener)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER_BYTES)
+    set_keepalive(listener)

@@ -1,4 +1,4 @@
-"""A connection to one other gateway by a plain socket, made again and again until it is closed."""
+"""A connection to one other gateway over a plain socket, which reconnects until it is closed."""
 
 from __future__ import annotations
 
@@ -14,46 +14,58 @@ from typing import TYPE_CHECKING, Protocol
 from tutti import limits as common_limits
 from tutti.data.addresses import Address
 from tutti.errors import FormatError
-from tutti.zmtp.frame_reader import Ended, Stream
-from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, Formed, Handshake, Mismatch, OtherKey, Rejected, frame, pong
-from tutti.zmtp.listener import NONE_LEFT
-from tutti.zmtp.send_queue import Outgoing
+from tutti.zmtp.frame_reader import ConnectionEnded, FrameReader
+from tutti.zmtp.framing import (
+    HANDSHAKE_BYTES_MAX,
+    PING,
+    EncodedMessage,
+    HandshakeError,
+    NullHandshake,
+    Rejected,
+    UnknownServerKey,
+    frame,
+    pong,
+)
+from tutti.zmtp.listener import OUT_OF_RESOURCES
+from tutti.zmtp.send_queue import SendQueue
 from tutti_gateway.core import limits
-from tutti_gateway.transport.mesh.peer_link import Away, Kind, Link, News
+from tutti_gateway.transport.mesh.peer_link import ConnectFailure, LinkEvent, LinkEventKind, PeerLink
 
-if TYPE_CHECKING:  # the crypto, for those alone who have keys
-    from tutti.zmtp.curve import Calling
-    from tutti.zmtp.curve_stream import Opening
+if TYPE_CHECKING:  # imports the crypto only for gateways with keys
+    from tutti.zmtp.curve import CurveClientHandshake
+    from tutti.zmtp.curve_stream import CurveReceiver
 
 _US_PER_MS = 1000
-_WINDOW = 2 * limits.REFUSALS_A_CHECK_MAX  # bytes: a refusal has two at least, so that one look finds no more of them
-_NOT_NOW = (errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.ETIMEDOUT)
-_READ, _WRITE = select.EPOLLIN, select.EPOLLOUT
+_WINDOW_BYTES = 2 * limits.REFUSALS_A_CHECK_MAX  # a frame has at least two bytes, so one read finds no more refusals
+_RETRYABLE = (errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.ETIMEDOUT)
+_READABLE, _WRITABLE = select.EPOLLIN, select.EPOLLOUT
 
 
-class Watch(Protocol):
-    """What a line needs of the sockets that it is one of.
+class ConnectionOwner(Protocol):
+    """The part of `SocketBackend` that a connection uses.
 
     Attributes:
-        unread: lines by which something came that no descriptor tells of any more.
+        by_descriptor: connections by their socket's descriptor.
+        unread: connections with decrypted data, which no descriptor signals.
     """
 
     epoll: select.epoll
     scratch: memoryview
-    lines: dict[int, SocketLine]
-    unread: set[SocketLine]
+    by_descriptor: dict[int, MeshConnection]
+    unread: set[MeshConnection]
     clock_us: Callable[[], int]
 
-    def handshake(self, link: Link, identity: bytes) -> Handshake | Calling:
-        """A handshake with the gateway of a link."""
+    def handshake(self, link: PeerLink, identity: bytes) -> NullHandshake | CurveClientHandshake:
+        """Return a handshake with the gateway of a link."""
 
-    def tell(self, peer: str, reason: str) -> None:
-        """An operator must know it."""
+    def warn(self, peer: str, reason: str) -> None:
+        """Log a message for the operator."""
 
 
-def notice_silence(connection: socket.socket) -> None:
-    """Send at once, and break connections whose other end's host is silent for three beats, by the kernel's means, with data on its
-    way or without. Those that a socket accepts have it from that.
+def set_keepalive(connection: socket.socket) -> None:
+    """Make the kernel send at once, and break connections whose peer's host is silent for three heartbeats.
+
+    This works with and without data in flight. Accepted connections inherit the options of their listener.
     """
     seconds = limits.MESH_BEAT_MS // 1000
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -67,275 +79,277 @@ def notice_silence(connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
-class SocketLine:
+class MeshConnection:
     """A connection to one other gateway.
 
     Attributes:
-        link: whose it is.
-        due_us: when `tick` has something to do, on the wire's clock; 0: nothing.
-        closed: it is made no more.
+        link: link that it belongs to.
+        deadline_us: time at which `tick` must run, on the owner's clock; 0 for none.
+        closed: True if it does not reconnect any more.
     """
 
-    def __init__(self, watch: Watch, link: Link, identity: bytes) -> None:
-        """`connect` comes next. `identity` is what it is known as at the other end."""
+    def __init__(self, owner: ConnectionOwner, link: PeerLink, identity: bytes) -> None:
+        """Create a connection that `connect` starts; `identity` is the routing id at the peer."""
         self.link = link
-        self._watch = watch
+        self._owner = owner
         self._identity = identity
-        self._to: Address | None = None
+        self._address: Address | None = None
         self._socket: socket.socket | None = None
-        self._handshake: Handshake | Calling | None = None
-        self._opening: Opening | None = None  # of one that is encrypted
-        self._stream: Stream | None = None  # while the connection stands
-        self._wait_ms = limits.MESH_RECONNECT_MS_MIN
-        self._waiting: Outgoing | None = None  # while there is a socket
-        self._full = False  # the kernel is to tell when there is room
-        self._asked = 0  # beats, one after another, in which nothing came back
-        self.due_us = 0
+        self._handshake: NullHandshake | CurveClientHandshake | None = None
+        self._receiver: CurveReceiver | None = None  # of an encrypted connection
+        self._reader: FrameReader | None = None  # while the connection is up
+        self._backoff_ms = limits.MESH_RECONNECT_MS_MIN
+        self._send_queue: SendQueue | None = None  # while there is a socket
+        self._awaits_writable = False  # epoll watches for space in the socket buffer
+        self._unanswered = 0  # heartbeats in a row after which nothing arrived
+        self.deadline_us = 0
         self.closed = False
 
-    def connect(self, to: Address) -> None:
-        """Begin to connect.
+    def connect(self, address: Address) -> None:
+        """Start to connect.
 
         Raises:
-            OSError: it cannot be an address.
+            OSError: the address is invalid.
         """
-        self._to = to
-        error = self._try()
+        self._address = address
+        error = self._start_connect()
         if error is not None:
             raise error
 
     # Connecting
 
-    def _try(self) -> OSError | None:
-        """Try to connect; what says that it is of no use."""
-        to = self._to
-        self.due_us = 0
-        if to is None:
+    def _start_connect(self) -> OSError | None:
+        """Start an attempt. Return an error that makes every attempt fail."""
+        address = self._address
+        self.deadline_us = 0
+        if address is None:
             return None
-        family = socket.AF_INET6 if ":" in to.host else socket.AF_INET
+        family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         try:
             connection = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
-            if error.errno not in NONE_LEFT:
+            if error.errno not in OUT_OF_RESOURCES:
                 return error
-            reason = f"no socket can be had for the connection to it: {error.strerror}; raise the limit of open files"
-            self._watch.tell(self.link.name, reason)
-            self._again()
+            reason = f"no socket is available for the connection to it: {error.strerror}; raise the limit of open files"
+            self._owner.warn(self.link.name, reason)
+            self._schedule_retry()
             return None
         connection.setblocking(False)
-        notice_silence(connection)
-        try:  # with the scope that an address of one link has (fe80::1%eth0)
-            place = socket.getaddrinfo(to.host, to.port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0][4]
-            code = connection.connect_ex(place)
+        set_keepalive(connection)
+        try:  # getaddrinfo also resolves the scope of a link-local address (fe80::1%eth0)
+            sockaddr = socket.getaddrinfo(address.host, address.port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0][4]
+            code = connection.connect_ex(sockaddr)
         except OSError as error:
             connection.close()
             return error
         if code not in (0, errno.EINPROGRESS):
             connection.close()
-            if code not in _NOT_NOW:
+            if code not in _RETRYABLE:
                 return OSError(code, os.strerror(code))
-            self._again()
+            self._schedule_retry()
             return None
         self._socket = connection
-        self._waiting = Outgoing(connection)
-        self._due(limits.MESH_CONNECT_MS_MAX)
-        self._watch.lines[connection.fileno()] = self
-        self._watch.epoll.register(connection.fileno(), _WRITE)
+        self._send_queue = SendQueue(connection)
+        self._set_deadline(limits.MESH_CONNECT_MS_MAX)
+        self._owner.by_descriptor[connection.fileno()] = self
+        self._owner.epoll.register(connection.fileno(), _WRITABLE)
         return None
 
-    def _again(self) -> None:
-        """Try anew after a while, which is longer each time; not all lines at once."""
-        self._due(int(self._wait_ms * random.uniform(0.75, 1.25)))
-        self._wait_ms = min(2 * self._wait_ms, limits.MESH_RECONNECT_MS_MAX)
+    def _schedule_retry(self) -> None:
+        """Retry with exponential backoff, and with jitter, so that not all gateways reconnect at once."""
+        self._set_deadline(int(self._backoff_ms * random.uniform(0.75, 1.25)))
+        self._backoff_ms = min(2 * self._backoff_ms, limits.MESH_RECONNECT_MS_MAX)
 
-    def _due(self, after_ms: int) -> None:
-        self.due_us = self._watch.clock_us() + after_ms * _US_PER_MS
+    def _set_deadline(self, delay_ms: int) -> None:
+        self.deadline_us = self._owner.clock_us() + delay_ms * _US_PER_MS
 
-    def tick(self) -> Iterator[News]:
-        """It is due: the other end took too long, or it is time to try again."""
+    def tick(self) -> Iterator[LinkEvent]:
+        """Handle the deadline: give up an attempt that takes too long, or start the next one."""
         if self._socket is None:
-            if self._try() is not None:
-                self._again()
+            if self._start_connect() is not None:
+                self._schedule_retry()
         else:
-            yield from self._fail(Away.BROKEN_OFF)
+            yield from self._fail(ConnectFailure.DISCONNECTED)
 
-    def _fail(self, why: Away) -> Iterator[News]:
-        """Something ended the connection, or the attempt to have one."""
-        shaking, stood = self._handshake is not None, self._stream is not None
-        self._let_go()
-        self._again()
-        if stood:
-            yield News(self.link, Kind.DOWN)
-        elif shaking:
-            yield News(self.link, Kind.AWAY, why=why)
+    def _fail(self, failure: ConnectFailure) -> Iterator[LinkEvent]:
+        """Handle the end of the connection, or of an attempt."""
+        in_handshake, was_up = self._handshake is not None, self._reader is not None
+        self._release()
+        self._schedule_retry()
+        if was_up:
+            yield LinkEvent(self.link, LinkEventKind.DOWN)
+        elif in_handshake:
+            yield LinkEvent(self.link, LinkEventKind.CONNECT_FAILED, failure=failure)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         connection, self._socket = self._socket, None
-        self._handshake = self._stream = self._opening = None
-        self._watch.unread.discard(self)
+        self._handshake = self._reader = self._receiver = None
+        self._owner.unread.discard(self)
         if connection is not None:
-            del self._watch.lines[connection.fileno()]
-            connection.close()  # the kernel stops watching it with that
-        if self._waiting is not None:
-            self.link.lost += len(self._waiting)
-            self._waiting = None
-        self._full = False
+            del self._owner.by_descriptor[connection.fileno()]
+            connection.close()  # also removes it from epoll
+        if self._send_queue is not None:
+            self.link.lost += len(self._send_queue)
+            self._send_queue = None
+        self._awaits_writable = False
 
-    def happened(self, mask: int) -> Iterator[News]:
-        """The kernel tells of the connection."""
+    def handle_event(self, mask: int) -> Iterator[LinkEvent]:
+        """Handle an epoll event."""
         try:
-            if self._stream is not None:
-                if mask & _WRITE:
+            if self._reader is not None:
+                if mask & _WRITABLE:
                     self._send()
-                if mask & ~_WRITE:
-                    yield from self._heard(self._stream)
+                if mask & ~_WRITABLE:
+                    yield from self._read(self._reader)
             elif self._handshake is not None:
-                yield from self._shake(self._handshake)
+                yield from self._continue_handshake(self._handshake)
             else:
-                self._greet()
+                self._start_handshake()
         except BlockingIOError:
             return
         except Rejected:
-            yield from self._fail(Away.KEPT_OUT)
-        except OtherKey:
-            yield from self._fail(Away.OTHER_KEY)
-        except Mismatch:
-            yield from self._fail(Away.MISMATCH)
-        except (OSError, Ended, FormatError):
-            yield from self._fail(Away.BROKEN_OFF)
+            yield from self._fail(ConnectFailure.KEY_REJECTED)
+        except UnknownServerKey:
+            yield from self._fail(ConnectFailure.OTHER_KEY)
+        except HandshakeError:
+            yield from self._fail(ConnectFailure.PROTOCOL_MISMATCH)
+        except (OSError, ConnectionEnded, FormatError):
+            yield from self._fail(ConnectFailure.DISCONNECTED)
 
-    def _greet(self) -> None:
+    def _start_handshake(self) -> None:
         connection = self._connection()
         code = connection.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, "")
-        self._handshake = handshake = self._watch.handshake(self.link, self._identity)
-        connection.sendall(handshake.said())  # the first bytes of a connection: there is room
-        self._due(common_limits.HANDSHAKE_MS_MAX)
-        self._watch.epoll.modify(connection.fileno(), _READ)
+        self._handshake = handshake = self._owner.handshake(self.link, self._identity)
+        connection.sendall(handshake.data_to_send())  # fits: the socket buffer is empty
+        self._set_deadline(common_limits.HANDSHAKE_MS_MAX)
+        self._owner.epoll.modify(connection.fileno(), _READABLE)
 
-    def _shake(self, handshake: Handshake | Calling) -> Iterator[News]:
+    def _continue_handshake(self, handshake: NullHandshake | CurveClientHandshake) -> Iterator[LinkEvent]:
         connection = self._connection()
         data = connection.recv(HANDSHAKE_BYTES_MAX)
         if not data:
-            raise Ended
-        rest = handshake.take(data)
-        if said := handshake.said():
-            connection.sendall(said)  # as above
+            raise ConnectionEnded
+        rest = handshake.receive_data(data)
+        if answer := handshake.data_to_send():
+            connection.sendall(answer)  # fits: a handshake is short
         if rest is None:
             return
-        source: socket.socket | Opening = connection
+        source: socket.socket | CurveReceiver = connection
         if handshake.box is not None:
-            from tutti.zmtp.curve_stream import Opening, Sealing  # noqa: PLC0415 - as above
+            from tutti.zmtp.curve_stream import CurveReceiver, CurveSendQueue  # noqa: PLC0415 - crypto only for gateways with keys
 
-            source = self._opening = Opening(connection, handshake.box, rest, limits.REFUSAL_BYTES_MAX, lambda _: False)
-            self._waiting = Sealing(connection, handshake.box)
+            source = self._receiver = CurveReceiver(connection, handshake.box, rest, limits.REFUSAL_BYTES_MAX, lambda _: False)
+            self._send_queue = CurveSendQueue(connection, handshake.box)
             rest = b""
         self._handshake = None
-        self._stream = stream = Stream(
-            source, self._watch.scratch, limits.REFUSAL_BYTES_MAX, lambda _: False, rest, _WINDOW, command=self._command
+        self._reader = reader = FrameReader(
+            source, self._owner.scratch, limits.REFUSAL_BYTES_MAX, lambda _: False, rest, _WINDOW_BYTES, on_command=self._on_command
         )
-        self.due_us = self._asked = 0
-        self._wait_ms = limits.MESH_RECONNECT_MS_MIN
-        yield News(self.link, Kind.UP)
-        if rest or (self._opening is not None and self._opening.unread):
-            yield from self._heard(stream)
+        self.deadline_us = self._unanswered = 0  # up: heartbeats replace the deadline
+        self._backoff_ms = limits.MESH_RECONNECT_MS_MIN
+        yield LinkEvent(self.link, LinkEventKind.UP)
+        if rest or (self._receiver is not None and self._receiver.unread):
+            yield from self._read(reader)
 
     def _connection(self) -> socket.socket:
         if self._socket is None:
-            raise Ended
+            raise ConnectionEnded
         return self._socket
 
-    def _heard(self, stream: Stream) -> Iterator[News]:
-        for parts, _ in stream.read():
-            yield News(self.link, Kind.SAID, data=bytes(parts[0]))
-        self._asked = 0
-        if self._opening is not None and self._opening.unread:
-            self._watch.unread.add(self)
+    def _read(self, reader: FrameReader) -> Iterator[LinkEvent]:
+        for parts, _ in reader.read():
+            yield LinkEvent(self.link, LinkEventKind.MESSAGE, data=bytes(parts[0]))
+        self._unanswered = 0
+        if self._receiver is not None and self._receiver.unread:
+            self._owner.unread.add(self)
 
-    def resume(self) -> Iterator[News]:
-        """Take more of what came, of which no descriptor tells any more."""
-        yield from self.happened(_READ)
+    def resume(self) -> Iterator[LinkEvent]:
+        """Read decrypted data, which no descriptor signals."""
+        yield from self.handle_event(_READABLE)
 
-    def _command(self, command: bytes) -> None:
-        self._mention(pong(command))
+    def _on_command(self, command: bytes) -> None:
+        self._send_control(pong(command))
 
-    def _mention(self, command: bytes) -> None:
-        """Say that this end is there, unless what waits says so."""
-        if command and not self._waiting and self._keep(Formed([command], len(command))):
+    def _send_control(self, command: bytes) -> None:
+        """Send a command unless messages are queued: these show as well that this end is alive."""
+        if command and not self._send_queue and self._enqueue(EncodedMessage([command], len(command))):
             self._send()
 
-    def beat(self, *, ran: bool) -> Iterator[News]:
-        """One more beat is over: ask whether the other end is there, and leave a connection by which nothing came back for three,
-        while the kernel found room for what was asked. Without `ran` this process did not run, which is nobody's silence.
+    def heartbeat(self, *, was_running: bool) -> Iterator[LinkEvent]:
+        """Send a PING, and give up the connection after three heartbeats in which nothing arrived.
+
+        Args:
+            was_running: False if this process was suspended since the last heartbeat, which is not the peer's silence.
         """
-        if self._stream is None:
+        if self._reader is None:
             return
-        if not ran:
-            self._asked = 0
-        if self._waiting:
-            return  # what would be asked waits behind it; where it waits for long the kernel breaks the connection
-        if self._asked < limits.MESH_BEATS_SILENT_MAX:
-            self._asked += 1
-            self._mention(PING)
+        if not was_running:
+            self._unanswered = 0
+        if self._send_queue:
+            return  # the PING would wait after the queued messages; the kernel breaks a connection on which they stay too long
+        if self._unanswered < limits.MESH_BEATS_SILENT_MAX:
+            self._unanswered += 1
+            self._send_control(PING)
             return
         silent_s = limits.MESH_BEATS_SILENT_MAX * limits.MESH_BEAT_MS / 1000
-        reason = f"nothing came back by the connection to it for {silent_s:g} s though that stands: it is made anew"
-        self._watch.tell(self.link.name, f"{reason}; the gateway stands still, or something in between passes nothing on")
-        yield from self._fail(Away.BROKEN_OFF)
+        reason = f"the connection to it is open, but nothing arrived on it for {silent_s:g} s: it is replaced"
+        self._owner.warn(self.link.name, f"{reason}; the gateway is suspended, or a middlebox drops the traffic")
+        yield from self._fail(ConnectFailure.DISCONNECTED)
 
     # Sending
 
-    def put(self, messages: Sequence[Formed]) -> None:
-        """Send messages, all with one system call where the kernel takes them; what it does not take waits, or is lost."""
+    def send(self, messages: Sequence[EncodedMessage]) -> None:
+        """Send messages, with one system call if the kernel accepts them; the rest is queued, or lost at the limit."""
         link = self.link
         for message in messages:
-            if self._keep(message):
+            if self._enqueue(message):
                 link.sent += 1
                 link.sent_bytes += message.size
             else:
                 link.lost += 1
-        if not self._full:
+        if not self._awaits_writable:
             self._send()
 
-    def say(self, data: bytes) -> None:
-        """Send what is no message of the group, behind what waits."""
-        said = frame(data)
-        if self._keep(Formed([said], len(said))) and not self._full:
+    def send_introduction(self, data: bytes) -> None:
+        """Send an introduction after the queued messages. The counters include only messages of the core."""
+        encoded = frame(data)
+        if self._enqueue(EncodedMessage([encoded], len(encoded))) and not self._awaits_writable:
             self._send()
 
-    def _keep(self, message: Formed) -> bool:
-        """Have a message wait for its turn; whether there is room, and somebody to send it to."""
-        waiting = self._waiting
+    def _enqueue(self, message: EncodedMessage) -> bool:
+        """Queue a message. Return False if the queue is full, or the connection is not up."""
+        queue = self._send_queue
         if (
-            waiting is None
-            or self._stream is None
-            or len(waiting) >= limits.MESH_HIGH_WATER_MARK
-            or waiting.bytes + message.size > limits.MESH_QUEUE_BYTES_MAX
+            queue is None
+            or self._reader is None
+            or len(queue) >= limits.MESH_HIGH_WATER_MARK
+            or queue.bytes + message.size > limits.MESH_QUEUE_BYTES_MAX
         ):
             return False
-        waiting.put(message)
+        queue.append(message)
         return True
 
     def _send(self) -> None:
-        """Send what waits, as far as the kernel takes it; the rest when it says that it has room."""
-        waiting = self._waiting
-        if waiting is None:
+        """Send queued messages, and watch for space in the socket buffer if some remain."""
+        queue = self._send_queue
+        if queue is None:
             return
-        with contextlib.suppress(OSError):  # it broke, which is told in its own time
-            waiting.send()
-        if bool(waiting) != self._full:
-            self._full = bool(waiting)
-            self._watch.epoll.modify(self._connection().fileno(), _READ | _WRITE if waiting else _READ)
+        with contextlib.suppress(OSError):  # the next read reports the broken connection
+            queue.send()
+        if bool(queue) != self._awaits_writable:
+            self._awaits_writable = bool(queue)
+            self._owner.epoll.modify(self._connection().fileno(), _READABLE | _WRITABLE if queue else _READABLE)
 
     def close(self) -> None:
-        """Let go of it, and of what waits."""
+        """Close the connection, and drop queued messages."""
         self.closed = True
-        self.due_us = 0
-        self._let_go()
+        self.deadline_us = 0
+        self._release()
 
-    def leave(self, until_us: int) -> None:
-        """Let go of it; what waits has until then to leave."""
-        if self._waiting is not None and not self.closed:
-            self._waiting.leave((until_us - self._watch.clock_us()) / 1e6)
+    def linger(self, until_us: int) -> None:
+        """Close the connection; queued messages have until `until_us` to leave."""
+        if self._send_queue is not None and not self.closed:
+            self._send_queue.linger((until_us - self._owner.clock_us()) / 1e6)
         self.close()

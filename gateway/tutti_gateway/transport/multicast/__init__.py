@@ -1,1 +1,1 @@
-"""Multicast."""
+"""UDP multicast for messages to all members."""

@@ -1,4 +1,4 @@
-"""Messages as datagrams: cut into fragments that fit the network, sealed, and put together again.
+"""Datagrams of multicast messages: fragmentation, seals, reassembly and pacing.
 
 A datagram, little-endian:
 
@@ -7,11 +7,11 @@ A datagram, little-endian:
 32 fragments u16  34 zero u16    36 size u32   40 payload      then the seal
 ```
 
-`group` is a hash of the group's name; `process` is the sender's run, as it introduced itself over the mesh: who has not done that
-is not heard. `number` counts the sender's messages from 1 without a gap, so that a receiver knows what it lost. `size` is that of
-the whole message, of which this is fragment 0 to `fragments` - 1; all but the last are of one length. The seal is CRC32C (4 bytes)
-over all before it, or with a key 16 bytes of keyed BLAKE2b (RFC 7693), so that nobody else can speak for the sender; what is sealed
-is not hidden.
+`group` is a hash of the group's name. `process` is the sender's run, as in its introduction over the mesh; datagrams of other
+processes are ignored. `number` counts the sender's messages from 1 without gaps, so receivers can count losses. `size` is the size
+of the whole message, which has the fragments 0 to `fragments` - 1; all but the last have the same length. The seal is the CRC32C of
+all bytes before it (4 bytes), or with a key their keyed BLAKE2b (RFC 7693, 16 bytes). The keyed seal authenticates the sender;
+nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -36,47 +36,47 @@ _HEADER = struct.Struct("<4sBBHQ8sQHHI")
 _CRC = struct.Struct("<I")
 _MAC_BYTES = 16
 HEADER_BYTES = _HEADER.size
-OVERHEAD_BYTES = HEADER_BYTES + _MAC_BYTES
-_ROOM_MIN = limits.MULTICAST_DATAGRAM_BYTES_MIN - OVERHEAD_BYTES
+OVERHEAD_BYTES = HEADER_BYTES + _MAC_BYTES  # with the larger seal, so that both kinds have the same fragments
+_PAYLOAD_BYTES_MIN = limits.MULTICAST_DATAGRAM_BYTES_MIN - OVERHEAD_BYTES  # bounds the number of fragments of a message
 
 
 def group_hash(group: str) -> int:
-    """What tells datagrams of groups apart that share an address."""
+    """Return the hash that distinguishes groups on the same multicast address."""
     return int.from_bytes(hashlib.blake2b(group.encode(), digest_size=8, person=b"tutti.group").digest(), "little")
 
 
-def seal_of(data: Buffer, key: bytes) -> bytes:
-    """What stands behind a datagram's other bytes."""
+def compute_seal(data: Buffer, key: bytes) -> bytes:
+    """Return the seal of a datagram's other bytes; with an empty key, a checksum."""
     if key:
         return hashlib.blake2b(data, key=key, digest_size=_MAC_BYTES).digest()
     return _CRC.pack(google_crc32c.value(bytes(data)))
 
 
-class Cutter:
-    """Makes datagrams of one sender's messages."""
+class Fragmenter:
+    """Splits the messages of one sender into datagrams."""
 
     def __init__(self, group: str, process: bytes, key: bytes, datagram_bytes: int) -> None:
-        """`key` is empty where datagrams are only checked for damage; `datagram_bytes` is the most that one has."""
+        """Use a key, empty for checksums only, and datagrams of at most `datagram_bytes`."""
         self._group, self._process, self._key = group_hash(group), process, key
-        self._room = datagram_bytes - OVERHEAD_BYTES
+        self._payload_bytes_max = datagram_bytes - OVERHEAD_BYTES
         self.number = 0
 
-    def cut(self, kind: int, payload: bytes) -> list[bytes]:
-        """The datagrams of one message, in order."""
-        if kind == DATA:
+    def fragment(self, kind: int, payload: bytes) -> list[bytes]:
+        """Return the datagrams of one message, in order."""
+        if kind == DATA:  # a beacon states the number of the last message, so that receivers find its loss
             self.number += 1
-        count = max(1, -(-len(payload) // self._room))
+        count = max(1, -(-len(payload) // self._payload_bytes_max))
         view = memoryview(payload)
-        out = []
-        for place in range(count):
-            header = _HEADER.pack(MAGIC, VERSION, kind, place, self._group, self._process, self.number, count, 0, len(payload))
-            data = b"".join((header, view[place * self._room : (place + 1) * self._room]))
-            out.append(data + seal_of(data, self._key))
-        return out
+        datagrams = []
+        for index in range(count):
+            header = _HEADER.pack(MAGIC, VERSION, kind, index, self._group, self._process, self.number, count, 0, len(payload))
+            data = b"".join((header, view[index * self._payload_bytes_max : (index + 1) * self._payload_bytes_max]))
+            datagrams.append(data + compute_seal(data, self._key))
+        return datagrams
 
 
 class Datagram(NamedTuple):
-    """One that was received, not yet known to be whole."""
+    """Header of a received datagram; its seal is not verified yet."""
 
     kind: int
     fragment: int
@@ -87,28 +87,29 @@ class Datagram(NamedTuple):
 
 
 def parse(data: Buffer, group: int) -> Datagram | None:
-    """What the header says; None for anything that is not of this group and version."""
+    """Return the header of a datagram; None if it is not valid, or belongs to another group or version."""
     if len(data) < HEADER_BYTES + _CRC.size:
         return None
     magic, version, kind, fragment, of_group, process, number, fragments, _, size = _HEADER.unpack_from(data)
     if magic != MAGIC or version != VERSION or of_group != group or kind not in (BEACON, DATA):
         return None
-    if fragment >= fragments or size > limits.MULTICAST_PAYLOAD_BYTES_MAX or fragments > 1 + size // _ROOM_MIN:
+    # The header is not authenticated yet, and it decides about memory: bound what it may announce.
+    if fragment >= fragments or size > limits.MULTICAST_PAYLOAD_BYTES_MAX or fragments > 1 + size // _PAYLOAD_BYTES_MIN:
         return None
     return Datagram(kind, fragment, fragments, process, number, size)
 
 
-def opened(data: Buffer, key: bytes) -> memoryview | None:
-    """The payload of a datagram whose seal is right; None otherwise."""
+def verified_payload(data: Buffer, key: bytes) -> memoryview | None:
+    """Return the payload of a datagram with a correct seal; None otherwise."""
     view = memoryview(data)
     seal = _MAC_BYTES if key else _CRC.size
-    if len(data) < HEADER_BYTES + seal or seal_of(view[:-seal], key) != view[-seal:]:
+    if len(data) < HEADER_BYTES + seal or compute_seal(view[:-seal], key) != view[-seal:]:
         return None
     return view[HEADER_BYTES:-seal]
 
 
-class _Parts:
-    """A message of which not all fragments are here."""
+class _Fragments:
+    """The received fragments of one message."""
 
     __slots__ = ("bytes", "fragments", "missing", "since_us", "size")
 
@@ -120,121 +121,121 @@ class _Parts:
         self.since_us = now_us
 
 
-class Assembly:
-    """Puts the messages of one sender together. What it holds is bounded in bytes, messages and age; over a bound the oldest goes,
-    which is a loss as any other.
+class Reassembly:
+    """Reassembles the messages of one sender, with limits of bytes, messages and age. Above a limit the oldest message is lost.
 
     Attributes:
-        lost: messages that were sent and are not, and will not be, here.
+        lost: number of messages that were sent, and will never be complete.
     """
 
     def __init__(self) -> None:
-        self._open: OrderedDict[int, _Parts] = OrderedDict()
+        self._partial: OrderedDict[int, _Fragments] = OrderedDict()
         self._bytes = 0
-        self._first = 0  # number of the first message that was heard of
+        self._first = 0  # number of the first known message; earlier ones are not losses
         self._highest = 0
-        self._whole = 0
-        self._done: set[int] = set()  # of the last MULTICAST_WINDOW numbers
+        self._completed = 0
+        self._done: set[int] = set()  # completed numbers in the last MULTICAST_WINDOW; others are duplicates
 
     @property
     def lost(self) -> int:
-        """Counts what can no more come: numbers behind the window that never were whole, and those given up."""
-        return max(0, self._highest - self._first + 1 - self._whole - len(self._open)) if self._first else 0
+        """Count messages that cannot arrive any more: incomplete ones before the window, and discarded ones."""
+        return max(0, self._highest - self._first + 1 - self._completed - len(self._partial)) if self._first else 0
 
-    def take(self, datagram: Datagram, payload: memoryview, now_us: int) -> bytes | memoryview | None:
-        """One fragment, its seal checked; the message if that made it whole."""
+    def add(self, datagram: Datagram, payload: memoryview, now_us: int) -> bytes | memoryview | None:
+        """Add a fragment with a verified seal. Return the message if it is complete now."""
         number = datagram.number
         if not self._first:
             self._first = self._highest = number
+        # A duplicate, or too old to tell it from one. Numbers before `_first` were sent before this gateway listened.
         if number in self._done or number <= self._highest - limits.MULTICAST_WINDOW or number < self._first:
             return None
-        self._seen(number)
+        self._advance(number)
         if datagram.fragments == 1:
             return self._complete(number, payload) if len(payload) == datagram.size else None
-        parts = self._open.get(number)
-        if parts is None:
-            parts = self._open[number] = _Parts(datagram, now_us)
-            self._make_room(now_us)
-        elif len(parts.fragments) != datagram.fragments or parts.size != datagram.size:
+        partial = self._partial.get(number)
+        if partial is None:
+            partial = self._partial[number] = _Fragments(datagram, now_us)
+            self._evict(now_us)
+        elif len(partial.fragments) != datagram.fragments or partial.size != datagram.size:  # contradicts its first fragment
             return None
-        if parts.fragments[datagram.fragment] is not None or parts.bytes + len(payload) > parts.size:
+        if partial.fragments[datagram.fragment] is not None or partial.bytes + len(payload) > partial.size:
             return None
-        parts.fragments[datagram.fragment] = payload
-        parts.missing -= 1
-        parts.bytes += len(payload)
+        partial.fragments[datagram.fragment] = payload
+        partial.missing -= 1
+        partial.bytes += len(payload)
         self._bytes += len(payload)
-        self._make_room(now_us)
-        if parts.missing or number not in self._open:
+        self._evict(now_us)
+        if partial.missing or number not in self._partial:  # `_evict` may have dropped this message itself
             return None
-        self._forget(number)
-        if parts.bytes != parts.size:
+        self._discard(number)
+        if partial.bytes != partial.size:
             return None
-        return self._complete(number, b"".join(part for part in parts.fragments if part is not None))
+        return self._complete(number, b"".join(part for part in partial.fragments if part is not None))
 
-    def heard(self, number: int) -> None:
-        """The sender says that it sent so many: a lost last one shows."""
+    def update_highest(self, number: int) -> None:
+        """Register the highest number that a beacon states, so that the loss of the last message is found."""
         if not self._first and number:
-            self._first = number + 1
+            self._first = number + 1  # a beacon before any message: count losses from the next one on
             self._highest = number
-        self._seen(number)
+        self._advance(number)
 
-    def _seen(self, number: int) -> None:
+    def _advance(self, number: int) -> None:
         if number > self._highest:
             self._highest = number
-            if len(self._done) > 2 * limits.MULTICAST_WINDOW:
+            if len(self._done) > 2 * limits.MULTICAST_WINDOW:  # rebuilt rarely, at an amortised constant cost
                 self._done = {one for one in self._done if one > number - limits.MULTICAST_WINDOW}
 
     def _complete(self, number: int, message: bytes | memoryview) -> bytes | memoryview:
         self._done.add(number)
-        self._whole += 1
+        self._completed += 1
         return message
 
-    def _make_room(self, now_us: int) -> None:
-        while self._open and self._over(now_us):
-            self._forget(next(iter(self._open)))
+    def _evict(self, now_us: int) -> None:
+        while self._partial and self._exceeds_limits(now_us):
+            self._discard(next(iter(self._partial)))
 
-    def _over(self, now_us: int) -> bool:
-        oldest = next(iter(self._open.values()))
+    def _exceeds_limits(self, now_us: int) -> bool:
+        oldest = next(iter(self._partial.values()))
         return (
-            len(self._open) > limits.MULTICAST_ASSEMBLY_MESSAGES_MAX
+            len(self._partial) > limits.MULTICAST_ASSEMBLY_MESSAGES_MAX
             or self._bytes > limits.MULTICAST_ASSEMBLY_BYTES_MAX
             or now_us - oldest.since_us > limits.MULTICAST_ASSEMBLY_US_MAX
         )
 
-    def _forget(self, number: int) -> None:
-        self._bytes -= self._open.pop(number).bytes
+    def _discard(self, number: int) -> None:
+        self._bytes -= self._partial.pop(number).bytes
 
 
-class Pace:
-    """A token bucket: how many bytes may leave now."""
+class TokenBucket:
+    """Token bucket that limits the bytes sent per second."""
 
     def __init__(self, bytes_a_second: int, burst_bytes: int, now_us: int) -> None:
         self._rate, self._burst = bytes_a_second, burst_bytes
         self._tokens = float(burst_bytes)
-        self._at_us = now_us
+        self._updated_us = now_us
 
-    def room(self, now_us: int) -> bool:
-        """Whether one more datagram may leave. It may overdraw what there is, so that the largest passes whatever the burst is."""
-        self._tokens = min(float(self._burst), self._tokens + (now_us - self._at_us) * self._rate / 1_000_000)
-        self._at_us = now_us
+    def may_send(self, now_us: int) -> bool:
+        """True if one more datagram may leave. It may overdraw the bucket, so a datagram larger than the burst can leave."""
+        self._tokens = min(float(self._burst), self._tokens + (now_us - self._updated_us) * self._rate / 1_000_000)
+        self._updated_us = now_us
         return self._tokens > 0
 
     def spend(self, size: int) -> None:
-        """So many bytes left."""
+        """Remove tokens for bytes that have left."""
         self._tokens -= size
 
     def wait_us(self) -> int:
-        """How long until there is room, 0 if there is."""
+        """Return the time until the next datagram may leave, us; 0 for now."""
         return 0 if self._tokens > 0 else int(-self._tokens * 1_000_000 / self._rate) + 1
 
 
-def cut_runs(sizes: list[int], bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Ranges [first, end) of frames of these sizes that make up to `bytes_max` each, one frame at least."""
+def split_runs(sizes: list[int], bytes_max: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges [first, end) of frames with these sizes, each at least one frame and otherwise up to `bytes_max`."""
     first = total = 0
-    for place, size in enumerate(sizes):
-        if place > first and total + size > bytes_max:
-            yield first, place
-            first, total = place, 0
+    for index, size in enumerate(sizes):
+        if index > first and total + size > bytes_max:
+            yield first, index
+            first, total = index, 0
         total += size
     if sizes:
         yield first, len(sizes)

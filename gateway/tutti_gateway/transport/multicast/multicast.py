@@ -1,8 +1,9 @@
-"""UDP multicast for what all members get alike, and the mesh for everything else (design, section 8).
+"""UDP multicast for messages to all members, and the mesh for all others (docs/explanation/protocol/transport.md).
 
-ORDER, CONFIRM and what repairs them leave once, however many gateways take them. Heartbeats do not: each holds an echo of its own
-receiver. A gateway is sent to by multicast only while its beacons say, by multicast, that it hears this one; until then, and where
-the network does not carry it, it gets all over the mesh. Datagrams are heard of gateways alone that the mesh has let in.
+ORDER, CONFIRM and their repair are sent once, for any number of receivers. Heartbeats are not: each has an echo for its own
+receiver. A gateway gets multicast only while its own beacons, sent by multicast, confirm that it receives this gateway. Before
+that, and where the network does not carry multicast, it gets everything over the mesh. Datagrams count only if the mesh has
+accepted their sender.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import LinkChanged, Received
 from tutti_gateway.core.protocol.messages import Confirm, Message, Missing, Order, Repair, Repairing
 from tutti_gateway.transport.codec import decode, encode
-from tutti_gateway.transport.inbound_peers import Guest
+from tutti_gateway.transport.inbound_peers import InboundPeer
 from tutti_gateway.transport.interface import Introduction, Trouble
 from tutti_gateway.transport.mesh.mesh import Mesh
 from tutti_gateway.transport.multicast.datagrams import (
@@ -28,35 +29,41 @@ from tutti_gateway.transport.multicast.datagrams import (
     DATA,
     PROCESS_AT,
     PROCESS_BYTES,
-    Assembly,
-    Cutter,
     Datagram,
-    Pace,
-    cut_runs,
+    Fragmenter,
+    Reassembly,
+    TokenBucket,
     group_hash,
-    opened,
     parse,
+    split_runs,
+    verified_payload,
 )
 from tutti_gateway.transport.multicast.socket import RUN_MAX, MulticastSocket
-from tutti_gateway.transport.warnings_limited import Troubles
+from tutti_gateway.transport.trouble_log import TroubleLog
 
-TO_ALL = (Order, Confirm, Missing, Repairing, Repair)
+TO_ALL = (Order, Confirm, Missing, Repairing, Repair)  # the core sends the same object to all members
 _COUNT = struct.Struct("<H")
 _NUMBER_BYTES = 2
 
 
-class _Ear:
-    """What comes from one process of another gateway."""
+class _MulticastPeer:
+    """One process of another gateway, as a sender of datagrams.
 
-    def __init__(self, guest: Guest) -> None:
-        self.guest = guest
-        self.assembly = Assembly()
-        self.heard_us = self.hears_us = 0  # when it was heard last, and when it said last that it hears this gateway
+    Attributes:
+        inbound: its introduction over the mesh.
+        last_received_us: time of its last datagram.
+        confirmed_us: time of its last beacon that confirms multicast from this gateway.
+    """
+
+    def __init__(self, inbound: InboundPeer) -> None:
+        self.inbound = inbound
+        self.assembly = Reassembly()
+        self.last_received_us = self.confirmed_us = 0
         self.received = 0
 
 
 class Multicast:
-    """The transport over UDP multicast and a mesh. Owned by one thread."""
+    """Transport over UDP multicast and a mesh. Owned by one thread."""
 
     def __init__(
         self,
@@ -68,162 +75,165 @@ class Multicast:
         datagram_bytes: int = limits.MULTICAST_DATAGRAM_BYTES,
         bytes_a_second: int = limits.MULTICAST_BYTES_A_SECOND,
     ) -> None:
-        """Put it together; both are closed with it.
+        """Use a mesh and a socket; `close` closes both.
 
         Args:
-            me: who this gateway is, as the mesh says it; where it has a `seal`, datagrams without one are not heard.
-            mesh: what carries the rest, and says whom to hear.
-            socket: the group address.
-            clock_us: a monotonic clock, us.
-            datagram_bytes: the most that one datagram has.
-            bytes_a_second: no more than this leaves.
+            me: introduction of this gateway, as on the mesh. If it has a `seal`, datagrams without one are ignored.
+            mesh: carries all other messages, and decides which senders count.
+            socket: socket of the multicast group.
+            clock_us: monotonic clock, us.
+            datagram_bytes: largest datagram.
+            bytes_a_second: limit of the bytes sent.
         """
         self._me = me
         self._mesh = mesh
         self._socket = socket
         self._clock_us = clock_us
         self._group = group_hash(me.group)
-        self._cutter = Cutter(me.group, me.process, me.seal, datagram_bytes)
-        self._pace = Pace(bytes_a_second, _burst(socket.receive_bytes), clock_us())
-        self._troubles = Troubles()
-        if socket.small:
-            self._troubles.tell(me.gateway, socket.small, clock_us())
-        self._names: dict[int, str] = {}
-        self._ears: dict[bytes, _Ear] = {}
-        self._looked_us = self._beacon_us = clock_us()
+        self._fragmenter = Fragmenter(me.group, me.process, me.seal, datagram_bytes)
+        self._bucket = TokenBucket(bytes_a_second, _burst(socket.receive_bytes), clock_us())
+        self._troubles = TroubleLog()
+        if socket.buffer_warning:
+            self._troubles.report(me.gateway, socket.buffer_warning, clock_us())
+        self._member_names: dict[int, str] = {}
+        self._peers: dict[bytes, _MulticastPeer] = {}
+        self._refreshed_us = self._beacon_us = clock_us()
         self._queue: list[tuple[int, Message]] = []
-        self._waiting: deque[bytes] = deque()  # datagrams
-        self._waiting_bytes = 0
-        self._messages = self._datagrams = self._bytes = self._over_mesh = 0
-        self._strange = self._damaged = self._malformed = 0
+        self._datagram_queue: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._messages_sent = self._datagrams_sent = self._bytes_sent = self._mesh_messages = 0
+        self._ignored = self._corrupt = self._malformed = 0
 
     def introduce(self, number: int, log: bytes) -> None:
-        """This gateway has that number and that log from now on."""
+        """Set this gateway's number and log."""
         self._me = msgspec.structs.replace(self._me, number=number, log=log)
         self._mesh.introduce(number, log)
 
-    def peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
-        """Whom to talk to."""
-        self._names = {number: name for number, name, _ in peers}
-        self._mesh.peers(peers)
+    def set_peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
+        """Set the gateways to connect to."""
+        self._member_names = {number: name for number, name, _ in peers}
+        self._mesh.set_peers(peers)
 
     # Sending
 
     def send(self, to: int, message: Message) -> None:
-        """Queue a message; it leaves at the next `flush`, or is lost."""
+        """Queue a message. The next `flush` sends it, or it is lost."""
         if isinstance(message, TO_ALL):
             self._queue.append((to, message))
         else:
             self._mesh.send(to, message)
 
     def flush(self) -> None:
-        """Send what was queued, as far as its pace lets it leave now."""
+        """Send the queued messages, as far as the pacing allows now."""
         queue, self._queue = self._queue, []
         if queue:
-            hearing = self._hearing()
-            receivers: dict[int, tuple[Message, list[int]]] = {}
+            receivers = self._receivers()
+            by_message: dict[int, tuple[Message, list[int]]] = {}  # by identity: `Transport.send` gets one object for all receivers
             for to, message in queue:
-                receivers.setdefault(id(message), (message, []))[1].append(to)
-            for message, numbers in receivers.values():
-                self._share_out(message, [number for number in numbers if number in hearing], numbers)
+                by_message.setdefault(id(message), (message, []))[1].append(to)
+            for message, numbers in by_message.values():
+                self._distribute(message, [number for number in numbers if number in receivers], numbers)
         self._mesh.flush()
         now_us = self._clock_us()
-        if now_us >= self._beacon_us and self._names:
+        if now_us >= self._beacon_us and self._member_names:
             self._beacon_us = now_us + limits.MULTICAST_BEACON_US
-            self._look(now_us)
-            if self._waiting_bytes <= limits.MULTICAST_QUEUE_BYTES_MAX:  # a kernel that takes nothing: no beacon behind the others
-                self._put(self._cutter.cut(BEACON, self._heard_of(now_us)))
-        self._pump(now_us)
+            self._refresh_peers(now_us)
+            if self._queued_bytes <= limits.MULTICAST_QUEUE_BYTES_MAX:  # not while the kernel accepts nothing
+                self._enqueue(self._fragmenter.fragment(BEACON, self._beacon_payload(now_us)))
+        self._send_datagrams(now_us)
 
-    def _hearing(self) -> set[int]:
-        """Who takes multicast from here."""
+    def _receivers(self) -> set[int]:
+        """Return the numbers of the gateways that receive multicast from here."""
         since_us = self._clock_us() - limits.MULTICAST_SILENT_US
-        return {ear.guest.number for ear in self._ears.values() if ear.guest.number and ear.hears_us > since_us}
+        return {peer.inbound.number for peer in self._peers.values() if peer.inbound.number and peer.confirmed_us > since_us}
 
-    def _share_out(self, message: Message, hearing: Sequence[int], all_: Sequence[int]) -> None:
-        """Once by multicast to those who hear it, if they are several, and to each of the others over the mesh."""
-        by_multicast = set(hearing) if len(hearing) > 1 and self._multicast(message, hearing) else set()
+    def _distribute(self, message: Message, receivers: Sequence[int], all_: Sequence[int]) -> None:
+        """Send once by multicast if several gateways receive it, and over the mesh to each of the others."""
+        # Multicast pays only for several receivers: a lost datagram costs a repair.
+        by_multicast = set(receivers) if len(receivers) > 1 and self._multicast(message, receivers) else set()
         for number in all_:
             if number not in by_multicast:
-                self._over_mesh += 1
+                self._mesh_messages += 1
                 self._mesh.send(number, message)
 
     def _multicast(self, message: Message, to: Sequence[int]) -> bool:
-        """Queue it as datagrams; False, and nothing is, when it is too large or too much waits."""
+        """Queue a message as datagrams. Return False, and queue nothing, if it is too large or the queue is full."""
+        # The receivers' numbers precede the message: every member gets the datagram, and the others ignore it.
         head = _COUNT.pack(len(to)) + struct.pack(f"<{len(to)}H", *to)
         head += bytes(padded(len(head)) - len(head))
-        payloads = [head + bytes(encode(part, whole=True)[0]) for part in _runs(message)]
+        payloads = [head + bytes(encode(part, single_part=True)[0]) for part in _runs(message)]
         size = sum(len(payload) for payload in payloads)
         if (
             max(map(len, payloads)) > limits.MULTICAST_PAYLOAD_BYTES_MAX
-            or self._waiting_bytes + size > limits.MULTICAST_QUEUE_BYTES_MAX
+            or self._queued_bytes + size > limits.MULTICAST_QUEUE_BYTES_MAX
         ):
             return False
         for payload in payloads:
-            self._messages += 1
-            self._put(self._cutter.cut(DATA, payload))
+            self._messages_sent += 1
+            self._enqueue(self._fragmenter.fragment(DATA, payload))
         return True
 
-    def _put(self, datagrams: Sequence[bytes]) -> None:
-        self._waiting.extend(datagrams)
-        self._waiting_bytes += sum(map(len, datagrams))
+    def _enqueue(self, datagrams: Sequence[bytes]) -> None:
+        self._datagram_queue.extend(datagrams)
+        self._queued_bytes += sum(map(len, datagrams))
 
-    def _pump(self, now_us: int) -> None:
-        waiting = self._waiting
-        while waiting and self._pace.room(now_us):
-            run = self._run()
+    def _send_datagrams(self, now_us: int) -> None:
+        queue = self._datagram_queue
+        while queue and self._bucket.may_send(now_us):
+            run = self._next_run()
             if not self._socket.send(run):
-                return  # the kernel's queue is full
+                return  # the send buffer is full
             size = sum(map(len, run))
             for _ in run:
-                waiting.popleft()
-            self._pace.spend(size)
-            self._waiting_bytes -= size
-            self._datagrams += len(run)
-            self._bytes += size
+                queue.popleft()
+            self._bucket.spend(size)
+            self._queued_bytes -= size
+            self._datagrams_sent += len(run)
+            self._bytes_sent += size
 
-    def _run(self) -> list[bytes]:
-        """The next datagrams that leave by one call: all of one length, but that the last may be shorter."""
-        first = self._waiting[0]
-        run, room = [first], self._socket.run_bytes_max - len(first)
-        for data in islice(self._waiting, 1, RUN_MAX):
-            room -= len(data)
-            if room < 0 or len(data) > len(first):
+    def _next_run(self) -> list[bytes]:
+        """Return the next datagrams to send in one call. All have the same length, except that the last may be shorter."""
+        first = self._datagram_queue[0]
+        # UDP_SEGMENT splits a buffer into equal datagrams; only its last one may be shorter.
+        run, remaining = [first], self._socket.run_bytes_max - len(first)
+        for data in islice(self._datagram_queue, 1, RUN_MAX):
+            remaining -= len(data)
+            if remaining < 0 or len(data) > len(first):
                 break
             run.append(data)
             if len(data) < len(first):
                 break
         return run
 
-    def _heard_of(self, now_us: int) -> bytes:
-        """The processes that this gateway hears by multicast."""
+    def _beacon_payload(self, now_us: int) -> bytes:
+        """Return the processes that this gateway receives by multicast."""
         since_us = now_us - limits.MULTICAST_SILENT_US
-        return b"".join(process for process, ear in self._ears.items() if ear.heard_us > since_us)
+        return b"".join(process for process, peer in self._peers.items() if peer.last_received_us > since_us)
 
     def next_us(self) -> int | None:
-        """Microseconds until `flush` wants to be called, for what waits, a beacon, or a connection of the mesh."""
+        """Return the time until datagrams, a beacon or a connection of the mesh need `flush`, us; None if nothing does."""
         due_us = self._mesh.next_us()
-        if self._waiting:
-            mine_us = self._pace.wait_us() or limits.MULTICAST_RETRY_US
-        elif self._names:
-            mine_us = max(0, self._beacon_us - self._clock_us())
+        if self._datagram_queue:
+            own_us = self._bucket.wait_us() or limits.MULTICAST_RETRY_US  # tokens are left: the send buffer was full
+        elif self._member_names:
+            own_us = max(0, self._beacon_us - self._clock_us())
         else:
             return due_us
-        return mine_us if due_us is None else min(mine_us, due_us)
+        return own_us if due_us is None else min(own_us, due_us)
 
     # Receiving
 
     @property
     def unread(self) -> bool:
-        """Whether there is something to drain that none of `sockets` tells of."""
+        """True if there is something to drain that none of the `descriptors` signals."""
         return self._mesh.unread
 
-    def sockets(self) -> Sequence[int]:
-        """What becomes readable when there is something to drain."""
-        return [*self._mesh.sockets(), self._socket.fd]
+    def descriptors(self) -> Sequence[int]:
+        """Return the descriptors that become readable when there is something to drain."""
+        return [*self._mesh.descriptors(), self._socket.fd]
 
     def drain(self, messages_max: int, bytes_max: int, ready: Container[int] | None = None) -> list[Received | LinkChanged]:
-        """What came, without waiting; looked for only at those of `sockets` that are `ready`, at all without it."""
+        """Return received messages and link changes, as `Transport.drain`."""
         events = self._mesh.drain(messages_max, bytes_max, ready)
         if ready is None or self._socket.fd in ready:
             self._receive(events, messages_max, bytes_max)
@@ -238,155 +248,162 @@ class Multicast:
                 break
             for data in run:
                 size += len(data)
-                received = self._take(data, now_us)
+                received = self._receive_datagram(data, now_us)
                 if received is not None:
                     events.append(received)
             if len(events) >= messages_max or size >= bytes_max:
                 break
 
-    def _take(self, data: memoryview, now_us: int) -> Received | None:
+    def _receive_datagram(self, data: memoryview, now_us: int) -> Received | None:
         if data[PROCESS_AT] == self._me.process:
-            return None  # what leaves comes back, for other gateways of this host
+            return None  # the loopback, for other gateways of this host, returns own datagrams, too
         datagram = parse(data, self._group)
         if datagram is None:
-            self._strange += 1
+            self._ignored += 1
             return None
-        ear = self._ears.get(datagram.process) or self._found(datagram.process, now_us)
-        if ear is None or bool(ear.guest.introduction.seal) != bool(self._me.seal):
-            self._strange += 1
+        peer = self._peers.get(datagram.process) or self._find_peer(datagram.process, now_us)
+        # A datagram with only a checksum must not pass where keys are configured.
+        if peer is None or bool(peer.inbound.introduction.seal) != bool(self._me.seal):
+            self._ignored += 1
             return None
-        payload = opened(data, ear.guest.introduction.seal)
+        payload = verified_payload(data, peer.inbound.introduction.seal)
         if payload is None:
-            self._damaged += 1
+            self._corrupt += 1
             return None
-        ear.heard_us = now_us
+        peer.last_received_us = now_us
         if datagram.kind == BEACON:
-            self._beacon(ear, datagram, payload, now_us)
+            self._receive_beacon(peer, datagram, payload, now_us)
             return None
-        message = ear.assembly.take(datagram, payload, now_us)
-        return self._whole(ear, message) if message is not None else None
+        message = peer.assembly.add(datagram, payload, now_us)
+        return self._receive_message(peer, message) if message is not None else None
 
-    def _beacon(self, ear: _Ear, datagram: Datagram, payload: memoryview, now_us: int) -> None:
-        ear.assembly.heard(datagram.number)
+    def _receive_beacon(self, peer: _MulticastPeer, datagram: Datagram, payload: memoryview, now_us: int) -> None:
+        peer.assembly.update_highest(datagram.number)
         processes = bytes(payload)
         if self._me.process in [processes[at : at + PROCESS_BYTES] for at in range(0, len(processes), PROCESS_BYTES)]:
-            ear.hears_us = now_us
+            peer.confirmed_us = now_us
 
-    def _whole(self, ear: _Ear, data: bytes | memoryview) -> Received | None:
+    def _receive_message(self, peer: _MulticastPeer, data: bytes | memoryview) -> Received | None:
         try:
             (count,) = _COUNT.unpack_from(data)
             numbers = struct.unpack_from(f"<{count}H", data, _COUNT.size)
-            if self._me.number not in numbers or not ear.guest.number:
+            if self._me.number not in numbers or not peer.inbound.number:
                 return None
             message = decode([memoryview(data)[padded(_COUNT.size + count * _NUMBER_BYTES) :]])
         except (FormatError, struct.error) as error:
             self._malformed += 1
-            self._tell(ear.guest.name, f"a message of it that came by multicast is not taken: {error}")
+            self._warn(peer.inbound.name, f"one of its multicast messages was dropped: {error}")
             return None
-        ear.received += 1
-        return Received(ear.guest.number, message, ear.guest.incarnation)
+        peer.received += 1
+        return Received(peer.inbound.number, message, peer.inbound.incarnation)
 
-    # Who is there
+    # Peers
 
-    def _found(self, process: bytes, now_us: int) -> _Ear | None:
-        """Somebody new is heard; whoever the mesh has not let in stays unheard."""
-        if now_us - self._looked_us > limits.MULTICAST_CHECK_US:
-            self._look(now_us)
-        return self._ears.get(process)
+    def _find_peer(self, process: bytes, now_us: int) -> _MulticastPeer | None:
+        """Return the sender of a datagram; None if the mesh has not accepted it."""
+        if now_us - self._refreshed_us > limits.MULTICAST_CHECK_US:  # datagrams of strangers must not cause a refresh each
+            self._refresh_peers(now_us)
+        return self._peers.get(process)
 
-    def _look(self, now_us: int) -> None:
-        """See whom the mesh has let in."""
-        self._looked_us = now_us
-        ears: dict[bytes, _Ear] = {}
-        for guest in self._mesh.guests():
-            process = guest.introduction.process
-            ear = ears.get(process) or self._ears.get(process) or _Ear(guest)
-            if guest.met_us >= ear.guest.met_us:
-                ear.guest = guest
-            ears[process] = ear
-        self._ears = ears
+    def _refresh_peers(self, now_us: int) -> None:
+        """Read from the mesh which senders it has accepted."""
+        self._refreshed_us = now_us
+        peers: dict[bytes, _MulticastPeer] = {}
+        for inbound in self._mesh.inbound_peers():
+            process = inbound.introduction.process
+            peer = peers.get(process) or self._peers.get(process) or _MulticastPeer(inbound)
+            if inbound.introduced_us >= peer.inbound.introduced_us:  # a process that reconnected is listed twice for a while
+                peer.inbound = inbound
+            peers[process] = peer
+        self._peers = peers
 
     # The rest
 
-    def _tell(self, peer: str, reason: str) -> None:
-        self._troubles.tell(peer, reason, self._clock_us())
+    def _warn(self, peer: str, reason: str) -> None:
+        self._troubles.report(peer, reason, self._clock_us())
 
-    def _unheard(self) -> None:
-        """Tell of gateways that talk over the mesh and do not hear, or are not heard, by multicast."""
+    def _report_unreachable(self) -> None:
+        """Report gateways that are active on the mesh, and do not send or receive by multicast."""
         now_us = self._clock_us()
         since_us = now_us - limits.MULTICAST_SILENT_US
-        known = [ear for ear in self._ears.values() if ear.guest.number and now_us - ear.guest.met_us > limits.MULTICAST_TRY_US]
-        talking = [ear for ear in known if ear.guest.heard_us > since_us]
-        deaf = [ear for ear in talking if now_us - max(ear.hears_us, ear.guest.met_us) > limits.MULTICAST_TRY_US]
+        known = [
+            peer
+            for peer in self._peers.values()
+            if peer.inbound.number and now_us - peer.inbound.introduced_us > limits.MULTICAST_TRY_US
+        ]
+        talking = [peer for peer in known if peer.inbound.last_received_us > since_us]
+        unreachable = [
+            peer for peer in talking if now_us - max(peer.confirmed_us, peer.inbound.introduced_us) > limits.MULTICAST_TRY_US
+        ]
         where = f"{self._socket.group[0]}:{self._socket.group[1]}"
-        if len(deaf) > 1 and len(deaf) == len(talking):
-            names = ", ".join(sorted(ear.guest.name for ear in deaf))
-            reason = f"the network carries no multicast to {where} between this gateway and {names}"
-            self._tell(self._me.gateway, f"{reason}: everything goes over the mesh; {_DO}")
+        if len(unreachable) > 1 and len(unreachable) == len(talking):
+            names = ", ".join(sorted(peer.inbound.name for peer in unreachable))
+            reason = f"the network does not carry multicast to {where} between this gateway and {names}"
+            self._warn(self._me.gateway, f"{reason}: everything goes over the mesh; {_REMEDY}")
             return
-        for ear in deaf:
-            heard = "is heard and does not hear this gateway" if ear.heard_us > since_us else "is not heard"
-            self._tell(ear.guest.name, f"it {heard} by multicast on {where}: it gets everything over the mesh; {_DO}")
+        for peer in unreachable:
+            problem = "does not receive this gateway" if peer.last_received_us > since_us else "is not received"
+            self._warn(peer.inbound.name, f"it {problem} by multicast on {where}: it gets everything over the mesh; {_REMEDY}")
 
-    def troubles(self) -> list[Trouble]:
-        """What went wrong since this was asked last."""
-        self._unheard()
-        return [*self._mesh.troubles(), *self._troubles.take()]
+    def maintain(self) -> list[Trouble]:
+        """Maintain the mesh, as `Transport.maintain`; report gateways that multicast does not reach."""
+        self._report_unreachable()
+        return [*self._mesh.maintain(), *self._troubles.drain()]
 
-    def relieve(self) -> None:
-        """Memory is short: drop what came and was not taken, and every connection that came in."""
-        self._ears.clear()
-        self._mesh.relieve()
+    def release_memory(self) -> None:
+        """Drop received messages, and close every accepted connection."""
+        self._peers.clear()  # also drops incomplete messages
+        self._mesh.release_memory()
 
     def facts(self) -> dict[str, object]:
-        """For the status."""
-        hearing = self._hearing()
-        ears = {
-            ear.guest.name: {"hears": ear.guest.number in hearing, "received": ear.received, "lost": ear.assembly.lost}
-            for ear in self._ears.values()
-            if ear.guest.number
+        """Return figures for the status."""
+        receivers = self._receivers()
+        peers = {
+            peer.inbound.name: {"hears": peer.inbound.number in receivers, "received": peer.received, "lost": peer.assembly.lost}
+            for peer in self._peers.values()
+            if peer.inbound.number
         }
         multicast = {
             "address": f"{self._socket.group[0]}:{self._socket.group[1]}",
             "sealed": bool(self._me.seal),
-            "messages": self._messages,
-            "datagrams": self._datagrams,
-            "bytes": self._bytes,
-            "waiting_bytes": self._waiting_bytes,
-            "over_mesh": self._over_mesh,
-            "not_taken": self._strange,
-            "damaged": self._damaged,
+            "messages": self._messages_sent,
+            "datagrams": self._datagrams_sent,
+            "bytes": self._bytes_sent,
+            "waiting_bytes": self._queued_bytes,
+            "over_mesh": self._mesh_messages,
+            "not_taken": self._ignored,
+            "damaged": self._corrupt,
             "malformed": self._malformed,
             "not_sent": self._socket.not_sent,
             "dropped_by_kernel": self._socket.dropped,
             "receive_buffer_bytes": self._socket.receive_bytes,
             "send_buffer_bytes": self._socket.send_bytes,
-            "untold": self._troubles.untold,
-            "peers": ears,
+            "untold": self._troubles.suppressed,
+            "peers": peers,
         }
         return self._mesh.facts() | {"kind": "multicast", "multicast": multicast}
 
     def close(self) -> None:
-        """Stop; what was sent has a moment to leave."""
+        """Stop. Sent messages have a moment to leave."""
         self._socket.close()
         self._mesh.close()
 
 
 def _burst(receive_bytes: int) -> int:
-    """What may leave at once, from what this kernel keeps for a receiver: the others' will not differ much, and four may send."""
+    """Return the burst size. The receive buffers of the others are probably similar, and four gateways may send at once."""
     return max(limits.MULTICAST_BURST_BYTES_MIN, min(limits.MULTICAST_BURST_BYTES_MAX, receive_bytes // 8))
 
 
-_DO = (
-    'see that it has transport = "multicast" with the same [multicast] address, that `interface` is the right one on both, and '
-    "that switches pass multicast on (IGMP snooping needs a querier)"
+_REMEDY = (
+    'check that it has transport = "multicast" with the same [multicast] address, that `interface` is right on both, and that '
+    "switches forward multicast (IGMP snooping needs a querier)"
 )
 
 
 def _runs(message: Message) -> list[Message]:
-    """The message in pieces that stand alone: one lost fragment then costs no more than a piece."""
+    """Split a message into independent parts, so that a lost fragment loses only one of them."""
     if not isinstance(message, Order | Repair):
         return [message]
     frames = message.frames
-    runs = cut_runs([frame.size for frame in frames], limits.MULTICAST_RUN_BYTES)
+    runs = split_runs([frame.size for frame in frames], limits.MULTICAST_RUN_BYTES)
     return [type(message)(message.view, frames[first:end]) for first, end in runs] or [message]

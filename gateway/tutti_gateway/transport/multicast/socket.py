@@ -1,4 +1,4 @@
-"""The UDP socket of a multicast group: opened, told which way to go, and asked what the kernel did with it."""
+"""The UDP socket of a multicast group."""
 
 from __future__ import annotations
 
@@ -17,27 +17,33 @@ _IP_MULTICAST_ALL = 49
 _MEMINFO = struct.Struct("=9I")
 _DROPS = 8
 _MREQN = struct.Struct("=4s4si")
-_SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104  # a run of datagrams by one call, out and in
+_SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104  # several datagrams per call, sent and received
 _SEGMENT, _GRO = struct.Struct("=H"), struct.Struct("=i")
 _RUN_BYTES_MAX = 60_000
-RUN_MAX = 48  # the kernel takes 64
+RUN_MAX = 48  # the kernel accepts 64 segments per call
 _RECEIVE_BYTES = 65_536
 _ANCILLARY_BYTES = 64
 
 
 class MulticastSocket:
-    """One group address on one interface: what is sent there everybody gets who listens, this host included."""
+    """A socket of one multicast group on one interface. Other gateways of this host receive its datagrams, too.
+
+    Attributes:
+        run_bytes_max: bytes of datagrams per call; 0 once the kernel has refused several in one call.
+        not_sent: number of datagrams that the kernel refused.
+        receive_bytes, send_bytes: sizes of the kernel's buffers.
+    """
 
     def __init__(self, group: Address, interface: str, ttl: int) -> None:
-        """Open it.
+        """Open the socket.
 
         Args:
-            group: IPv4 multicast address and port.
-            interface: name (`eth0`) or IPv4 address of the interface; empty: the one that the system's routes say.
-            ttl: routers that a datagram passes, and one.
+            group: IPv4 multicast address, and port.
+            interface: name (`eth0`) or IPv4 address of the interface; empty for the one of the default route.
+            ttl: number of routers that a datagram may pass.
 
         Raises:
-            ConfigError: the interface is not there.
+            ConfigError: the interface does not exist.
             TuttiError: the system refuses.
         """
         self.group = (group.host, group.port)
@@ -50,23 +56,23 @@ class MulticastSocket:
             self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
             self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, request)
             self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, ttl)
-            self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)  # several gateways of one host hear each other
+            self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_LOOP, 1)  # for several gateways on one host
         except OSError as error:
             self.socket.close()
             raise TuttiError(
                 f"the multicast address {group} cannot be used on interface {interface or 'of the default route'}: "
-                f'{(error.strerror or str(error)).lower()}; name another in [multicast] interface, or take transport = "mesh"'
+                f'{(error.strerror or str(error)).lower()}; set another [multicast] interface, or use transport = "mesh"'
             ) from error
         with contextlib.suppress(OSError):
             self.socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
         self.run_bytes_max = _RUN_BYTES_MAX
-        self.not_sent = 0  # datagrams that the kernel refused
+        self.not_sent = 0
         self.fd = self.socket.fileno()
-        self.receive_bytes = self._buffer(socket.SO_RCVBUF, _SO_RCVBUFFORCE, limits.MULTICAST_RECEIVE_BYTES)
-        self.send_bytes = self._buffer(socket.SO_SNDBUF, _SO_SNDBUFFORCE, limits.MULTICAST_SEND_BYTES)
+        self.receive_bytes = self._set_buffer(socket.SO_RCVBUF, _SO_RCVBUFFORCE, limits.MULTICAST_RECEIVE_BYTES)
+        self.send_bytes = self._set_buffer(socket.SO_SNDBUF, _SO_SNDBUFFORCE, limits.MULTICAST_SEND_BYTES)
 
-    def _buffer(self, option: int, forced: int, wanted: int) -> int:
-        """Ask the kernel for room; what it gives. It counts what it needs around each datagram, too, and doubles what is asked."""
+    def _set_buffer(self, option: int, forced: int, wanted: int) -> int:
+        """Request a buffer size from the kernel, and return the size granted. The kernel doubles it for its own overhead."""
         try:
             self.socket.setsockopt(socket.SOL_SOCKET, forced, wanted)
         except PermissionError:
@@ -74,20 +80,20 @@ class MulticastSocket:
         return self.socket.getsockopt(socket.SOL_SOCKET, option) // 2
 
     @property
-    def small(self) -> str:
-        """What an operator should know of the kernel's room, empty if it is as asked."""
+    def buffer_warning(self) -> str:
+        """The message for the operator if the receive buffer is too small; empty otherwise."""
         if self.receive_bytes >= limits.MULTICAST_RECEIVE_BYTES:
             return ""
         return (
-            f"the kernel keeps {self.receive_bytes} bytes of multicast that were not taken yet, and "
-            f"{limits.MULTICAST_RECEIVE_BYTES} are wanted: more is lost under load and repaired; "
+            f"the kernel buffers {self.receive_bytes} bytes of multicast, and {limits.MULTICAST_RECEIVE_BYTES} are requested: more "
+            "datagrams are lost and repaired under load; "
             f"sysctl -w net.core.rmem_max={limits.MULTICAST_RECEIVE_BYTES}"
         )
 
     def send(self, run: Sequence[bytes]) -> bool:
-        """Send datagrams of one length, the last of which may be shorter; False to try again later. Never waits.
+        """Send datagrams of one length, of which the last may be shorter. Return False if they must be sent again later.
 
-        What the kernel refuses is lost, as on the way, and counted.
+        Datagrams that the kernel refuses are lost, as on the network, and counted.
         """
         segment = [(_SOL_UDP, _UDP_SEGMENT, _SEGMENT.pack(len(run[0])))] if len(run) > 1 else []
         try:
@@ -95,22 +101,22 @@ class MulticastSocket:
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:
-            if segment and self.run_bytes_max:  # this kernel, or this device, wants each alone
+            if segment and self.run_bytes_max:  # this kernel or device does not support UDP_SEGMENT
                 self.run_bytes_max = 0
                 return False
-            self.not_sent += len(run)  # no buffers, the interface is down: lost, as on the way
+            self.not_sent += len(run)  # no buffers, or the interface is down
         return True
 
     def receive(self) -> list[memoryview] | None:
-        """The next datagrams, as many as the kernel hands over at once; None if there are none."""
+        """Return the next datagrams, all that the kernel returns in one call; None if there are none."""
         try:
-            data, told, _, _ = self.socket.recvmsg(_RECEIVE_BYTES, _ANCILLARY_BYTES)
+            data, ancillary, _, _ = self.socket.recvmsg(_RECEIVE_BYTES, _ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
             return None
-        except OSError:  # the interface went down; it may come again
+        except OSError:  # the interface is down; it may come up again
             return None
         view = memoryview(data)
-        for level, kind, value in told:
+        for level, kind, value in ancillary:
             if (level, kind) == (_SOL_UDP, _UDP_GRO):
                 (size,) = _GRO.unpack_from(value)
                 return [view[at : at + size] for at in range(0, len(data), size)]
@@ -118,9 +124,9 @@ class MulticastSocket:
 
     @property
     def dropped(self) -> int:
-        """Datagrams for which the kernel had no room."""
-        told = self.socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
-        return int(_MEMINFO.unpack(told)[_DROPS])
+        """Number of datagrams that the kernel dropped because the receive buffer was full."""
+        meminfo = self.socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size)
+        return int(_MEMINFO.unpack(meminfo)[_DROPS])
 
     def close(self) -> None:
         """Leave the group."""
@@ -128,7 +134,7 @@ class MulticastSocket:
 
 
 def _interface(text: str) -> tuple[bytes, int]:
-    """Address and index of an interface, as the kernel takes them."""
+    """Return address and index of an interface, for the kernel."""
     if not text:
         return bytes(4), 0
     try:
@@ -138,5 +144,7 @@ def _interface(text: str) -> tuple[bytes, int]:
     try:
         return bytes(4), socket.if_nametoindex(text)
     except OSError:
-        there = ", ".join(name for _, name in socket.if_nameindex())
-        raise ConfigError(f"multicast.interface is {text!r}, and this host has {there}: name one of them, or its address") from None
+        available = ", ".join(name for _, name in socket.if_nameindex())
+        raise ConfigError(
+            f"multicast.interface is {text!r}, and this host has {available}: name one of them, or its address"
+        ) from None

@@ -13,9 +13,9 @@ import pytest
 
 from tests.unit.zmtp.port import HELLO, SHOOK, TERMS, WAIT_S, Port, read_all
 from tutti import limits
+from tutti.runtime.reserved_fds import lowest_free_descriptor
 from tutti.zmtp.framing import COMMAND, GREETING, PING, frame, ready
-from tutti.zmtp.listener import lowest_free
-from tutti.zmtp.server import Sent
+from tutti.zmtp.server import SendResult
 
 PONG = frame(b"\x04PONG", COMMAND)
 
@@ -36,11 +36,11 @@ def test_who_sends_much_leaves_the_others_their_turn(port: Port) -> None:
     for _ in range(4):
         seen |= {parts[0] for _, parts, _ in port.drain(messages_max=1)}
     assert b"me, too" in seen
-    assert port.callers.unread, "what was not taken is known to be there"
+    assert port.server.unread, "what was not taken is known to be there"
 
 
 def test_who_floods_gives_its_share_and_whoever_waits_has_a_turn_in_one_drain_or_two() -> None:
-    port = Port(TERMS._replace(connections=20))
+    port = Port(TERMS._replace(connections_max=20))
     many = [port.call() for _ in range(10)]
     port.has(10)
     for number, one in enumerate(many):
@@ -48,7 +48,7 @@ def test_who_floods_gives_its_share_and_whoever_waits_has_a_turn_in_one_drain_or
     good = port.call()
     port.has(11)
     good.sendall(frame(b"good"))
-    while port.callers.unread:
+    while port.server.unread:
         port.drain()
     for number, one in enumerate(many):
         one.sendall(frame(b"%d" % number) * 2000)
@@ -63,7 +63,7 @@ def test_who_floods_gives_its_share_and_whoever_waits_has_a_turn_in_one_drain_or
 
 def test_who_is_alone_may_fill_a_drain(port: Port) -> None:
     port.call().sendall(frame(b"x") * 2000)
-    while not port.callers.unread:
+    while not port.server.unread:
         port.look()
     assert len(port.drain(messages_max=100)) == 200
 
@@ -71,7 +71,7 @@ def test_who_is_alone_may_fill_a_drain(port: Port) -> None:
 def test_a_first_message_behind_the_handshake_is_not_forgotten(port: Port) -> None:
     port.call(HELLO + frame(b"at once"))
     port.look()  # the connection
-    while not port.callers.unread:
+    while not port.server.unread:
         port.look()
     assert [parts for _, parts, _ in port.drain()] == [[b"at once"]]
 
@@ -95,12 +95,12 @@ def test_who_said_nothing_makes_room_for_the_next_one_and_who_spoke_never_does(p
 
 
 def test_whom_nobody_knows_makes_room_too() -> None:
-    port = Port(knows=lambda routing: False)
+    port = Port(is_known=lambda routing: False)
     callers = [port.call(HELLO + frame(b"hi")) for _ in range(3)]
     port.first(3)
     port.call(HELLO + frame(b"later"))
     assert [parts for _, parts, _ in port.first()] == [[b"later"]]
-    assert len(port.callers) == 3
+    assert len(port.server) == 3
     assert len(read_all(callers[0], SHOOK + 1)) == SHOOK, "the oldest one is closed"
     for one in callers[1:]:
         one.sendall(frame(b"still here"))
@@ -109,34 +109,34 @@ def test_whom_nobody_knows_makes_room_too() -> None:
 
 
 def test_who_finds_no_place_is_counted_and_told_of_once_a_minute(port: Port) -> None:
-    for _ in range(TERMS.connections):
+    for _ in range(TERMS.connections_max):
         port.call(HELLO + frame(b"hi"))
-    port.first(TERMS.connections)
+    port.first(TERMS.connections_max)
     for refused in range(1, 4):
         turned_away = port.call(b"")
         port.look()
         with contextlib.suppress(ConnectionResetError):
             assert turned_away.recv(1) == b""
-        assert port.callers.door.refused == refused
-        port.callers.keep()
+        assert port.server.acceptor.refused == refused
+        port.server.maintain()
         assert ["connections were refused on the port" in told for told in port.told] == [True]
     port.now_us += limits.WARNING_REPEAT_US
-    port.callers.keep()
+    port.server.maintain()
     port.now_us += limits.WARNING_REPEAT_US
-    port.callers.keep()
+    port.server.maintain()
     assert [told.partition(" ")[0] for told in port.told] == ["1", "2"]
 
 
 def test_one_who_connects_again_takes_the_place_of_its_old_connection() -> None:
-    port = Port(TERMS._replace(named=True))
+    port = Port(TERMS._replace(by_identity=True))
     said = GREETING + ready(b"DEALER", b"me")
     old = port.call(said + frame(b"old"))
     port.first()
     new = port.call(said + frame(b"new"))
     assert [(routing, parts) for routing, parts, _ in port.first()] == [(b"me", [b"new"])]
-    assert len(port.callers) == 1
+    assert len(port.server) == 1
     assert len(read_all(old, SHOOK + 1)) == SHOOK, "and then the end"
-    assert port.callers.say(b"me", b"there") is Sent.LEFT
+    assert port.server.send(b"me", b"there") is SendResult.SENT
     assert read_all(new, SHOOK + 7).endswith(frame(b"there"))
     port.close()
 
@@ -148,7 +148,7 @@ def test_nobody_is_taken_for_another_by_the_name_that_it_says(port: Port) -> Non
     port.call(said + frame(b"new"))
     ((second, _, _),) = port.first()
     assert len({first, second, b"me"}) == 3
-    assert port.callers.say(first, b"there") is Sent.LEFT, "it stays where it is"
+    assert port.server.send(first, b"there") is SendResult.SENT, "it stays where it is"
     assert read_all(old, SHOOK + 7).endswith(frame(b"there"))
     old.close()
     port.has(1)
@@ -172,45 +172,45 @@ def test_who_sends_much_is_asked_again_without_a_word_of_the_kernel(port: Port) 
     port.look()
     assert port.drain(bytes_max=1) == []
     assert len(port.drain(bytes_max=1)) == 1, "the rest came by one read, which left room"
-    assert port.callers.unread
+    assert port.server.unread
 
 
 def test_a_mute_connection_is_closed_after_a_while_unless_nothing_was_read(port: Port) -> None:
     mute = port.call()
     port.has(1)
     port.now_us += 11_000_000
-    port.callers.keep(reads=False)
-    assert len(port.callers) == 1, "it may have said something that was not looked at"
-    port.callers.keep()
-    assert len(port.callers) == 0
+    port.server.maintain(reads=False)
+    assert len(port.server) == 1, "it may have said something that was not looked at"
+    port.server.maintain()
+    assert len(port.server) == 0
     mute.close()
 
 
 def test_who_answers_no_beat_is_closed_and_who_does_stays(port: Port) -> None:
     answers, silent = (port.call(HELLO + frame(b"hi")) for _ in range(2))
     port.first(2)
-    for _ in range(TERMS.beats + 2):
-        port.now_us += TERMS.beat_us
-        port.callers.keep()
+    for _ in range(TERMS.heartbeats_max + 2):
+        port.now_us += TERMS.heartbeat_us
+        port.server.maintain()
         answers.sendall(PONG)
         port.look()
         port.drain()
-    assert len(port.callers) == 1
+    assert len(port.server) == 1
     assert PING in read_all(silent, 4096)
 
 
 def test_nothing_is_silence_while_nothing_is_read(port: Port) -> None:
     port.call(HELLO + frame(b"hi"))
     port.first()
-    port.callers.keep()  # what it said counts for this beat
-    for _ in range(3 * TERMS.beats):
-        port.now_us += TERMS.beat_us
-        port.callers.keep(reads=False)
-    assert len(port.callers) == 1
-    for _ in range(TERMS.beats + 1):
-        port.now_us += TERMS.beat_us
-        port.callers.keep()
-    assert len(port.callers) == 0, "nobody else has to speak for that"
+    port.server.maintain()  # what it said counts for this beat
+    for _ in range(3 * TERMS.heartbeats_max):
+        port.now_us += TERMS.heartbeat_us
+        port.server.maintain(reads=False)
+    assert len(port.server) == 1
+    for _ in range(TERMS.heartbeats_max + 1):
+        port.now_us += TERMS.heartbeat_us
+        port.server.maintain()
+    assert len(port.server) == 0, "nobody else has to speak for that"
 
 
 def test_a_beat_of_the_other_end_is_answered(port: Port) -> None:
@@ -228,9 +228,9 @@ def descriptors() -> Iterator[Callable[[int], None]]:
 
     def leave(count: int) -> None:
         highest = max(int(name) for name in os.listdir("/proc/self/fd"))
-        while lowest_free() < highest:
+        while lowest_free_descriptor() < highest:
             holes.enter_context(socket.socket())
-        bound = lowest_free() + count
+        bound = lowest_free_descriptor() + count
         soft = next(
             soft for soft in range(bound, 2 * bound) if soft - min(limits.SPARE_FILES, soft // limits.SPARE_FILES_PART) >= bound
         )
@@ -242,10 +242,10 @@ def descriptors() -> Iterator[Callable[[int], None]]:
 
 
 def test_connections_leave_descriptors_to_others_and_are_taken_when_some_are_free(descriptors: Callable[[int], None]) -> None:
-    port = Port(TERMS._replace(connections=100))
+    port = Port(TERMS._replace(connections_max=100))
     sockets = [socket.socket() for _ in range(9)]
     descriptors(3)
-    port.callers.keep()
+    port.server.maintain()
     for one in sockets[:3]:
         one.connect(("127.0.0.1", port.number))
         one.sendall(HELLO + frame(b"hi"))
@@ -253,24 +253,24 @@ def test_connections_leave_descriptors_to_others_and_are_taken_when_some_are_fre
     for one in sockets[3:]:
         one.connect(("127.0.0.1", port.number))
     deadline = time.monotonic() + WAIT_S
-    while port.callers.door.refused < len(sockets[3:]):
+    while port.server.acceptor.refused < len(sockets[3:]):
         assert time.monotonic() < deadline
         port.look()
     for one in sockets[3:]:
         one.settimeout(WAIT_S)
         with contextlib.suppress(ConnectionResetError):
             assert one.recv(1) == b"", "it is refused"
-    assert len(port.callers) == 3
+    assert len(port.server) == 3
     assert ["or is refused" in reason for reason in port.told] == [True]
     with contextlib.ExitStack() as others:  # what the rest of the process needs
         for _ in range(3):
             others.enter_context(socket.socket())
-    port.callers.keep()
+    port.server.maintain()
     assert len(port.told) == 1
     sockets[0].close()
     port.has(2)
-    port.callers.keep()
-    assert "are taken" in port.told[1]
+    port.server.maintain()
+    assert "are accepted" in port.told[1]
     with socket.socket() as later:
         later.connect(("127.0.0.1", port.number))
         later.sendall(HELLO + frame(b"later"))
@@ -281,18 +281,18 @@ def test_connections_leave_descriptors_to_others_and_are_taken_when_some_are_fre
 
 
 def test_where_no_descriptor_is_left_who_said_nothing_makes_room(descriptors: Callable[[int], None]) -> None:
-    port = Port(TERMS._replace(connections=100))
+    port = Port(TERMS._replace(connections_max=100))
     sockets = [socket.socket() for _ in range(6)]
     descriptors(3)
-    port.callers.keep()
+    port.server.maintain()
     for one in sockets[:5]:
         one.connect(("127.0.0.1", port.number))
         port.look()
     sockets[5].connect(("127.0.0.1", port.number))
     sockets[5].sendall(HELLO + frame(b"hi"))
     assert [parts for _, parts, _ in port.first()] == [[b"hi"]]
-    assert len(port.callers) == 3
-    assert lowest_free() >= max(one.fileno() for one in sockets)
+    assert len(port.server) == 3
+    assert lowest_free_descriptor() >= max(one.fileno() for one in sockets)
     for one in sockets:
         one.close()
     port.close()
@@ -305,13 +305,13 @@ def test_who_has_most_of_what_is_not_complete_is_cut_off(port: Port) -> None:
     while not port.told:
         port.look()
         port.drain()
-    assert len(port.callers) == 1
-    assert "not complete" in port.told[0]
+    assert len(port.server) == 1
+    assert "incomplete messages" in port.told[0]
 
 
 def test_a_message_of_too_many_parts_is_handed_out_without_any_and_the_next_one_is_whole(port: Port) -> None:
-    port.call(HELLO + frame(b"x", 1) * TERMS.parts + frame(b"x") + frame(b"y"))
-    assert [(parts, size) for _, parts, size in port.first(2)] == [([], TERMS.parts + 1), ([b"y"], 1)]
+    port.call(HELLO + frame(b"x", 1) * TERMS.parts_max + frame(b"x") + frame(b"y"))
+    assert [(parts, size) for _, parts, size in port.first(2)] == [([], TERMS.parts_max + 1), ([b"y"], 1)]
 
 
 @pytest.mark.parametrize("piece", [frame(b""), frame(b"", 1), frame(b"\x04PING\0\0", COMMAND)])
@@ -325,7 +325,7 @@ def test_a_flood_of_pieces_without_bytes_is_taken_in_many_turns(port: Port, piec
     client.setblocking(True)
     port.look()
     drains = 0
-    while port.callers.unread or drains == 0:
+    while port.server.unread or drains == 0:
         assert len(port.drain(messages_max=50)) <= 100
         drains += 1
     assert drains > 20

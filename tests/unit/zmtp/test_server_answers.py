@@ -13,16 +13,16 @@ import pytest
 
 from tests.unit.zmtp.port import DEADLINE_S, HELLO, SHOOK, TERMS, Port, read_all
 from tutti.zmtp.framing import GREETING, frame, ready
-from tutti.zmtp.server import Sent
+from tutti.zmtp.server import SendResult
 
 
 def test_what_a_caller_does_not_read_waits_in_bounds_and_comes_whole(port: Port) -> None:
     client = port.call(HELLO + frame(b"hi"))
     ((routing, _, _),) = port.first()
     answer, sent = bytes(1 << 20), 0
-    while port.callers.say(routing, answer) is Sent.LEFT:
+    while port.server.send(routing, answer) is SendResult.SENT:
         sent += 1
-    assert port.callers.say(routing, answer) is Sent.FULL
+    assert port.server.send(routing, answer) is SendResult.FULL
     got = 0
     client.setblocking(False)
     whole = len(GREETING) + len(ready(b"ROUTER", b"")) + sent * (9 + len(answer))
@@ -32,38 +32,38 @@ def test_what_a_caller_does_not_read_waits_in_bounds_and_comes_whole(port: Port)
             got += len(client.recv(1 << 20))
         except BlockingIOError:
             continue
-    assert port.callers.say(routing, b"again") is Sent.LEFT
-    assert port.callers.say(b"nobody", b"") is Sent.GONE
+    assert port.server.send(routing, b"again") is SendResult.SENT
+    assert port.server.send(b"nobody", b"") is SendResult.DISCONNECTED
 
 
 def test_who_reads_least_of_what_it_is_told_is_cut_off_when_all_of_that_is_too_much() -> None:
-    port = Port(TERMS._replace(waiting=1000, waiting_bytes=20 << 20))
+    port = Port(TERMS._replace(queued_max=1000, queued_bytes_max=20 << 20))
     much, little = port.call(HELLO + frame(b"much")), port.call(HELLO + frame(b"little"))
     routings = {parts[0]: routing for routing, parts, _ in port.first(2)}
-    assert port.callers.say(routings[b"little"], bytes(8 << 20)) is Sent.LEFT
-    while port.callers.say(routings[b"much"], bytes(1 << 20)) is Sent.LEFT:
+    assert port.server.send(routings[b"little"], bytes(8 << 20)) is SendResult.SENT
+    while port.server.send(routings[b"much"], bytes(1 << 20)) is SendResult.SENT:
         assert not port.told
-    assert len(port.callers) == 1
-    assert "nobody reads" in port.told[0]
+    assert len(port.server) == 1
+    assert "unread answers" in port.told[0]
     little.sendall(frame(b"here"))
     assert [parts for _, parts, _ in port.first()] == [[b"here"]]
-    assert port.callers.say(routings[b"little"], bytes(8 << 20)) is Sent.LEFT, "what waited for who is gone counts no more"
+    assert port.server.send(routings[b"little"], bytes(8 << 20)) is SendResult.SENT, "what waited for who is gone counts no more"
     much.close()
     port.close()
 
 
 def test_nothing_is_read_of_who_does_not_read_and_all_of_it_once_that_reads() -> None:
-    port = Port(TERMS._replace(held_back_bytes=1 << 20))
+    port = Port(TERMS._replace(pause_above_bytes=1 << 20))
     client = port.call(HELLO + frame(b"first"))
     ((routing, _, _),) = port.first()
     answer = bytes(16 << 20)
-    port.callers.say(routing, answer)
+    port.server.send(routing, answer)
     client.sendall(frame(b"second") + frame(b"third"))
     port.look()
     assert port.drain() == []
-    assert not port.callers.unread
+    assert not port.server.unread
     assert port.epoll.poll(0) == [], "it wakes nobody up"
-    port.callers.keep()
+    port.server.maintain()
     client.setblocking(False)
     left = len(GREETING) + len(ready(b"ROUTER", b"")) + 9 + len(answer)
     came: list[list[bytes]] = []
@@ -80,27 +80,27 @@ def test_nothing_is_read_of_who_does_not_read_and_all_of_it_once_that_reads() ->
 
 
 def test_who_reads_slowly_is_not_silent_and_who_reads_nothing_is() -> None:
-    port = Port(TERMS._replace(held_back_bytes=1 << 20))
+    port = Port(TERMS._replace(pause_above_bytes=1 << 20))
     slow, frozen = port.call(HELLO + frame(b"slow")), port.call(HELLO + frame(b"frozen"))
     for routing, _, _ in port.first(2):
-        port.callers.say(routing, bytes(64 << 20))
-    for _ in range(TERMS.beats + 2):
+        port.server.send(routing, bytes(64 << 20))
+    for _ in range(TERMS.heartbeats_max + 2):
         for _ in range(100):  # the kernel has room to tell of
             read_all(slow, 64 << 10)
             port.look(0)
-        port.now_us += TERMS.beat_us
-        port.callers.keep()
-    assert len(port.callers) == 1
+        port.now_us += TERMS.heartbeat_us
+        port.server.maintain()
+    assert len(port.server) == 1
     assert slow.recv(1)
     frozen.close()
     port.close()
 
 
 def test_who_is_held_back_and_breaks_off_is_gone() -> None:
-    port = Port(TERMS._replace(held_back_bytes=1 << 20))
+    port = Port(TERMS._replace(pause_above_bytes=1 << 20))
     client = port.call(HELLO + frame(b"first"))
     ((routing, _, _),) = port.first()
-    port.callers.say(routing, bytes(16 << 20))
+    port.server.send(routing, bytes(16 << 20))
     client.sendall(frame(b"second"))
     port.look()
     port.drain()
@@ -121,20 +121,20 @@ def test_what_came_before_a_connection_broke_is_taken_though_something_is_said_t
     routings = {parts[0]: routing for routing, parts, _ in port.first(2)}
     routing = routings[b"first"]
     port.hears(client, frame(b"second") + frame(b"third"))
-    port.callers.keep()
+    port.server.maintain()
     hang_up(client)
     port.look()  # the end of it is known, nothing is read
     for _ in range(3):
         if beats:
-            port.now_us += TERMS.beat_us
-            port.callers.keep(reads=False)
+            port.now_us += TERMS.heartbeat_us
+            port.server.maintain(reads=False)
         else:
-            assert port.callers.say(routing, b"lost") is Sent.LEFT
+            assert port.server.send(routing, b"lost") is SendResult.SENT
     assert [parts for _, parts, _ in port.drain()] == [[b"second"], [b"third"]]
     port.has(1)
-    assert port.callers.say(routing, b"") is Sent.GONE
-    assert not port.callers.stands(routing)
-    assert port.callers.say(routings[b"other"], b"") is Sent.LEFT
+    assert port.server.send(routing, b"") is SendResult.DISCONNECTED
+    assert not port.server.is_open(routing)
+    assert port.server.send(routings[b"other"], b"") is SendResult.SENT
     other.close()
 
 
@@ -142,19 +142,19 @@ def test_what_waits_leaves_while_nothing_is_read(port: Port) -> None:
     client = port.call(HELLO + frame(b"hi"))
     ((routing, _, _),) = port.first()
     answer = bytes(16 << 20)
-    assert port.callers.say(routing, answer) is Sent.LEFT
+    assert port.server.send(routing, answer) is SendResult.SENT
     client.sendall(frame(b"later"))
     client.setblocking(False)
     left = SHOOK + 9 + len(answer)
     room = select.poll()
-    room.register(port.callers.room_fd, select.POLLIN)
+    room.register(port.server.writable_fd, select.POLLIN)
     deadline = time.monotonic() + DEADLINE_S
     while left:
         assert time.monotonic() < deadline
         with contextlib.suppress(BlockingIOError):
             left -= len(client.recv(1 << 20))
         if room.poll(10):
-            port.callers.flush()
+            port.server.flush()
     assert not room.poll(0), "there is nothing more to do"
     assert [parts for _, parts, _ in port.first()] == [[b"later"]]
 
@@ -163,11 +163,11 @@ def test_closing_has_what_was_said_leave(port: Port) -> None:
     client = port.call(HELLO + frame(b"hi"))
     ((routing, _, _),) = port.first()
     whole = SHOOK + 9 + (16 << 20)
-    assert port.callers.say(routing, bytes(16 << 20)) is Sent.LEFT
+    assert port.server.send(routing, bytes(16 << 20)) is SendResult.SENT
     got: list[int] = []
     reads = threading.Thread(target=lambda: got.append(len(read_all(client, whole + 1))))
     reads.start()
-    port.callers.close(port.now_us + int(DEADLINE_S * 1e6))
+    port.server.close(port.now_us + int(DEADLINE_S * 1e6))
     reads.join(DEADLINE_S)
     assert got == [whole]
 
@@ -175,10 +175,10 @@ def test_closing_has_what_was_said_leave(port: Port) -> None:
 def test_closing_takes_no_longer_than_told(port: Port) -> None:
     client = port.call(HELLO + frame(b"hi"))
     ((routing, _, _),) = port.first()
-    while port.callers.say(routing, bytes(1 << 20)) is Sent.LEFT:
+    while port.server.send(routing, bytes(1 << 20)) is SendResult.SENT:
         continue
     began = time.monotonic()
-    port.callers.close(port.now_us + 100_000)
+    port.server.close(port.now_us + 100_000)
     assert time.monotonic() < began + 5
     client.close()
 
@@ -188,4 +188,4 @@ def test_who_hangs_up_is_gone(port: Port) -> None:
     ((routing, _, _),) = port.first()
     client.close()
     port.has(0)
-    assert port.callers.say(routing, b"") is Sent.GONE
+    assert port.server.send(routing, b"") is SendResult.DISCONNECTED

@@ -14,10 +14,10 @@ from zmq.utils.monitor import recv_monitor_message
 
 from tests.unit.zmtp.port import HELLO, TERMS, WAIT_S, Port, read_all
 from tutti.zmtp import z85
-from tutti.zmtp.curve import Box, Calling, Listening, Pair, new_pair
-from tutti.zmtp.framing import COMMAND, GREETING, Handshake, Mismatch, OtherKey, Rejected, frame, ready
+from tutti.zmtp.curve import Box, CurveClientHandshake, CurveServerHandshake, KeyPair, new_key_pair
+from tutti.zmtp.framing import COMMAND, GREETING, HandshakeError, NullHandshake, Rejected, UnknownServerKey, frame, ready
 
-SERVER, ONE, OTHER, STRANGER = (new_pair() for _ in range(4))
+SERVER, ONE, OTHER, STRANGER = (new_key_pair() for _ in range(4))
 LISTED = {ONE.public, OTHER.public}
 
 
@@ -26,27 +26,27 @@ class Guarded(Port):
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, bytes]] = []
-        super().__init__(TERMS._replace(named=True), lambda _: False, SERVER, self.admits)
+        super().__init__(TERMS._replace(by_identity=True), lambda _: False, SERVER, self.accepts_key)
 
-    def admits(self, host: str, key: bytes) -> bool:
+    def accepts_key(self, host: str, key: bytes) -> bool:
         self.asked.append((host, key))
         return key in LISTED
 
-    def shake(self, own: Pair, identity: bytes = b"") -> tuple[socket.socket, Box]:
+    def shake(self, own: KeyPair, identity: bytes = b"") -> tuple[socket.socket, Box]:
         """A connection whose handshake is over.
 
         Raises:
             Mismatch: it was refused.
         """
-        calling = Calling([SERVER.public], own, identity)
-        connection = self.call(calling.said())
+        calling = CurveClientHandshake([SERVER.public], own, identity)
+        connection = self.call(calling.data_to_send())
         deadline = time.monotonic() + WAIT_S
         while calling.box is None:
             assert time.monotonic() < deadline
             self.look(0.1)
             with contextlib.suppress(BlockingIOError):
-                calling.take(connection.recv(1024, socket.MSG_DONTWAIT))
-            connection.sendall(calling.said())
+                calling.receive_data(connection.recv(1024, socket.MSG_DONTWAIT))
+            connection.sendall(calling.data_to_send())
         return connection, calling.box
 
 
@@ -61,7 +61,7 @@ def test_listed_keys_are_admitted_and_known_and_others_are_told_that_they_are_no
     connection.sendall(box.seal(0, b"hello"))
     ((routing, parts, _),) = port.first()
     assert parts == [b"hello"]
-    assert port.callers.peer(routing) == ONE.public
+    assert port.server.peer_key(routing) == ONE.public
     with pytest.raises(Rejected, match="400"):
         port.shake(STRANGER)
     port.has(1)
@@ -72,8 +72,8 @@ def test_who_does_not_encrypt_is_told_that_this_end_does(port: Guarded) -> None:
     stranger = port.call(HELLO)
     port.look()  # it is accepted
     port.has(0)
-    with pytest.raises(Mismatch, match="another mechanism"):
-        Handshake(b"DEALER", b"ROUTER").take(read_all(stranger, 1000))
+    with pytest.raises(HandshakeError, match="another security mechanism"):
+        NullHandshake(b"DEALER", b"ROUTER").receive_data(read_all(stranger, 1000))
     assert port.asked == [("127.0.0.1", b"")]
 
 
@@ -90,13 +90,13 @@ def test_only_who_has_its_key_takes_the_place_of_a_connection(port: Guarded) -> 
 
 def test_a_crowd_displaces_no_listed_key_though_that_said_nothing_yet(port: Guarded) -> None:
     connection, box = port.shake(ONE)
-    for number in range(2 * TERMS.connections):
+    for number in range(2 * TERMS.connections_max):
         port.call(GREETING[: 1 + number])
         port.look()
     port.look(0.1)
-    assert len(port.callers) == TERMS.connections
+    assert len(port.server) == TERMS.connections_max
     port.now_us += 60_000_000
-    port.callers.keep()
+    port.server.maintain()
     port.has(1)
     connection.sendall(box.seal(0, b"late"))
     assert port.first()[0][1] == [b"late"]
@@ -130,30 +130,30 @@ def test_zeromq_tells_that_our_key_is_not_listed(tmp_path_factory: pytest.TempPa
         router.set(zmq.CURVE_SECRETKEY, z85.encode(SERVER.secret).encode())
         router.set(zmq.ZAP_DOMAIN, b"tutti")
         number = router.bind_to_random_port("tcp://127.0.0.1")
-        calling = Calling([SERVER.public], STRANGER)
+        calling = CurveClientHandshake([SERVER.public], STRANGER)
         with socket.create_connection(("127.0.0.1", number), WAIT_S) as connection, pytest.raises(Rejected, match="400"):
             calls(calling, connection)
 
 
-def calls(calling: Calling, connection: socket.socket) -> None:
+def calls(calling: CurveClientHandshake, connection: socket.socket) -> None:
     while calling.box is None:
-        connection.sendall(calling.said())
-        calling.take(connection.recv(1024))
+        connection.sendall(calling.data_to_send())
+        calling.receive_data(connection.recv(1024))
 
 
 def test_another_key_is_known_from_its_greeting() -> None:
-    calling, listening = Calling([OTHER.public], ONE), Listening(SERVER, lambda _: True)
-    with pytest.raises(OtherKey):
-        calling.take(listening.said())
+    calling, listening = CurveClientHandshake([OTHER.public], ONE), CurveServerHandshake(SERVER, lambda _: True)
+    with pytest.raises(UnknownServerKey):
+        calling.receive_data(listening.data_to_send())
 
 
 def test_a_refusal_in_place_of_any_answer_is_heard() -> None:
-    calling = Calling([SERVER.public])
+    calling = CurveClientHandshake([SERVER.public])
     with pytest.raises(Rejected):
-        calling.take(Listening(SERVER, lambda _: True).said() + frame(b"\x05ERROR\x03400", COMMAND))
+        calling.receive_data(CurveServerHandshake(SERVER, lambda _: True).data_to_send() + frame(b"\x05ERROR\x03400", COMMAND))
 
 
 def test_who_does_not_encrypt_may_be_admitted_too() -> None:
-    listening = Listening(SERVER, lambda key: not key)
-    listening.said()
-    assert listening.take(GREETING + ready(b"DEALER", b"")) == b""
+    listening = CurveServerHandshake(SERVER, lambda key: not key)
+    listening.data_to_send()
+    assert listening.receive_data(GREETING + ready(b"DEALER", b"")) == b""

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tutti.zmtp.framing import form
-from tutti.zmtp.send_queue import Outgoing
+from tutti.zmtp.framing import encode_message
+from tutti.zmtp.send_queue import SendQueue
 
 Ends = tuple[socket.socket, socket.socket]
 
@@ -28,10 +28,10 @@ def ends() -> Iterator[Ends]:
 @pytest.mark.parametrize("parts", [1, 255, 256, 257, 300, 512, 600, 1025])
 def test_messages_of_any_number_of_buffers_leave_whole(ends: Ends, parts: int) -> None:
     here, there = ends
-    outgoing = Outgoing(here)
-    messages = [form([bytes([number % 251]) * (9000 + number) for number in range(parts)]), form([b"behind"])]
+    outgoing = SendQueue(here)
+    messages = [encode_message([bytes([number % 251]) * (9000 + number) for number in range(parts)]), encode_message([b"behind"])]
     for message in messages:
-        outgoing.put(message)
+        outgoing.append(message)
     wanted = b"".join(bytes(buffer) for message in messages for buffer in message.buffers)
     assert outgoing.bytes == len(wanted)
     got = bytearray()
@@ -46,21 +46,21 @@ def test_messages_of_any_number_of_buffers_leave_whole(ends: Ends, parts: int) -
 
 def test_who_reads_slowly_is_not_waited_for_longer_than_told(ends: Ends) -> None:
     here, _there = ends
-    outgoing = Outgoing(here)
-    outgoing.put(form([bytes(1 << 20)]))
+    outgoing = SendQueue(here)
+    outgoing.append(encode_message([bytes(1 << 20)]))
     began = time.monotonic()
-    outgoing.leave(0.05)
+    outgoing.linger(0.05)
     assert time.monotonic() < began + 5
     assert outgoing
 
 
 def test_what_broke_is_left_at_once(ends: Ends) -> None:
     here, there = ends
-    outgoing = Outgoing(here)
-    outgoing.put(form([bytes(1 << 20)]))
+    outgoing = SendQueue(here)
+    outgoing.append(encode_message([bytes(1 << 20)]))
     there.close()
     began = time.monotonic()
-    outgoing.leave(60.0)
+    outgoing.linger(60.0)
     assert time.monotonic() < began + 30
     with pytest.raises(OSError, match="Broken pipe"):
         outgoing.send()

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tutti import limits
 from tutti.errors import FormatError
 from tutti.zmtp import frame_reader
-from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream, TooLarge
-from tutti.zmtp.framing import COMMAND, GREETING, MORE, Handshake, Mismatch, form, frame, ready
+from tutti.zmtp.frame_reader import SCRATCH_BYTES, ConnectionEnded, FrameReader, MessageTooLarge
+from tutti.zmtp.framing import COMMAND, GREETING, MORE, HandshakeError, NullHandshake, encode_message, frame, ready
 
 SIZES = st.one_of(st.integers(0, 300), st.integers(2000, 5000), st.integers(60_000, 70_000), st.integers(200_000, 300_000))
 PARTS_MAX = 20
@@ -26,13 +26,19 @@ class Reader:
     """One end of a connection, read by a stream, and the bytes that come to it."""
 
     def __init__(
-        self, ends: tuple[socket.socket, socket.socket], keeps: Callable[[int], bool] = lambda _: True, *, forgives: bool = False
+        self,
+        ends: tuple[socket.socket, socket.socket],
+        may_buffer: Callable[[int], bool] = lambda _: True,
+        *,
+        skips_oversized: bool = False,
     ) -> None:
         self.there, here = ends
         here.setblocking(False)
         self.there.setblocking(False)
         scratch = memoryview(bytearray(SCRATCH_BYTES))
-        self.stream = Stream(here, scratch, limits.MESSAGE_BYTES_MAX, keeps, parts_max=PARTS_MAX, forgives=forgives)
+        self.stream = FrameReader(
+            here, scratch, limits.MESSAGE_BYTES_MAX, may_buffer, parts_max=PARTS_MAX, skips_oversized=skips_oversized
+        )
         self.came: list[tuple[list[bytes], int]] = []
         self.held_most = 0
 
@@ -43,7 +49,7 @@ class Reader:
                 self.came.append(([bytes(part) for part in parts], size))
         except BlockingIOError:
             return False
-        self.held_most = max(self.held_most, self.stream.held)
+        self.held_most = max(self.held_most, self.stream.assembly_bytes)
         return True
 
     def take(self, data: bytes, step: int) -> None:
@@ -67,20 +73,20 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 @given(st.lists(st.lists(SIZES, min_size=1, max_size=4), max_size=6), st.sampled_from([1 << 20, 65_536, 4096, 1000]))
 def test_messages_come_whole_and_in_order_however_they_are_cut(sizes: list[list[int]], step: int) -> None:
     wanted = [[bytes([number % 251]) * size for number, size in enumerate(parts)] for parts in sizes]
-    data = b"".join(bytes(buffer) for parts in wanted for buffer in form(parts).buffers)
-    assert len(data) == sum(form(parts).size for parts in wanted)
+    data = b"".join(bytes(buffer) for parts in wanted for buffer in encode_message(parts).buffers)
+    assert len(data) == sum(encode_message(parts).size for parts in wanted)
     with ends() as pair:
         reader = Reader(pair)
         reader.take(data, step)
         assert reader.came == [(parts, sum(map(len, parts))) for parts in wanted]
-        assert reader.stream.held == 0
+        assert reader.stream.assembly_bytes == 0
 
 
 def test_what_comes_byte_by_byte_is_the_same() -> None:
     with ends() as pair:
         reader = Reader(pair)
         parts = [b"head", b"x" * 3000, b"", b"end"]
-        data = b"".join(bytes(buffer) for buffer in form(parts).buffers)
+        data = b"".join(bytes(buffer) for buffer in encode_message(parts).buffers)
         reader.take(frame(b"\x04PING", COMMAND) + data + data, 1)
         assert reader.came == [(parts, 3007)] * 2
 
@@ -102,8 +108,8 @@ def test_of_whom_nothing_is_kept_a_large_message_is_dropped_and_the_next_one_is_
         (b"\x02" + b"\xff" * 8, FormatError),
         (b"\x10\x01x", FormatError),
         (frame(bytes(100_000), COMMAND), FormatError),
-        (frame(b"", MORE) * (PARTS_MAX + 1), TooLarge),
-        (frame(bytes(8 << 20), MORE) * 5, TooLarge),
+        (frame(b"", MORE) * (PARTS_MAX + 1), MessageTooLarge),
+        (frame(bytes(8 << 20), MORE) * 5, MessageTooLarge),
     ],
 )
 def test_what_is_out_of_bounds_ends_the_connection(data: bytes, error: type[Exception]) -> None:
@@ -115,13 +121,13 @@ def test_what_is_out_of_bounds_ends_the_connection(data: bytes, error: type[Exce
 
 
 def test_a_message_that_never_ends_is_not_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(frame_reader, "_WHOLE_MAX", 1 << 20)
-    monkeypatch.setattr(frame_reader, "_ENDLESS", 2 << 20)
+    monkeypatch.setattr(frame_reader, "_MESSAGE_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(frame_reader, "_SKIPPED_BYTES_MAX", 2 << 20)
     with ends() as pair:
-        reader = Reader(pair, forgives=True)
+        reader = Reader(pair, skips_oversized=True)
         reader.take(frame(bytes(1 << 20), MORE) + frame(bytes(500_000)) + frame(b"next"), 65_536)
         assert reader.came == [([], (1 << 20) + 500_000), ([b"next"], 4)]
-        with pytest.raises(TooLarge):
+        with pytest.raises(MessageTooLarge):
             reader.take(frame(bytes(500_000), MORE) * 5, 65_536)
 
 
@@ -131,18 +137,18 @@ def test_a_connection_that_ends_is_told_in_the_middle_of_a_message_too() -> None
             reader = Reader(pair)
             reader.take(data, 100_000)
             pair[0].close()
-            with pytest.raises(Ended):
+            with pytest.raises(ConnectionEnded):
                 reader.read()
 
 
 @given(st.integers(1, 130))
 def test_a_handshake_is_taken_in_any_pieces_and_what_follows_is_left(step: int) -> None:
     said = GREETING + ready(b"DEALER", b"jfk") + b"rest"
-    handshake = Handshake(b"ROUTER", b"DEALER")
+    handshake = NullHandshake(b"ROUTER", b"DEALER")
     rest = None
     at = 0
     while rest is None:
-        rest = handshake.take(said[at : at + step])
+        rest = handshake.receive_data(said[at : at + step])
         at += step
     assert (rest + said[at:], handshake.identity) == (b"rest", b"jfk")
 
@@ -162,5 +168,5 @@ def test_a_handshake_is_taken_in_any_pieces_and_what_follows_is_left(step: int) 
     ],
 )
 def test_what_is_no_handshake_of_a_gateway_without_keys_is_told_apart(said: bytes) -> None:
-    with pytest.raises(Mismatch):
-        Handshake(b"ROUTER", b"DEALER").take(said)
+    with pytest.raises(HandshakeError):
+        NullHandshake(b"ROUTER", b"DEALER").receive_data(said)
