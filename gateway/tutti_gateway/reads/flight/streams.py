@@ -138,11 +138,13 @@ class Streams:
         share = limits.READ_BUFFERS_BYTES // (limits.READ_BATCHES_A_STREAM * streams)
         return min(max(share, common_limits.READ_BATCH_BYTES_MIN), common_limits.READ_BATCH_BYTES_MAX)
 
-    def _scan(self, served: ServedLog, ticket: Ticket, start: int, end: int, *, goes_on: bool = False) -> Iterator[pa.RecordBatch]:
+    def _scan(
+        self, served: ServedLog, ticket: Ticket, start: int, end: int, *, sequential: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a committed range.
 
         Args:
-            goes_on: True if this stream has read an earlier range.
+            sequential: True if this stream has read an earlier range.
         """
         reached = start
         try:
@@ -154,7 +156,7 @@ class Streams:
                 columns=ticket.columns,
                 rows_max=common_limits.READ_BATCH_ROWS_MAX,
                 bytes_max=self._batch_bytes(),
-                goes_on=goes_on,
+                sequential=sequential,
             )
             while (batch := self._next_batch(batches)) is not None:
                 if served.watch.stopping:
@@ -197,7 +199,7 @@ class Streams:
             began = time.monotonic()
             last = empty
             try:
-                for batch in self._scan(served, ticket, at, upto, goes_on=at > wanted.start):
+                for batch in self._scan(served, ticket, at, upto, sequential=at > wanted.start):
                     if last is not empty:
                         yield last
                     last = batch
