@@ -159,7 +159,7 @@ class SilentSocket:
         self.waits_us: list[int] = []
         self.over = threading.Semaphore(0)
 
-    def ask(self, word: bytes, wait_us: int) -> bytes:
+    def request(self, word: bytes, wait_us: int) -> bytes:
         self.waits_us.append(wait_us)
         self.over.acquire()
         raise TimeoutError
