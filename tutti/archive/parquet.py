@@ -119,7 +119,7 @@ class ArchivedFile:
 
 
 class _Checked(io.RawIOBase):
-    """File object for pyarrow, which fetches and checks whole column chunks for each read."""
+    """File object for pyarrow. Each read fetches complete column chunks and checks their CRC."""
 
     def __init__(self, store: Store, file: DataFile, where: str) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class _Checked(io.RawIOBase):
         self._at = 0
         self._chunks = sorted(chunk for group in file.groups for chunk in group.chunks)
         self._starts = [start for start, _, _ in self._chunks]
-        self._held = (0, b"")  # the last fetched chunks, and their first byte
+        self._buffered = (0, b"")  # offset of the last fetched chunks in the file, and their bytes
 
     def readable(self) -> bool:
         return True
@@ -148,10 +148,10 @@ class _Checked(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         end = self._file.bytes if size < 0 else min(self._at + size, self._file.bytes)
         start, self._at = self._at, end
-        begin, held = self._held
-        if not begin <= start <= end <= begin + len(held):
-            begin, held = self._held = self._fetch(start, end)
-        return held[start - begin : end - begin]
+        begin, data = self._buffered
+        if not begin <= start <= end <= begin + len(data):
+            begin, data = self._buffered = self._fetch(start, end)
+        return data[start - begin : end - begin]
 
     def _fetch(self, start: int, end: int) -> tuple[int, bytes]:
         low = max(bisect_right(self._starts, start) - 1, 0)

@@ -93,7 +93,7 @@ class _Run:
             self.table, self.offsets = table, table.column("offset").to_numpy()
         return len(self.offsets) > 0
 
-    def upto(self, last: int) -> pa.Table | None:
+    def pop_upto(self, last: int) -> pa.Table | None:
         """Remove and return the buffered records up to an offset."""
         count = int(np.searchsorted(self.offsets, last, side="right"))
         if not count or self.table is None:
@@ -103,10 +103,10 @@ class _Run:
 
 
 def _merged(runs: list[_Run]) -> Iterator[pa.Table]:
-    """Merge the records of all runs in order, each step up to the lowest last offset of their buffers."""
+    """Merge the records of all runs in order. Each step ends at the lowest last offset of a buffer, so it skips no record."""
     while runs := [run for run in runs if run.fill()]:
         last = min(int(run.offsets[-1]) for run in runs)
-        parts = [part for run in runs if (part := run.upto(last)) is not None]
+        parts = [part for run in runs if (part := run.pop_upto(last)) is not None]
         if len(parts) == 1:
             yield parts[0]
             continue

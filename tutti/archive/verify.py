@@ -90,6 +90,6 @@ def _check(archive: Archive, span: ArchivedRange, manifest: Manifest) -> None:
             raise corrupt_file_error(where, f"its {data.size} bytes do not match the SHA-256 in the manifest")
     digester = Digester()
     for part in read_range(archive, manifest, ScanRequest(span.first, span.end)):
-        digester.take(part.batch)
+        digester.update(part.batch)
     if digester.hexdigest(span.first) != manifest.digest:
         raise corrupt_file_error(f"{archive.where}/{manifest.name}", "the digest of its records does not match the log's")

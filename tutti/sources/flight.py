@@ -33,7 +33,7 @@ Body = dict[str, object]
 Seconds = float | None
 _METADATA_KEY = b"tutti"
 _SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # time allowed for an answer beyond the requested wait
-#: States in which a gateway serves its own prefix of the log and another gateway may have more.
+#: States in which another gateway may have more of the log.
 _MAY_LAG = CUT_OFF | {"joining"}  # a joining gateway catches up, so a waiting reader need not leave it
 _SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of that time for callers with little patience
 
@@ -105,26 +105,27 @@ class FlightSource:
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
         """Return the frontier; with `beyond`, wait up to `timeout` seconds until the frontier is above that offset.
 
-        `patience` replaces the time to search for a gateway. Without `beyond`, the gateway confirms its frontier with a majority,
-        and the next gateway is asked if it cannot. If none can, the highest frontier counts and is `stale`, with a warning: reads
-        of committed records still work. With `beyond`, the other gateways are asked too while one is cut off from the majority.
+        `patience` replaces the time to search for a gateway. Without `beyond`, the gateway confirms its frontier with a majority;
+        if it cannot, the request goes to the next gateway. If no gateway can, the highest frontier counts and is `stale`, with a
+        warning: reads of committed records still work. With `beyond`, the request also goes to the next gateway while this one has
+        no majority.
         """
         deadline = time.monotonic() + timeout
         best: Frontier | None = None
-        cut_off: set[Address] = set()
+        no_majority: set[Address] = set()
         while True:
             left = max(0.0, deadline - time.monotonic())
-            wait = 0.0 if cut_off else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
+            wait = 0.0 if no_majority else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
             try:
                 found = self._request_frontier(beyond, wait, patience)
             except Unavailable:
-                if best is None or (beyond is not None and not cut_off):
-                    raise  # the gateways that answered before no longer do
+                if best is None or (beyond is not None and not no_majority):
+                    raise  # the gateways that answered before do not answer any more
                 return self._warn_if_stale(best)
             if best is None or found.offset >= best.offset:
                 best = found
             may_lag = found.stale if beyond is None else found.state in CUT_OFF and best.offset <= beyond
-            switched = may_lag and self._switch_gateway(cut_off, found.state)
+            switched = may_lag and self._switch_gateway(no_majority, found.state)
             if beyond is not None and time.monotonic() >= deadline:
                 return best  # the next call starts at the next gateway
             if switched:
@@ -133,7 +134,7 @@ class FlightSource:
                 return self._warn_if_stale(best if found.stale else found)
             if best.offset > beyond:
                 return best
-            cut_off.clear()
+            no_majority.clear()
 
     def _warn_if_stale(self, best: Frontier) -> Frontier:
         """Return the frontier. Log a warning when it becomes stale."""
@@ -168,13 +169,13 @@ class FlightSource:
             beyond is None and not answer.get("confirmed", answer["state"] not in _MAY_LAG),
         )
 
-    def _switch_gateway(self, cut_off: set[Address], state: str) -> bool:
-        """Switch to a gateway that has not yet answered as cut off; False if there is none."""
+    def _switch_gateway(self, no_majority: set[Address], state: str) -> bool:
+        """Add the current gateway to those without a majority, and switch to another one; False if there is no other."""
         with self._lock:
             present = self._route.present
-            if present in cut_off or len(self._route.addresses) == len(cut_off) + 1:
+            if present in no_majority or len(self._route.addresses) == len(no_majority) + 1:
                 return False
-            cut_off.add(present)
+            no_majority.add(present)
             self._route.move_on(f"the gateway is {state}")
         return True
 
@@ -322,7 +323,7 @@ class FlightSource:
     # -- failover
 
     def _guard_fields(self) -> dict[str, object]:
-        """Return the fields of every request that let a lagging gateway, or one with another log, refuse it."""
+        """Return the fields of every request by which a gateway that lags, or has another log, refuses it."""
         with self._lock:
             return {"seen": self._seen, "log": self._log}
 
@@ -360,17 +361,17 @@ class FlightSource:
                 self._fail_over(str(error), began + patience, patience, kind)
 
     def _location(self) -> str:
-        """Return the reads port of the current gateway; ask its client port if it is not cached."""
+        """Return the reads port of the current gateway, from the cache or from a request to its client port."""
         address = self._route.present
         location = _locations.get((os.getpid(), address))
         if location is None:
-            with RequestClient([address], _SLACK_S_MIN, rounds=1, credentials=self._credentials) as talk:
+            with RequestClient([address], _SLACK_S_MIN, rounds=1, credentials=self._credentials) as client:
                 try:
-                    welcome = talk.welcome()
+                    welcome = client.welcome()
                 except (ConfigError, Unavailable) as error:
                     if isinstance(error, ConfigError) and len(self._route.addresses) == 1:
                         raise
-                    raise Unavailable(talk.trouble or str(error)) from error  # the route adds the address
+                    raise Unavailable(client.trouble or str(error)) from error  # the route adds the address
             if not welcome.reads:
                 raise Unavailable(f"gateway {welcome.gateway} serves no reads: its configuration has no reads port")
             with self._lock:

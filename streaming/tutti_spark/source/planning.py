@@ -94,11 +94,11 @@ def clamp_to_log_start(offset: int, frontier: Frontier, options: ReadOptions) ->
     """
     if offset >= frontier.start:
         return offset
-    gone = f"records {offset} to {frontier.start - 1} are no longer in the log of {options.origin}"
+    removed = f"records {offset} to {frontier.start - 1} are no longer in the log of {options.origin}"
     if options.fail_on_data_loss:
-        left = f"it has {frontier.start} to {frontier.offset - 1}" if frontier.start < frontier.offset else "it has none now"
-        raise OffsetOutOfRange(f"{gone}, {left}: start later, or set failOnDataLoss to false to skip them")
-    warnings.warn(f"{gone}: they are skipped, because failOnDataLoss is false", stacklevel=2)
+        rest = f"it has {frontier.start} to {frontier.offset - 1}" if frontier.start < frontier.offset else "it has none now"
+        raise OffsetOutOfRange(f"{removed}, {rest}: start later, or set failOnDataLoss to false to skip them")
+    warnings.warn(f"{removed}: they are skipped, because failOnDataLoss is false", stacklevel=2)
     return frontier.start
 
 
@@ -160,8 +160,8 @@ def _gateway_orders(source: Source) -> Callable[[int], tuple[tuple[str, int], ..
     rest = [address for address in source.addresses if address not in responsive]
 
     def order(number: int) -> tuple[tuple[str, int], ...]:
-        at = number % len(responsive) if responsive else 0
-        return tuple((address.host, address.port) for address in (*responsive[at:], *responsive[:at], *rest))
+        first = number % len(responsive) if responsive else 0
+        return tuple((address.host, address.port) for address in (*responsive[first:], *responsive[:first], *rest))
 
     return order
 
