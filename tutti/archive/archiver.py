@@ -224,7 +224,7 @@ class Archiver:
             buffer.append(found.batch)
             if buffer.is_full:
                 break
-        if buffer.end == start:
+        if buffer.end == start:  # the range has records, so the answer is incomplete
             raise Unavailable(f"the log returned no record of [{start}, {end}): retrying")
         manifest = self._add_range(buffer)
         self.offset = manifest.end
@@ -253,6 +253,7 @@ class Archiver:
         end = frontier.offset if gap_end is None else min(gap_end, frontier.offset)
         if end <= start:
             return None
+        # Log content alone decides where a range ends, so all archivers write the same ranges.
         upto = self._source.bytes_end(start, end, self._settings.bytes)
         tick = self._source.tick_end(start, start, upto, self._settings.ticks)
         if tick > start:

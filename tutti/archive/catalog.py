@@ -81,9 +81,10 @@ class Archive:
             except FileNotFoundError:
                 if last or not make:
                     break
+            # A new marker could name another log than that of the ranges.
             if self.store.names(RANGES):
                 raise Damaged(f"{where}/{MARKER} is missing beside existing ranges; {RESTORE_MARKER_HINT}")
-            self.store.create(MARKER, encode_marker(Marker(log=log)))
+            self.store.create(MARKER, encode_marker(Marker(log=log)))  # another archiver may be faster: read the marker again
         raise WrongDirectory(f"{where} is not an archive: it has no {MARKER}; `tutti archive run` creates one")
 
     @property
@@ -185,7 +186,7 @@ class Archive:
         while position < end:
             span = self.span_at(position)
             if span is None:
-                self.refresh(soon=True)
+                self.refresh(soon=True)  # an archiver may have added the range since the last listing
                 span = self.span_at(position)
             if span is None:
                 raise OffsetOutOfRange(self._missing(position))
@@ -213,7 +214,7 @@ class Archive:
                 return found
         path = f"{RANGES}/{span.name}"
         where = f"{self.where}/{path}"
-        try:
+        try:  # without the lock, so that a slow store delays no other lookup
             data: pa.Buffer = self.store.read(path)
         except FileNotFoundError as error:
             raise corrupt_file_error(where, "the file is missing") from error

@@ -39,7 +39,7 @@ def read_range(archive: Archive, manifest: Manifest, request: ScanRequest) -> It
     ]
     position = start
     for table in _merged(runs):
-        if topics is None:
+        if topics is None:  # without a filter every offset must appear once, which detects a missing file
             _check_dense(archive, manifest, position, table.column("offset"))
         for batch in _batches(table):
             found = request.scan_batch(batch, position)

@@ -207,12 +207,13 @@ class LocalStore:
             target = self._path(path)
             with self._partial(target, pa.py_buffer(data)) as partial:
                 try:
-                    os.link(partial, target)
+                    os.link(partial, target)  # fails if the target exists, so one of two archivers wins
                 except FileExistsError:
                     return False
                 except OSError as error:
                     if error.errno not in _NO_LINK_ERRNOS:
                         raise
+                    # A file system without hard links: check and rename are not atomic together.
                     if os.path.exists(target):
                         return False
                     os.replace(partial, target)
@@ -230,7 +231,7 @@ class LocalStore:
                     rest = memoryview(data)[at : at + limits.ARCHIVE_STEP_BYTES]
                     while len(rest):
                         rest = rest[file.write(rest) :]
-                    os.fdatasync(file.fileno())
+                    os.fdatasync(file.fileno())  # small steps, because a long sync delays the gateway's on the same disk
                 os.fsync(file.fileno())
             yield partial
         finally:
@@ -244,7 +245,7 @@ class LocalStore:
         self._make_folders(parent)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-        sync_directory(parent)
+        sync_directory(parent)  # also if another process made the folder: its sync may not have happened yet
 
     def names(self, folder: str) -> list[str]:
         """As `Store.names`."""

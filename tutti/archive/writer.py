@@ -113,6 +113,8 @@ def add_range(archive: Archive, buffer: RangeBuffer) -> Manifest:
     invariant(sum(file.records for file in files) == span[1] - span[0], f"the files of range {span} do not hold all its records")
     manifest = buffer.manifest(archive.log, files)
     data = encode_manifest(manifest)
+    # The manifest comes last: without it, the files are orphans that no reader opens. `create` keeps the manifest of another
+    # archiver that was faster, so the manifest is read back.
     archive.store.create(manifest.name, data)
     where = f"{archive.where}/{manifest.name}"
     try:
@@ -129,7 +131,7 @@ def _write(archive: Archive, topic: str | None, table: pa.Table, ticks: tuple[in
     groups = [group.combine_chunks() for group in groups_of(table)]
     encoded = encode(groups)
     path = data_name(ticks, span, encoded.sha256)
-    archive.store.write(path, encoded.data)
+    archive.store.write(path, encoded.data)  # the name has the content's hash, so a repeated write changes nothing
     _check(f"{archive.where}/{path}", archive.store.read_back(path), encoded.sha256, groups)
     topics = {topic: table.num_rows} if topic is not None else _counts(table)
     times = table.column("timestamp").cast(pa.int64()).to_numpy()

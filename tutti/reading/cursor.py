@@ -115,7 +115,7 @@ class Cursor:
 
     def is_open(self) -> bool:
         """True if the open scan continues at the position. A caller that stopped inside a batch has to open a new scan."""
-        if self._reached != self.position:
+        if self._reached != self.position:  # the open scan is ahead of the records that the caller received
             self._batches = None
         return self._batches is not None
 

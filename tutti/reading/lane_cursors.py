@@ -27,8 +27,8 @@ def find_lane(reads: FlightSource, origin: str) -> LaneInfo:
     found = [lane for lane in lanes if origin == lane.lane or (origin == lane.gateway and lane.newest)]
     if not found:
         names = ", ".join(sorted({lane.gateway for lane in lanes}))
-        there = f"the gateways with lanes are {names}" if names else "no gateway has a lane yet"
-        raise UsageError(f"origin {origin!r} has no lane: {there}; give a gateway's name, or a lane as NUMBER-INCARNATION")
+        known = f"the gateways with lanes are {names}" if names else "no gateway has a lane yet"
+        raise UsageError(f"origin {origin!r} has no lane: {known}; give a gateway's name, or a lane as NUMBER-INCARNATION")
     return found[0]
 
 
@@ -70,7 +70,7 @@ class LaneCursors:
         self._sources: dict[str, FlightSource] = {}
         self._frontiers: dict[str, int] = {}
         self._unread_from_earliest: set[str] = set()  # unread lanes whose range starts at "earliest"
-        self._start_tried: dict[str, int] = {}  # lane -> its position when all gateways were asked for their start offsets
+        self._start_tried: dict[str, int] = {}  # lane -> its position at the last search for the lowest start
         self._current: str = ""  # the lane of the last batch
         self._pause = _PAUSE_S
         self._unknown_since: dict[str, float] = {}  # lane -> time (monotonic) since which no gateway answers with its frontier

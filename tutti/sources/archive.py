@@ -96,6 +96,7 @@ class ArchiveSource:
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         """As `Source.tick_end`, over archived ticks. A tick after the last archived record is unknown."""
+        # First the last tick in (start, limit], then the first one in (limit, end]. A search ends at the first range with a tick.
         for low, high, backwards in ((start, limit, True), (max(start, limit), end, False)):
             spans = [span for _, _, span in self.archive.covering(low, min(high + 1, self.archive.end))] if high > low else []
             pairs = list(zip([None, *spans], spans, strict=False))
@@ -110,7 +111,7 @@ class ArchiveSource:
         manifest = self.archive.manifest(span)
         tick = manifest.tick_first if before is None else self.archive.manifest(before).tick_last
         for number, offset in ((manifest.tick_first, span.first), *manifest.ticks):
-            if number // every > tick // every:
+            if number // every > tick // every:  # a multiple of `every` lies after `tick`, up to `number`
                 yield offset
             tick = number
 

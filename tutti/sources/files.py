@@ -154,6 +154,7 @@ class FileSource:
             except _UNREADABLE as error:
                 unreadable.setdefault(reader.path, error)
                 continue
+            # The last condition: an empty range at the frontier is valid, although no directory holds its start.
             if reader.path not in unreadable and (reader.start <= position < frontier or position == end == frontier):
                 found.append((min(frontier, end), reader))
         if found:
@@ -207,7 +208,7 @@ class FileSource:
             except _UNREADABLE as error:
                 failed = failed or error
         for offset, index in sorted(found, reverse=True):
-            if offset < self._seen:
+            if offset < self._seen:  # all further directories are lower still
                 path = self._readers[-index].path
                 failed = failed or Behind(
                     f"{path} ends at offset {offset}, below the frontier {self._seen} seen before: check whether it is an old copy"

@@ -225,7 +225,7 @@ class FlightSource:
             with contextlib.suppress(TuttiError):
                 starts[address] = self._with_addresses([address])._request_frontier(None, 0.0, 0.0).start
         if not starts:
-            return self, self.frontier().start
+            return self, self.frontier().start  # searches for a gateway with the full patience
         most = min(starts, key=starts.__getitem__)
         return self._with_addresses(dict.fromkeys([most, *addresses])), starts[most]
 
@@ -255,13 +255,14 @@ class FlightSource:
         position = request.start
         failing_since: float | None = None
         kind = Unavailable
+        # An empty range needs a request too: the gateway checks its topics.
         while position < request.end or (position == request.end == request.start):
             ticket = orjson.dumps({"start": position, "end": request.end, **fields, **self._guard_fields()})
             reopen_at = time.monotonic() + limits.STREAM_US_MAX / 2e6
             try:
                 with contextlib.closing(self._stream(ticket)) as stream:
                     for batch in stream:
-                        failing_since, kind = None, Unavailable
+                        failing_since, kind = None, Unavailable  # each batch starts the patience afresh
                         found = request.scan_batch(batch, position)
                         position = found.next
                         yield found
@@ -276,7 +277,7 @@ class FlightSource:
             except Unavailable as error:
                 now = time.monotonic()
                 failing_since = now if failing_since is None else failing_since
-                kind = Behind if isinstance(error, Behind) else kind
+                kind = Behind if isinstance(error, Behind) else kind  # reaching a lagging gateway says more than reaching none
                 until = failing_since + self._patience
                 until = until if request.time_left is None else min(until, now + request.time_left())
                 self._fail_over(str(error), until, until - failing_since, kind)
@@ -289,6 +290,7 @@ class FlightSource:
                 client, headers = client_of(self._location(), self._credentials)
                 options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6, headers=headers)
                 stream = client.do_get(flight.Ticket(ticket), options)
+                # The schema arrives before the first batch, so a stream of another log is refused before any record of it.
                 answer = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
                 self._check_log(answer.get("log", ""))
                 self.note_frontier(answer.get("frontier", 0))
@@ -307,7 +309,7 @@ class FlightSource:
                     yield batch
         finally:
             if stream is not None:
-                stream.cancel()
+                stream.cancel()  # the gateway keeps a thread for the stream until it ends
 
     def close(self) -> None:
         """Do nothing: connections belong to the process and stay open."""
@@ -387,6 +389,7 @@ class FlightSource:
     def _fail_over(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
         """Switch to the next gateway after a failure; raise `kind` when the time is over."""
         with self._lock:
+            # After a restart the gateway may serve reads at another port: request it again at the next attempt.
             location = _locations.pop((os.getpid(), self._route.present), None)
             if location is not None:
                 drop(location)

@@ -70,6 +70,7 @@ def local_files_of(
     if time.monotonic() < until:
         return None
     try:
+        # Without a running gateway, the directory may be one that a forced roster left behind: check it again.
         if files is None or not files.written_by():
             files = _open((status_of or _status)(address), log)
             _cache(address, log, files, 0.0)

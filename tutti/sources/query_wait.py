@@ -86,6 +86,7 @@ class QueryWait:
         try:
             while True:
                 with self._changed:
+                    # Wait while another thread sends the request, and send the next one if that ends below this offset.
                     while query.requester is not None and query.position < end and time.monotonic() < deadline:
                         self._changed.wait(min(_REQUEST_S_MAX, deadline - time.monotonic()))
                     if query.position >= end:

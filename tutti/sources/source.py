@@ -209,7 +209,7 @@ def resolve_bound(source: Source, what: str, bound: object, frontier: Frontier, 
             reason = f"the log begins at {frontier.start}, and retention removed older records; if archived, name the archive"
         raise OffsetOutOfRange(f"{what}={bound} is below the start of the log: {reason}")
     if bound > frontier.offset and not beyond_ok:
-        if frontier.stale:
+        if frontier.stale:  # the majority may have committed the offset
             raise Behind(
                 f"{what}={bound} is above offset {frontier.offset}, the end of the log at a gateway that is cut off from the "
                 f"majority of its group ({frontier.state}): name gateways of the majority, or wait until there is one"

@@ -108,6 +108,7 @@ class TieredSource:
             return self.log.plan(logged, splits)
         archived_bytes = self._archive.bytes_of(request.start, border, request.topics)
         logged_bytes = sum(part.bytes for part in self.log.plan(logged, splits=1))
+        # Each side gets splits by its bytes, and at least one.
         share = round(splits * archived_bytes / max(archived_bytes + logged_bytes, 1))
         archived_splits = min(max(1, share), max(splits - 1, 1))
         return [

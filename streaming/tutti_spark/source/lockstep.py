@@ -94,7 +94,7 @@ class Lockstep:
         self.join()
         known = self._snapshot()["initial"]
         if known is None:
-            offset = decide()
+            offset = decide()  # outside of the lock, because it can send requests
             with self._update() as state:
                 self._check_member(state)
                 if state["initial"] is None:
@@ -211,6 +211,7 @@ class Lockstep:
             before = json.dumps(state)
             yield state
             if (after := json.dumps(state)) != before:
+                # Spaces overwrite the rest of a longer old state. A truncation would be a second step, which a kill can prevent.
                 os.pwrite(self._state_file, after.encode().ljust(os.fstat(self._state_file).st_size), 0)
 
     @contextmanager

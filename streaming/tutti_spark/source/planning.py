@@ -122,7 +122,7 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
     topics = topics_of(source, options, end)
     if topics == ():
         return []
-    if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:
+    if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:  # saves the round trip of a plan
         return [RecordsPartition(frontier.log, start, end, topics, _gateway_orders(source)(0), _log_start(source))]
     try:
         ranges = _split(source, start, end, topics, options)

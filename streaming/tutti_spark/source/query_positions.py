@@ -37,7 +37,7 @@ class SharedPosition:
         Returns:
             The position of the name; None while a stream has not stored its position yet.
         """
-        os.pwrite(self._file, f"{log} {offset:020}".encode(), 0)
+        os.pwrite(self._file, f"{log} {offset:020}".encode(), 0)  # a fixed length, so that no old digits remain
         found = [offset]
         for file in self._directory.glob("stream-*"):
             with suppress(FileNotFoundError):  # the stream ended, and another stream removed its file

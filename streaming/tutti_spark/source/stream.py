@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         self._triggered = monotonic()
         found = StreamOffset(begin.log, end, begin.offset)
-        self._frontier(found)
+        self._frontier(found)  # in a lockstep, another stream may have chosen an end above this stream's frontier
         return found.data()
 
     def _decide(self, begin: StreamOffset, limit: ReadLimit) -> int:

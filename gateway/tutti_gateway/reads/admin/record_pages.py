@@ -161,7 +161,7 @@ class RecordBrowser:
             if to_search is None:  # older batches may be smaller, so this range has too many index rows
                 step = max(limits.BROWSE_STEP_OFFSETS, step // _SHRINK)
                 continue
-            step *= 2
+            step *= 2  # matches are rare here, so search more at once
             for parts in reversed(to_search):
                 for part in reversed(parts):
                     if not budget.allows(part):

@@ -187,7 +187,8 @@ class GatewayLink:
         """
         deadline = time.monotonic() + limits.READ_INDEX_US_MAX / US
         with self._confirming:
-            number = self._confirm_started + 1  # the first request that begins after this call
+            # A request in progress may have started before the caller's records were committed, so only the next one counts.
+            number = self._confirm_started + 1
             self._confirming.wait_for(
                 lambda: self._confirm_finished >= number or self._confirm_started == self._confirm_finished,
                 limits.READ_INDEX_US_MAX / US,
