@@ -137,8 +137,8 @@ class Reader:
             info = find_lane(self._gateways, origin)
             lane, self._source = info.lane, self._gateways.lane_source(info)
             frontier = self._source.frontier()
-        first = self._first(start, frontier)
-        return Cursor(self._source, first, self._last(end, frontier, first), *options, lane)
+        first = self._resolve_start(start, frontier)
+        return Cursor(self._source, first, self._resolve_end(end, frontier, first), *options, lane)
 
     def _check_topics(self, timeout: float) -> None:
         """Check at the frontier that the topics exist, if the range is empty. A scan of any other range checks the topics itself.
@@ -154,9 +154,9 @@ class Reader:
         for _ in self._source.scan(ScanRequest(end, end, self._topics, self._columns, time_left=self._deadline.left)):
             pass
 
-    def _first(self, start: Bound | None, frontier: Frontier) -> int:
+    def _resolve_start(self, start: Bound | None, frontier: Frontier) -> int:
         if start is None and self._name is not None:
-            saved = self._saved(self._name)
+            saved = self._committed_offset(self._name)
             if saved is not None and saved < frontier.start:
                 raise OffsetOutOfRange(
                     f"reader {self._name!r} has committed offset {saved}, and the log begins at {frontier.start}: retention "
@@ -167,7 +167,7 @@ class Reader:
                 return saved
         return resolve_bound(self._source, "start", "earliest" if start is None else start, frontier)
 
-    def _saved(self, name: str) -> int | None:
+    def _committed_offset(self, name: str) -> int | None:
         """Return the last committed offset of a named reader; None if it never committed one."""
         try:
             return self._source.readers().get(name)
@@ -177,7 +177,7 @@ class Reader:
                 "Wait until a gateway reaches a majority of its group, or give `start` to read without confirmation"
             ) from error
 
-    def _last(self, end: Bound | None, frontier: Frontier, first: int) -> int | None:
+    def _resolve_end(self, end: Bound | None, frontier: Frontier, first: int) -> int | None:
         if end is None:
             return None if self._follow else max(frontier.offset, first)
         last = resolve_bound(self._source, "end", end, frontier, beyond_ok=self._follow)

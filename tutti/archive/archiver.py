@@ -149,7 +149,7 @@ class Archiver:
 
     def begin(self) -> None:
         """Check that archive and log belong together, and correct the named reader's offset to the end of the archive."""
-        saved = self._saved()
+        saved = self._committed_offset()
         archive = self._archive
         archive.refresh()
         frontier = self._source.frontier()
@@ -158,14 +158,14 @@ class Archiver:
                 f"{archive.where} is the archive of log {archive.log}, but the gateways have log {frontier.log}: "
                 "use another archive"
             )
-        if archive.furthest > frontier.offset and frontier.stale:
+        if archive.last_end > frontier.offset and frontier.stale:
             raise Unavailable(
-                f"{archive.where} ends at offset {archive.furthest}, but the log ends at {frontier.offset} at gateways cut off "
+                f"{archive.where} ends at offset {archive.last_end}, but the log ends at {frontier.offset} at gateways cut off "
                 "from the majority of their group: the archiver waits for the majority"
             )
-        if archive.furthest > frontier.offset:
+        if archive.last_end > frontier.offset:
             raise WrongDirectory(
-                f"{archive.where} ends at offset {archive.furthest}, but the log ends at {frontier.offset}: the gateways lost the "
+                f"{archive.where} ends at offset {archive.last_end}, but the log ends at {frontier.offset}: the gateways lost the "
                 "end of the log, or an older state was restored; the archiver stops"
             )
         for first, end in archive.holes():
@@ -183,8 +183,8 @@ class Archiver:
         self.frontier = frontier.offset
         archive = self._archive
         self._start = max(self._start, frontier.start)  # another gateway may have an older start
-        if archive.spans and archive.furthest < self._start:
-            lost = f"retention removed records {archive.furthest} to {self._start - 1} before they were archived"
+        if archive.spans and archive.last_end < self._start:
+            lost = f"retention removed records {archive.last_end} to {self._start - 1} before they were archived"
             if not self._settings.skip_lost:
                 raise OffsetOutOfRange(
                     f"{lost}: add {self._settings.name!r} to [retention] keep_for of all gateways, then continue after the gap "
@@ -195,7 +195,7 @@ class Archiver:
                 self._reported_lost = self._start
         return archive.missing_at(self._start)
 
-    def _saved(self) -> int:
+    def _committed_offset(self) -> int:
         """Return the named reader's offset. Call this before listing the archive, because another archiver may be running."""
         return self._source.readers().get(self._settings.name, 0)
 
@@ -245,7 +245,7 @@ class Archiver:
         frontier = self._source.frontier()
         start, gap_end = self._first_gap(frontier)
         if start < self.offset:  # an archived range has disappeared
-            saved = self._saved()
+            saved = self._committed_offset()
             self._archive.refresh()
             start, gap_end = self._first_gap(frontier)
             self._lower_offset(saved, start)

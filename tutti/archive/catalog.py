@@ -105,7 +105,7 @@ class Archive:
             return self._end
 
     @property
-    def furthest(self) -> int:
+    def last_end(self) -> int:
         """The end of the last range, regardless of gaps; 0 for an empty archive."""
         with self._lock:
             return self._cover[-1].end if self._cover else 0
@@ -200,7 +200,7 @@ class Archive:
         if not spans:
             return f"the archive {self.where} holds no record yet"
         if after is None:
-            return f"record {offset} is not in the archive {self.where}, which ends at {self.furthest}"
+            return f"record {offset} is not in the archive {self.where}, which ends at {self.last_end}"
         if offset < spans[0].first:
             return f"record {offset} is not in the archive {self.where}, which begins at {spans[0].first}"
         return f"records {offset} to {after - 1} are missing in the archive {self.where}: `tutti archive verify` lists all gaps"

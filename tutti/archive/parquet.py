@@ -39,7 +39,7 @@ class Encoded(NamedTuple):
     groups: tuple[Group, ...]
 
 
-def weight(records: pa.Table | pa.RecordBatch) -> int:
+def raw_size(records: pa.Table | pa.RecordBatch) -> int:
     """Return the approximate bytes of records (with all columns) in memory, independent of their division into batches."""
     entries: Any = records.column("headers").combine_chunks() if isinstance(records, pa.Table) else records.column("headers")
     texts: list[Any] = [records.column("key"), records.column("value"), *entries.flatten().flatten()]
@@ -48,7 +48,7 @@ def weight(records: pa.Table | pa.RecordBatch) -> int:
 
 def groups_of(table: pa.Table) -> list[pa.Table]:
     """Split a table (of `SCHEMA`) into row groups; the result depends on the records alone."""
-    rows = max(1, table.num_rows * limits.ARCHIVE_GROUP_BYTES // max(weight(table), 1))
+    rows = max(1, table.num_rows * limits.ARCHIVE_GROUP_BYTES // max(raw_size(table), 1))
     return [table.slice(at, rows) for at in range(0, table.num_rows, rows)]
 
 

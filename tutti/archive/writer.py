@@ -16,7 +16,7 @@ from pyarrow import parquet
 from tutti import limits
 from tutti.archive.catalog import Archive
 from tutti.archive.layout import DataFile, Manifest, data_name, decode_manifest, encode_manifest, range_name
-from tutti.archive.parquet import corrupt_file_error, encode, groups_of, weight
+from tutti.archive.parquet import corrupt_file_error, encode, groups_of, raw_size
 from tutti.data.frames.columns import SCHEMA
 from tutti.data.frames.digest import Digester
 from tutti.errors import invariant
@@ -57,12 +57,12 @@ class RangeBuffer:
         for topic, records in _by_topic(batch):
             self._topics[topic].append(records)
         self.end += len(offsets)
-        self.raw_bytes += weight(batch)
+        self.raw_bytes += raw_size(batch)
 
     def tables(self) -> list[tuple[str | None, pa.Table]]:
         """Return (topic, records) for each file to write. Topic None is the shared file of the smaller topics."""
         tables = [(topic, pa.Table.from_batches(batches, SCHEMA)) for topic, batches in self._topics.items()]
-        tables.sort(key=lambda one: (-weight(one[1]), one[0]))
+        tables.sort(key=lambda one: (-raw_size(one[1]), one[0]))
         if len(tables) <= limits.ARCHIVE_FILES_MAX:
             return [*tables]
         own, others = tables[: limits.ARCHIVE_FILES_MAX - 1], tables[limits.ARCHIVE_FILES_MAX - 1 :]
@@ -140,7 +140,7 @@ def _write(archive: Archive, topic: str | None, table: pa.Table, ticks: tuple[in
         path=path,
         bytes=encoded.data.size,
         sha256=encoded.sha256,
-        raw_bytes=weight(table),
+        raw_bytes=raw_size(table),
         first=offsets[0].as_py(),
         last=offsets[-1].as_py(),
         topics=topics,

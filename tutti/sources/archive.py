@@ -135,8 +135,9 @@ class ArchiveSource:
         for span in self.archive.spans:
             for file in self.archive.manifest(span).files:
                 for name, records in file.topics.items():
-                    share = file.raw_bytes * records // file.records
-                    found[name] = _with(found.get(name), name, records, share, file.first, file.last, file.time_min, file.time_max)
+                    size = file.raw_bytes * records // file.records  # the topic's share of the file
+                    new = Topic(name, records, size, file.first, file.last, file.time_min, file.time_max)
+                    found[name] = _merge(found[name], new) if name in found else new
         return sorted(found.values())
 
     def readers(self) -> dict[str, int]:
@@ -163,7 +164,11 @@ def _joined(parts: Sequence[Range], goal: int) -> list[Range]:
     return found
 
 
-def _with(known: Topic | None, name: str, records: int, size: int, first: int, last: int, time_min: int, time_max: int) -> Topic:
-    if known is None:
-        return Topic(name, records, size, first, last, time_min, time_max)
-    return Topic(name, known.records + records, known.bytes + size, known.first_offset, last, known.first_time_us, time_max)
+def _merge(old: Topic, new: Topic) -> Topic:
+    """Return a topic with the records of two parts of the log, of which `new` is the later one."""
+    return new._replace(
+        records=old.records + new.records,
+        bytes=old.bytes + new.bytes,
+        first_offset=old.first_offset,
+        first_time_us=old.first_time_us,
+    )

@@ -25,7 +25,7 @@ from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics
 from tutti.errors import Behind, ConfigError, FormatError, Refused, TuttiError, Unavailable
 from tutti.io.endpoints import Endpoints
 from tutti.io.request import RequestClient
-from tutti.sources.flight_pool import FLIGHT_EXCEPTIONS, client_of, drop, lacks_field, perform_action, translate
+from tutti.sources.flight_pool import FLIGHT_EXCEPTIONS, client_of, drop_client, lacks_field, perform_action, translate
 from tutti.sources.source import Frontier, LaneInfo, Range, Topic, time_us_of
 
 Answer = TypeVar("Answer")
@@ -392,7 +392,7 @@ class FlightSource:
             # After a restart the gateway may serve reads at another port: request it again at the next attempt.
             location = _locations.pop((os.getpid(), self._route.present), None)
             if location is not None:
-                drop(location)
+                drop_client(location)
             wait = self._route.move_on(reason)
         left = deadline - time.monotonic()
         if left <= 0:

@@ -94,7 +94,7 @@ class Actions:
             queries: stores the reports of queries.
         """
         self._served_logs = served_logs
-        ordered = served_logs.of("")
+        ordered = served_logs.find("")
         self._reader = ordered.reader
         self._ranges = ordered.ranges
         self._plans = plans
@@ -127,7 +127,7 @@ class Actions:
     def frontier(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the frontier of a log."""
         request = decode(FrontierRequest, body, "the body of frontier")
-        served = self._served_logs.of(request.lane)
+        served = self._served_logs.find(request.lane)
         confirmed = {}
         if request.linearizable:
             served.ranges.check_log(request)
@@ -155,7 +155,7 @@ class Actions:
     def offset_for_time(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the offset of the first record at or after a time."""
         request = decode(OffsetForTimeRequest, body, "the body of offset_for_time")
-        served = self._served_logs.of(request.lane)
+        served = self._served_logs.find(request.lane)
         frontier = served.ranges.frontier(_without_linearizable(request), is_cancelled)
         with converting_corruption(self._gateway.report_corruption, request.lane):
             found = served.reader.offset_for_time(request.time_us)
@@ -193,7 +193,7 @@ class Actions:
     def lanes(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the lanes of unordered records and their frontiers."""
         self._ranges.frontier(decode(EmptyRequest, body, "the body of lanes"), is_cancelled)
-        refuse_if_stalled(self._served_logs.of(""))  # a follower repeats this request, so it must notice a stalled gateway
+        refuse_if_stalled(self._served_logs.find(""))  # a follower repeats this request, so it must notice a stalled gateway
         return self._served_logs.lanes()
 
     def topics(self, body: bytes, is_cancelled: IsCancelled) -> object:
@@ -232,16 +232,16 @@ class Actions:
     def passed(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the committed offset of a named reader once it is at least `offset`, or after the timeout; None if it has none."""
         request = decode(PassedRequest, body, "the body of passed")
-        served = self._served_logs.of("")
+        served = self._served_logs.find("")
         self._ranges.frontier(request, is_cancelled)
-        found = self._positions.of(request.reader).offset
+        found = self._positions.committed(request.reader).offset
         if found < request.offset and request.timeout_ms:
             refuse_if_stalled(served)
             if served.state() in CUT_OFF and self._gateway.peers():
                 raise ReadError("unavailable", f"this gateway is {served.state()} and receives no new records: ask another gateway")
             wait_us = request.timeout_ms * 1000
             found = self._watch.wait_on(
-                lambda: self._positions.of(request.reader), request.offset - 1, wait_us, is_cancelled
+                lambda: self._positions.committed(request.reader), request.offset - 1, wait_us, is_cancelled
             ).offset
         return {"reader": request.reader, "offset": None if found < 0 else found}
 
@@ -256,7 +256,7 @@ class Actions:
         self._ranges.check_not_beyond(f"{query} reports offset {request.offset} as processed", request.offset, frontier)
         self._queries.record(request, time.time_ns() // 1000)
         trouble = ""
-        if request.name and self._positions.of(request.name).offset != request.offset:
+        if request.name and self._positions.committed(request.name).offset != request.offset:
             try:
                 self._gateway.save_offset(request.name, request.offset, request.back, is_cancelled)
             except (Refused, Unavailable) as error:

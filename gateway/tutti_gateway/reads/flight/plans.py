@@ -59,18 +59,18 @@ class RangeSplitter:
 
     def plan(self, command: Command, is_cancelled: Callable[[], bool]) -> Plan:
         """Answer the action `plan`."""
-        served = self._served_logs.of(command.lane)
+        served = self._served_logs.find(command.lane)
         with converting_corruption(self._report_corruption, command.lane):
-            resolved = served.ranges.of(command, is_cancelled)
+            resolved = served.ranges.resolve(command, is_cancelled)
             end = resolved.frontier.offset if resolved.end is None else resolved.end
             parts = _parts(served, command, resolved.start, end)
         return Plan(served.reader.log, resolved.start, end, resolved.frontier.offset, parts, served.lane)
 
     def info(self, command: Command, descriptor: flight.FlightDescriptor, is_cancelled: Callable[[], bool]) -> flight.FlightInfo:
         """Answer `get_flight_info`."""
-        served = self._served_logs.of(command.lane)
+        served = self._served_logs.find(command.lane)
         with converting_corruption(self._report_corruption, command.lane):
-            resolved = served.ranges.of(command, is_cancelled)
+            resolved = served.ranges.resolve(command, is_cancelled)
             if resolved.end is None or command.follow:
                 parts = [Part(resolved.start, -1, -1, -1)]
             else:

@@ -115,11 +115,11 @@ class Streams:
             ReadError: the ticket is wrong, or the limit of streams is reached.
         """
         lease = (self.followers if ticket.follow else self.scans).acquire(is_cancelled)
-        served = self._served_logs.of(ticket.lane)
+        served = self._served_logs.find(ticket.lane)
         if ticket.follow:
             refuse_if_stalled(served)
         with converting_corruption(self._report_corruption, ticket.lane):
-            resolved = served.ranges.of(ticket, is_cancelled)
+            resolved = served.ranges.resolve(ticket, is_cancelled)
         schema = schema_of(check_columns(ticket.columns)).with_metadata({METADATA_KEY: metadata(served, resolved)})
         if ticket.follow or resolved.end is None:
             batches = self._follow(served, ticket, resolved, is_cancelled)

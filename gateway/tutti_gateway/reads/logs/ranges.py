@@ -116,7 +116,7 @@ class RangeResolver:
                 log=log,
             )
 
-    def of(self, ticket: Ticket, is_cancelled: Callable[[], bool]) -> ResolvedRange:
+    def resolve(self, ticket: Ticket, is_cancelled: Callable[[], bool]) -> ResolvedRange:
         """Return the range that a ticket names.
 
         Raises:

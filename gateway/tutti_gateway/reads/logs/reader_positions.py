@@ -23,13 +23,13 @@ class ReaderPositions:
     """The committed offsets of named readers at the frontier. Thread-safe, and cheap to call repeatedly."""
 
     def __init__(self, reader: LogReader) -> None:
-        """Follow the log of `reader`; the first call of `of` reads it."""
+        """Follow the log of `reader`; the first call of `committed` reads it."""
         self._reader = reader
         self._lock = threading.Lock()
         self._saved: dict[str, int] = {}
         self._upto = 0
 
-    def of(self, name: str) -> CommittedOffset:
+    def committed(self, name: str) -> CommittedOffset:
         """Return the position of one reader.
 
         Raises:

@@ -86,7 +86,7 @@ class ServedLogs:
         self._lanes: OrderedDict[LaneName, ServedLog] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, text: str) -> ServedLog:
+    def find(self, text: str) -> ServedLog:
         """Return the log that a caller names: the ordered log, the newest lane of a gateway, or exactly one lane.
 
         Raises:
