@@ -115,6 +115,7 @@ class FlightSource:
         no_majority: set[Address] = set()
         while True:
             left = max(0.0, deadline - time.monotonic())
+            # One long poll a round: after a gateway without a majority, the others only report their frontier.
             wait = 0.0 if no_majority else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
             try:
                 found = self._request_frontier(beyond, wait, patience)
@@ -134,7 +135,7 @@ class FlightSource:
                 return self._warn_if_stale(best if found.stale else found)
             if best.offset > beyond:
                 return best
-            no_majority.clear()
+            no_majority.clear()  # no gateway of this round is above `beyond`: the next round waits again
 
     def _warn_if_stale(self, best: Frontier) -> Frontier:
         """Return the frontier. Log a warning when it becomes stale."""
@@ -148,6 +149,7 @@ class FlightSource:
         return best
 
     def _request_frontier(self, beyond: int | None, wait: float, patience: float | None) -> Frontier:
+        """Send one request for the frontier, and update the known gateways from its answer."""
         body: Body = {**self._lane_field}
         if beyond is not None:
             body |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
