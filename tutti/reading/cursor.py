@@ -127,8 +127,8 @@ class Cursor:
     def open_upto(self, upto: int, deadline: Deadline) -> None:
         """Open a scan from the position up to a committed offset."""
         self._upto, self._reached = upto, self.position
-        # A topic that does not exist yet may be created while the cursor follows the log.
-        request = ScanRequest(self.position, upto, self._topics, self._columns, self._follow, deadline.left)
+        # A cursor that follows the log also waits for topics that do not exist yet.
+        request = ScanRequest(self.position, upto, self._topics, self._columns, absent_ok=self._follow, time_left=deadline.left)
         self._batches = self.source.scan(request)
 
     def next_batch(self) -> ScanBatch | None:
