@@ -104,6 +104,7 @@ class ArchivedFile:
         if crc32c(tail) != crc:
             raise corrupt_file_error(self._where, "the footer fails its CRC")
         source = pa.PythonFile(_Checked(store, file, self._where), mode="r")
+        # With `pre_buffer`, pyarrow would also fetch neighbouring chunks that the caller does not need.
         self._parquet = parquet.ParquetFile(source, metadata=parquet.read_metadata(io.BytesIO(tail)), pre_buffer=False)
 
     def group(self, number: int, columns: Sequence[str]) -> pa.Table:

@@ -118,7 +118,7 @@ class TieredSource:
 
     def offset_for_time(self, time: int | datetime) -> int:
         """Return the offset of the first record at or after a time (us since 1970 UTC, or an aware datetime), else the frontier."""
-        self.frontier()
+        self.frontier()  # checks that log and archive belong together, and updates `log_start`
         if self._archive.archive.spans:
             found = self._archive.offset_at(time_us_of(time), self.log_start)
             if found < self.log_start:

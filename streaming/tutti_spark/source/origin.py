@@ -64,7 +64,7 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
     files = _files(options.paths, log)
     found = files.frontier().log
     if found != log:
-        _files.cache_clear()
+        _files.cache_clear()  # the next task opens the directories as they are now
         raise UsageError(f"{options.origin} holds log {found}, but the read was planned on log {log}: the log was replaced")
     return files
 

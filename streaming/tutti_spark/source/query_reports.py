@@ -128,7 +128,7 @@ class Reporter:
             label=self._label,
             topics=options.topics and options.topics[: limits.TOPICS_A_REPORT_MAX],
             lag_ms=lag_ms,
-            back=not self._started,
+            back=not self._started,  # a new run may begin below the stored position, with an older checkpoint
             patience=_KEEP_ALIVE_S,
         )
 

@@ -45,7 +45,7 @@ class ReadsAuthorizer:
         """
         self._files = files
         self.tokens = Tokens(files.tokens) if files.tokens else None
-        self._loaded_stamp = self._certificate_stamp()
+        self._loaded_stamp = self._certificate_stamp()  # before the files are read, so that a change meanwhile is noticed
         if files.tls_certificate:
             check_certificate(files.tls_certificate, files.tls_key)
 

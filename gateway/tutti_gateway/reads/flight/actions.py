@@ -129,7 +129,7 @@ class Actions:
         request = decode(FrontierRequest, body, "the body of frontier")
         served = self._served_logs.find(request.lane)
         confirmed = {}
-        if request.linearizable:
+        if request.linearizable:  # this action also answers without a confirmation, and reports which
             served.ranges.check_log(request)
             confirmed["confirmed"] = served.ranges.confirmed()
         frontier = served.ranges.frontier(_without_linearizable(request), is_cancelled)

@@ -135,7 +135,7 @@ class ReadsServer(flight.FlightServerBase):
             with hints_for(access):
                 return ActionAnswer(self._actions.act(action.type, body, context.is_cancelled, access), lease, call)
         except BaseException:
-            lease.release()
+            lease.release()  # without an `ActionAnswer`, which would release it
             raise
 
     @raises_flight_errors

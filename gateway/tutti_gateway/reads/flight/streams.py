@@ -114,6 +114,7 @@ class Streams:
         Raises:
             ReadError: the ticket is wrong, or the limit of streams is reached.
         """
+        # An error below drops the lease, which releases the slot.
         lease = (self.followers if ticket.follow else self.scans).acquire(is_cancelled)
         served = self._served_logs.find(ticket.lane)
         if ticket.follow:

@@ -84,6 +84,7 @@ class PeerCache:
                 self._refreshed_at = time.monotonic()
                 threading.Thread(target=self._refresh, name="other-gateways", daemon=True).start()
                 self._refreshing = True  # set after the start: if no thread can start, the flag stays False
+            # Only the first call waits: later calls return the last answers while the thread refreshes them.
             deadline = time.monotonic() + limits.STATUS_WAIT_US_MAX / US
             while first and self._refreshing and not is_cancelled() and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, limits.WATCH_POLL_US / US))
