@@ -18,12 +18,13 @@ from tutti.common.credentials import Credentials, given
 from tutti.common.durations import Deadline, check_seconds, check_wait
 from tutti.data.frames.columns import check_columns
 from tutti.data.names import check_name
+from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics
 from tutti.errors import OffsetOutOfRange, Unavailable, UsageError
 from tutti.reading.cursor import Cursor, CursorProtocol
 from tutti.reading.lane_cursors import LaneCursors, find_lane
 from tutti.sources.files import FileSource, Paths
 from tutti.sources.flight import FlightSource
-from tutti.sources.source import Bound, Frontier, ScanBatch, Source, begun, check_topics, resolve_bound
+from tutti.sources.source import Bound, Frontier, Source, resolve_bound, wait_for_log
 
 
 class Record(NamedTuple):
@@ -120,24 +121,24 @@ class Reader:
         self._closed = False
         self._lane = ""
         self._unordered = ordering == "unordered"
-        self._reading = self._found(ordering, origin, start, end, connect_timeout)
+        self._cursor = self._open_cursor(origin, start, end, connect_timeout)
         self._check_topics(connect_timeout)
 
-    def _found(self, ordering: str, origin: str | None, start: Bound | None, end: Bound | None, timeout: float) -> CursorProtocol:
+    def _open_cursor(self, origin: str | None, start: Bound | None, end: Bound | None, timeout: float) -> CursorProtocol:
         """Return the cursor, or the cursors of all lanes, for the range."""
-        how = self._follow, self._topics, self._columns, self._patience
+        options = self._follow, self._topics, self._columns, self._patience
         lane = ""
         # The first answer fixes the log and the frontier that later gateways must have reached.
-        frontier = self._source.frontier() if self._follow else begun(self._source, min(timeout, self._patience))
+        frontier = self._source.frontier() if self._follow else wait_for_log(self._source, min(timeout, self._patience))
         self._log = frontier.log
-        if ordering == "unordered" and self._gateways is not None:
+        if self._unordered and self._gateways is not None:
             if origin is None:
-                return LaneCursors(self._gateways, start, end, *how)
+                return LaneCursors(self._gateways, start, end, *options)
             info = find_lane(self._gateways, origin)
-            lane, self._source = info.lane, self._gateways.of_lane(info)
+            lane, self._source = info.lane, self._gateways.lane_source(info)
             frontier = self._source.frontier()
-        first = self._first(start, frontier)
-        return Cursor(self._source, first, self._last(end, frontier, first), *how, lane)
+        first = self._resolve_start(start, frontier)
+        return Cursor(self._source, first, self._resolve_end(end, frontier, first), *options, lane)
 
     def _check_topics(self, timeout: float) -> None:
         """Check at the frontier that the topics exist, if the range is empty. A scan of any other range checks the topics itself.
@@ -146,16 +147,16 @@ class Reader:
             UsageError: one of them does not exist.
             Unavailable: no gateway answered within `timeout` seconds.
         """
-        if self._topics is None or self._follow or not self._reading.finished():
+        if self._topics is None or self._follow or not self._cursor.finished():
             return
         self._deadline.within(timeout)
         end = self._source.frontier().offset
-        for _ in self._source.pieces(end, end, self._topics, self._columns, left=self._deadline.left):
+        for _ in self._source.scan(ScanRequest(end, end, self._topics, self._columns, time_left=self._deadline.left)):
             pass
 
-    def _first(self, start: Bound | None, frontier: Frontier) -> int:
+    def _resolve_start(self, start: Bound | None, frontier: Frontier) -> int:
         if start is None and self._name is not None:
-            saved = self._saved(self._name)
+            saved = self._committed_offset(self._name)
             if saved is not None and saved < frontier.start:
                 raise OffsetOutOfRange(
                     f"reader {self._name!r} has committed offset {saved}, and the log begins at {frontier.start}: retention "
@@ -166,7 +167,7 @@ class Reader:
                 return saved
         return resolve_bound(self._source, "start", "earliest" if start is None else start, frontier)
 
-    def _saved(self, name: str) -> int | None:
+    def _committed_offset(self, name: str) -> int | None:
         """Return the last committed offset of a named reader; None if it never committed one."""
         try:
             return self._source.readers().get(name)
@@ -176,7 +177,7 @@ class Reader:
                 "Wait until a gateway reaches a majority of its group, or give `start` to read without confirmation"
             ) from error
 
-    def _last(self, end: Bound | None, frontier: Frontier, first: int) -> int | None:
+    def _resolve_end(self, end: Bound | None, frontier: Frontier, first: int) -> int | None:
         if end is None:
             return None if self._follow else max(frontier.offset, first)
         last = resolve_bound(self._source, "end", end, frontier, beyond_ok=self._follow)
@@ -190,7 +191,7 @@ class Reader:
 
         With several lanes, a dict from lane to offset.
         """
-        return self._reading.position
+        return self._cursor.position
 
     @property
     def end(self) -> Any:
@@ -198,7 +199,7 @@ class Reader:
 
         With several lanes, a dict from lane to offset.
         """
-        return self._reading.end
+        return self._cursor.end
 
     @property
     def log(self) -> str:
@@ -216,11 +217,11 @@ class Reader:
 
     def __next__(self) -> pa.RecordBatch:
         """Return the next batch; with `follow`, wait for it."""
-        piece = self._next(float("inf"))
-        if piece is None:
+        found = self._next(float("inf"))
+        if found is None:
             raise StopIteration
-        self._reading.advance(piece.next)
-        return piece.batch
+        self._cursor.advance(found.next)
+        return found.batch
 
     def poll(self, timeout: float = 0.0) -> pa.RecordBatch | None:
         """Return the next batch, or None after `timeout` seconds without one or at the end of the range (`position == end`).
@@ -229,22 +230,22 @@ class Reader:
             UsageError: `timeout` is not a number of seconds, or the reader is closed.
         """
         check_wait(timeout)
-        piece = self._next(timeout)
-        if piece is None:
+        found = self._next(timeout)
+        if found is None:
             return None
-        self._reading.advance(piece.next)
-        return piece.batch
+        self._cursor.advance(found.next)
+        return found.batch
 
     def records(self) -> Iterator[Record]:
         """Yield single records: simple, and 100 times slower than batches. `position` follows each record."""
-        while (piece := self._next(float("inf"))) is not None:
-            batch, given = piece.batch, self._reading.mark
+        while (found := self._next(float("inf"))) is not None:
+            batch, mark = found.batch, self._cursor.mark
             columns = {name: _values(batch.column(name), name) for name in batch.schema.names}
-            for offset, *row in zip(piece.offsets(), *columns.values(), strict=True):
-                if self._reading.mark != given:
+            for offset, *row in zip(found.offsets(), *columns.values(), strict=True):
+                if self._cursor.mark != mark:
                     break  # another call moved the position: drop the rest of this batch
-                self._reading.advance(offset + 1)
-                given = self._reading.mark
+                self._cursor.advance(offset + 1)
+                mark = self._cursor.mark
                 yield Record(**dict(zip(columns, row, strict=True)))
 
     def save(self) -> None:
@@ -267,7 +268,7 @@ class Reader:
     def close(self) -> None:
         """Release connections and files. `position` and `end` stay valid; every other call then raises `UsageError`."""
         self._closed = True
-        self._reading.close()
+        self._cursor.close()
         self._source.close()
 
     def __enter__(self) -> Self:
@@ -291,10 +292,10 @@ class Reader:
         """
         self._check_open()
         self._deadline.within(timeout)
-        while not self._reading.finished():
+        while not self._cursor.finished():
             try:
-                opened = self._reading.open(self._deadline)
-                piece = self._reading.piece() if opened else None
+                opened = self._cursor.open(self._deadline)
+                found = self._cursor.next_batch() if opened else None
             except Unavailable as error:
                 if self._deadline.left():
                     raise  # the reader's patience ended, not the timeout of this poll
@@ -303,9 +304,9 @@ class Reader:
                     raise type(error)(f"{error} (every poll has failed for {silence:.1f} s)") from error
                 return None  # this poll timed out; the next poll continues the search
             self._silent_since = None
-            if piece is not None:
-                self._lane = self._reading.lane
-                return piece
+            if found is not None:
+                self._lane = self._cursor.lane
+                return found
             if not (opened or self._deadline.left()):
                 return None
         return None
@@ -355,8 +356,8 @@ def source_of(gateways: FlightSource | None, path: Paths | None, archive: str | 
     from tutti.sources.archive import ArchiveSource  # noqa: PLC0415
     from tutti.sources.tiered import TieredSource  # noqa: PLC0415
 
-    held = Archive(archive if archive is not None else "")
-    return ArchiveSource(held) if log is None else TieredSource(log, held)
+    opened = Archive(archive if archive is not None else "")
+    return ArchiveSource(opened) if log is None else TieredSource(log, opened)
 
 
 def _values(column: pa.Array[Any], name: str) -> list[Any]:

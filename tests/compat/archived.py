@@ -12,7 +12,7 @@ from tutti.archive.catalog import Archive
 from tutti.archive.layout import MARKER
 from tutti.archive.reader import read
 from tutti.archive.verify import verify
-from tutti.data.frames.columns import COLUMNS
+from tutti.data.scan_request import ScanRequest
 
 _RECORDS = 260
 
@@ -29,7 +29,7 @@ def archive_facts(path: Path) -> dict[str, Any]:
     """What a reader and `tutti archive verify` find in it."""
     archive = Archive(str(path), LOG)
     found = verify(archive)
-    rows = [row for part in read(archive, archive.first, archive.end, None, COLUMNS) for row in part.batch.to_pylist()]
+    rows = [row for part in read(archive, ScanRequest(archive.first, archive.end)) for row in part.batch.to_pylist()]
     return {
         "marker": Path(path, MARKER).read_text(),
         "first": archive.first,

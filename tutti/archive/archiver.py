@@ -14,24 +14,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
-import pyarrow as pa
-
 from tutti import limits
 from tutti.archive.catalog import Archive
 from tutti.archive.layout import Manifest
 from tutti.archive.writer import RangeBuffer, add_range
+from tutti.data.scan_request import ScanBatch
 from tutti.errors import Damaged, DiskFull, OffsetOutOfRange, Refused, TuttiError, Unavailable, WrongDirectory
 from tutti.runtime.backoff import Backoff
 
 LOG = logging.getLogger("tutti.archive")
-
-
-class Piece(Protocol):
-    """A batch of consecutive records of a log."""
-
-    @property
-    def batch(self) -> pa.RecordBatch:
-        """The records with all columns."""
 
 
 class LogFrontier(Protocol):
@@ -66,7 +57,7 @@ class ArchivedLog(Protocol):
     def bytes_end(self, start: int, end: int, bytes_max: int) -> int:
         """Return the end of the longest prefix of [start, end) with at most `bytes_max` bytes, at least one batch."""
 
-    def records(self, start: int, end: int) -> Iterator[Piece]:
+    def records(self, start: int, end: int) -> Iterator[ScanBatch]:
         """Yield the records [start, end) with all columns."""
 
     def readers(self) -> dict[str, int]:
@@ -124,7 +115,7 @@ class Archiver:
             WrongDirectory: the archive belongs to another log.
             Damaged: a needed part of the archive is corrupt.
         """
-        waits = Backoff(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)
+        backoff = Backoff(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)
         begun = False
         while not stop.is_set():
             try:
@@ -134,12 +125,12 @@ class Archiver:
                     ready()
                 added = self.step()
                 self.trouble = ""
-                waits.reset()
+                backoff.reset()
                 if added is None:
                     stop.wait(limits.ARCHIVE_POLL_US / 1e6)
             except (Unavailable, DiskFull) as error:
                 self._report_wait(error)
-                stop.wait(waits.next_s())
+                stop.wait(backoff.next_s())
         with contextlib.suppress(Unavailable):  # the next start commits the same offset
             self._commit()
 
@@ -158,42 +149,42 @@ class Archiver:
 
     def begin(self) -> None:
         """Check that archive and log belong together, and correct the named reader's offset to the end of the archive."""
-        saved = self._saved()
+        saved = self._committed_offset()
         archive = self._archive
         archive.refresh()
-        standing = self._source.frontier()
-        if standing.log != archive.log:
+        frontier = self._source.frontier()
+        if frontier.log != archive.log:
             raise WrongDirectory(
-                f"{archive.where} is the archive of log {archive.log}, but the gateways have log {standing.log}: "
+                f"{archive.where} is the archive of log {archive.log}, but the gateways have log {frontier.log}: "
                 "use another archive"
             )
-        if archive.furthest > standing.offset and standing.stale:
+        if archive.last_end > frontier.offset and frontier.stale:
             raise Unavailable(
-                f"{archive.where} ends at offset {archive.furthest}, but the log ends at {standing.offset} at gateways cut off "
+                f"{archive.where} ends at offset {archive.last_end}, but the log ends at {frontier.offset} at gateways cut off "
                 "from the majority of their group: the archiver waits for the majority"
             )
-        if archive.furthest > standing.offset:
+        if archive.last_end > frontier.offset:
             raise WrongDirectory(
-                f"{archive.where} ends at offset {archive.furthest}, but the log ends at {standing.offset}: the gateways lost the "
+                f"{archive.where} ends at offset {archive.last_end}, but the log ends at {frontier.offset}: the gateways lost the "
                 "end of the log, or an older state was restored; the archiver stops"
             )
         for first, end in archive.holes():
-            if first < standing.start:
+            if first < frontier.start:
                 LOG.warning(
                     "records %d to %d are missing in %s, and the log no longer has them: restore their range from a copy",
-                    *(first, min(end, standing.start) - 1, archive.where),
+                    *(first, min(end, frontier.start) - 1, archive.where),
                 )
-        place, _ = self._first_gap(standing)
-        self._lower_offset(saved, place)
-        self.offset = place
+        position, _ = self._first_gap(frontier)
+        self._lower_offset(saved, position)
+        self.offset = position
 
-    def _first_gap(self, standing: LogFrontier) -> tuple[int, int | None]:
+    def _first_gap(self, frontier: LogFrontier) -> tuple[int, int | None]:
         """Return the first records [first, end) that the log has and the archive lacks; end None means the end of the log."""
-        self.frontier = standing.offset
+        self.frontier = frontier.offset
         archive = self._archive
-        self._start = max(self._start, standing.start)  # another gateway may have an older start
-        if archive.spans and archive.furthest < self._start:
-            lost = f"retention removed records {archive.furthest} to {self._start - 1} before they were archived"
+        self._start = max(self._start, frontier.start)  # another gateway may have an older start
+        if archive.spans and archive.last_end < self._start:
+            lost = f"retention removed records {archive.last_end} to {self._start - 1} before they were archived"
             if not self._settings.skip_lost:
                 raise OffsetOutOfRange(
                     f"{lost}: add {self._settings.name!r} to [retention] keep_for of all gateways, then continue after the gap "
@@ -204,70 +195,71 @@ class Archiver:
                 self._reported_lost = self._start
         return archive.missing_at(self._start)
 
-    def _saved(self) -> int:
+    def _committed_offset(self) -> int:
         """Return the named reader's offset. Call this before listing the archive, because another archiver may be running."""
         return self._source.readers().get(self._settings.name, 0)
 
-    def _lower_offset(self, saved: int, place: int) -> None:
+    def _lower_offset(self, saved: int, position: int) -> None:
         """Lower the reader's offset to the end of the archive, before retention removes more records."""
-        if saved > place:
+        if saved > position:
             LOG.warning(
                 "reader %s committed offset %d, but %s lacks record %d: another archive, or lost ranges; lowering the offset",
-                *(self._settings.name, saved, self._archive.where, place),
+                *(self._settings.name, saved, self._archive.where, position),
             )
-            self._source.save_offset(self._settings.name, place, True)
-            self._committed = place
+            self._source.save_offset(self._settings.name, position, True)
+            self._committed = position
 
     def step(self) -> Manifest | None:
         """Archive the next closed range; return None if there is none."""
-        closed = self._closed()
+        closed = self._next_closed()
         if closed is not None:
             self._archive.refresh(soon=True)  # another archiver may have added or removed ranges
-            closed = self._closed()
+            closed = self._next_closed()
         if closed is None:
             self._commit()
             return None
         start, end = closed
-        gathered = RangeBuffer(start)
-        for piece in self._source.records(start, end):
-            gathered.take(piece.batch)
-            if gathered.is_full:
+        buffer = RangeBuffer(start)
+        for found in self._source.records(start, end):
+            buffer.append(found.batch)
+            if buffer.is_full:
                 break
-        if gathered.end == start:
+        if buffer.end == start:  # the range has records, so the answer is incomplete
             raise Unavailable(f"the log returned no record of [{start}, {end}): retrying")
-        manifest = self._added(gathered)
+        manifest = self._add_range(buffer)
         self.offset = manifest.end
         self.ranges += 1
         self.records += manifest.end - manifest.first
-        self.bytes += gathered.raw_bytes
+        self.bytes += buffer.raw_bytes
         self._commit(soon=True)
         return manifest
 
-    def _added(self, gathered: RangeBuffer) -> Manifest:
+    def _add_range(self, buffer: RangeBuffer) -> Manifest:
         try:
-            return add_range(self._archive, gathered)
+            return add_range(self._archive, buffer)
         except Damaged as error:  # the store does not return the written bytes: no manifest names the files, so retry
             raise Unavailable(str(error)) from error
 
-    def _closed(self) -> tuple[int, int] | None:
+    def _next_closed(self) -> tuple[int, int] | None:
         """Return the next range if it is closed, and set `offset` to its start."""
-        standing = self._source.frontier()
-        start, behind = self._first_gap(standing)
+        frontier = self._source.frontier()
+        start, gap_end = self._first_gap(frontier)
         if start < self.offset:  # an archived range has disappeared
-            saved = self._saved()
+            saved = self._committed_offset()
             self._archive.refresh()
-            start, behind = self._first_gap(standing)
+            start, gap_end = self._first_gap(frontier)
             self._lower_offset(saved, start)
         self.offset = start
-        end = standing.offset if behind is None else min(behind, standing.offset)
+        end = frontier.offset if gap_end is None else min(gap_end, frontier.offset)
         if end <= start:
             return None
+        # Log content alone decides where a range ends, so all archivers write the same ranges.
         upto = self._source.bytes_end(start, end, self._settings.bytes)
         tick = self._source.tick_end(start, start, upto, self._settings.ticks)
         if tick > start:
             return start, tick
         # A gap before an existing range is closed regardless of ticks.
-        return (start, upto) if upto < standing.offset or end == behind else None
+        return (start, upto) if upto < frontier.offset or end == gap_end else None
 
     def _commit(self, *, soon: bool = False) -> None:
         """Commit the reader's offset if it moved; with `soon`, at most once per second."""

@@ -67,7 +67,7 @@ class Archive:
             raise WrongDirectory(f"{self.store.where} is the archive of log {self.log}, not of log {log}: name another archive")
         self._lock = threading.Lock()
         self._spans: list[ArchivedRange] = []
-        self._reaching: list[ArchivedRange] = []  # ranges that end after all earlier ones; together they hold every archived record
+        self._cover: list[ArchivedRange] = []  # ranges that end after all earlier ones: together they hold every archived record
         self._end = 0
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
         self._listed = 0.0
@@ -81,9 +81,10 @@ class Archive:
             except FileNotFoundError:
                 if last or not make:
                     break
+            # A new marker could name another log than that of the ranges.
             if self.store.names(RANGES):
                 raise Damaged(f"{where}/{MARKER} is missing beside existing ranges; {RESTORE_MARKER_HINT}")
-            self.store.create(MARKER, encode_marker(Marker(log=log)))
+            self.store.create(MARKER, encode_marker(Marker(log=log)))  # another archiver may be faster: read the marker again
         raise WrongDirectory(f"{where} is not an archive: it has no {MARKER}; `tutti archive run` creates one")
 
     @property
@@ -104,10 +105,10 @@ class Archive:
             return self._end
 
     @property
-    def furthest(self) -> int:
+    def last_end(self) -> int:
         """The end of the last range, regardless of gaps; 0 for an empty archive."""
         with self._lock:
-            return self._reaching[-1].end if self._reaching else 0
+            return self._cover[-1].end if self._cover else 0
 
     @property
     def spans(self) -> list[ArchivedRange]:
@@ -116,7 +117,7 @@ class Archive:
             return list(self._spans)
 
     def refresh(self, *, soon: bool = False) -> None:
-        """List the ranges again; with `soon`, at most once per `ARCHIVE_LOOK_US`."""
+        """List the ranges again; with `soon`, at most once per `ARCHIVE_LIST_US`."""
         with self._lock:
             now = time.monotonic()
             if soon and now - self._listed < limits.ARCHIVE_LIST_US / 1e6:
@@ -127,36 +128,36 @@ class Archive:
                     f"{self.where} has {len(names)} ranges, above the limit of {limits.ARCHIVE_RANGES_MAX}: start another "
                     "archive with larger ranges"
                 )
-            self._hold([ArchivedRange(*span, name) for name in names if (span := range_of(name)) is not None])
+            self._set_spans([ArchivedRange(*span, name) for name in names if (span := range_of(name)) is not None])
             self._listed = now
 
-    def added(self, manifest: Manifest) -> None:
-        """Add a range that this process has written to the list."""
+    def add(self, manifest: Manifest) -> None:
+        """Add a range that this process has written."""
         with self._lock:
             name = manifest.name.rpartition("/")[2]
             if all(span.name != name for span in self._spans):
-                self._hold([*self._spans, ArchivedRange(manifest.first, manifest.end, name)])
+                self._set_spans([*self._spans, ArchivedRange(manifest.first, manifest.end, name)])
 
-    def _hold(self, spans: list[ArchivedRange]) -> None:
+    def _set_spans(self, spans: list[ArchivedRange]) -> None:
         self._spans = sorted(spans, key=lambda span: (span.first, -span.end))
-        self._reaching = []
+        self._cover = []
         for span in self._spans:
-            if not self._reaching or span.end > self._reaching[-1].end:
-                self._reaching.append(span)
+            if not self._cover or span.end > self._cover[-1].end:
+                self._cover.append(span)
         first = self._spans[0].first if self._spans else 0
         self._end = self._missing_at(first)[0]
 
     def holes(self) -> list[tuple[int, int]]:
         """Return the gaps [first, end) between ranges."""
         with self._lock:
-            return [(one.end, other.first) for one, other in pairwise(self._reaching) if one.end < other.first]
+            return [(one.end, other.first) for one, other in pairwise(self._cover) if one.end < other.first]
 
     def span_at(self, offset: int) -> ArchivedRange | None:
         """Return a range that holds the record, or None."""
         with self._lock:
             at = self._before(offset)
             # Any other range that begins at or before the offset ends no later than this one.
-            return self._reaching[at] if at >= 0 and self._reaching[at].end > offset else None
+            return self._cover[at] if at >= 0 and self._cover[at].end > offset else None
 
     def missing_at(self, offset: int) -> tuple[int, int | None]:
         """Return the first gap [first, end) at or above an offset; end None means that no range follows."""
@@ -164,16 +165,16 @@ class Archive:
             return self._missing_at(offset)
 
     def _missing_at(self, offset: int) -> tuple[int, int | None]:
-        for at in range(max(0, self._before(offset)), len(self._reaching)):
-            span = self._reaching[at]
+        for at in range(max(0, self._before(offset)), len(self._cover)):
+            span = self._cover[at]
             if span.first > offset:
                 return offset, span.first
             offset = max(offset, span.end)
         return offset, None
 
     def _before(self, offset: int) -> int:
-        """Return the index in `_reaching` of the last range that begins at or before an offset; -1 without one."""
-        return bisect_right(self._reaching, offset, key=lambda span: span.first) - 1
+        """Return the index in `_cover` of the last range that begins at or before an offset; -1 without one."""
+        return bisect_right(self._cover, offset, key=lambda span: span.first) - 1
 
     def covering(self, start: int, end: int) -> Iterator[tuple[int, int, ArchivedRange]]:
         """Yield (low, high, range) for the ranges that together cover [start, end).
@@ -185,7 +186,7 @@ class Archive:
         while position < end:
             span = self.span_at(position)
             if span is None:
-                self.refresh(soon=True)
+                self.refresh(soon=True)  # an archiver may have added the range since the last listing
                 span = self.span_at(position)
             if span is None:
                 raise OffsetOutOfRange(self._missing(position))
@@ -199,7 +200,7 @@ class Archive:
         if not spans:
             return f"the archive {self.where} holds no record yet"
         if after is None:
-            return f"record {offset} is not in the archive {self.where}, which ends at {self.furthest}"
+            return f"record {offset} is not in the archive {self.where}, which ends at {self.last_end}"
         if offset < spans[0].first:
             return f"record {offset} is not in the archive {self.where}, which begins at {spans[0].first}"
         return f"records {offset} to {after - 1} are missing in the archive {self.where}: `tutti archive verify` lists all gaps"
@@ -213,7 +214,7 @@ class Archive:
                 return found
         path = f"{RANGES}/{span.name}"
         where = f"{self.where}/{path}"
-        try:
+        try:  # without the lock, so that a slow store delays no other lookup
             data: pa.Buffer = self.store.read(path)
         except FileNotFoundError as error:
             raise corrupt_file_error(where, "the file is missing") from error

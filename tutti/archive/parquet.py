@@ -39,7 +39,7 @@ class Encoded(NamedTuple):
     groups: tuple[Group, ...]
 
 
-def weight(records: pa.Table | pa.RecordBatch) -> int:
+def raw_size(records: pa.Table | pa.RecordBatch) -> int:
     """Return the approximate bytes of records (with all columns) in memory, independent of their division into batches."""
     entries: Any = records.column("headers").combine_chunks() if isinstance(records, pa.Table) else records.column("headers")
     texts: list[Any] = [records.column("key"), records.column("value"), *entries.flatten().flatten()]
@@ -48,7 +48,7 @@ def weight(records: pa.Table | pa.RecordBatch) -> int:
 
 def groups_of(table: pa.Table) -> list[pa.Table]:
     """Split a table (of `SCHEMA`) into row groups; the result depends on the records alone."""
-    rows = max(1, table.num_rows * limits.ARCHIVE_GROUP_BYTES // max(weight(table), 1))
+    rows = max(1, table.num_rows * limits.ARCHIVE_GROUP_BYTES // max(raw_size(table), 1))
     return [table.slice(at, rows) for at in range(0, table.num_rows, rows)]
 
 
@@ -104,6 +104,7 @@ class ArchivedFile:
         if crc32c(tail) != crc:
             raise corrupt_file_error(self._where, "the footer fails its CRC")
         source = pa.PythonFile(_Checked(store, file, self._where), mode="r")
+        # With `pre_buffer`, pyarrow would also fetch neighbouring chunks that the caller does not need.
         self._parquet = parquet.ParquetFile(source, metadata=parquet.read_metadata(io.BytesIO(tail)), pre_buffer=False)
 
     def group(self, number: int, columns: Sequence[str]) -> pa.Table:
@@ -119,7 +120,7 @@ class ArchivedFile:
 
 
 class _Checked(io.RawIOBase):
-    """File object for pyarrow, which fetches and checks whole column chunks for each read."""
+    """File object for pyarrow. Each read fetches complete column chunks and checks their CRC."""
 
     def __init__(self, store: Store, file: DataFile, where: str) -> None:
         super().__init__()
@@ -129,7 +130,7 @@ class _Checked(io.RawIOBase):
         self._at = 0
         self._chunks = sorted(chunk for group in file.groups for chunk in group.chunks)
         self._starts = [start for start, _, _ in self._chunks]
-        self._held = (0, b"")  # the last fetched chunks, and their first byte
+        self._buffered = (0, b"")  # offset of the last fetched chunks in the file, and their bytes
 
     def readable(self) -> bool:
         return True
@@ -148,10 +149,10 @@ class _Checked(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         end = self._file.bytes if size < 0 else min(self._at + size, self._file.bytes)
         start, self._at = self._at, end
-        begin, held = self._held
-        if not begin <= start <= end <= begin + len(held):
-            begin, held = self._held = self._fetch(start, end)
-        return held[start - begin : end - begin]
+        begin, data = self._buffered
+        if not begin <= start <= end <= begin + len(data):
+            begin, data = self._buffered = self._fetch(start, end)
+        return data[start - begin : end - begin]
 
     def _fetch(self, start: int, end: int) -> tuple[int, bytes]:
         low = max(bisect_right(self._starts, start) - 1, 0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,54 +15,37 @@ from tutti import limits
 from tutti.archive.catalog import Archive
 from tutti.archive.layout import DataFile, Manifest
 from tutti.archive.parquet import ArchivedFile, corrupt_file_error
-from tutti.data.frames.columns import schema_of
+from tutti.data.scan_request import ScanBatch, ScanRequest
 
 
-class ArchivedBatch(NamedTuple):
-    """Records, the next offset after them, and their offsets if these have gaps."""
-
-    batch: pa.RecordBatch
-    next: int
-    column: pa.Array[Any] | None
-
-
-def read(archive: Archive, start: int, end: int, topics: Sequence[str] | None, columns: Sequence[str]) -> Iterator[ArchivedBatch]:
-    """Yield the records [start, end) of an archive.
-
-    Args:
-        topics: only these; None is all.
-        columns: only these, in this order.
+def read(archive: Archive, request: ScanRequest) -> Iterator[ScanBatch]:
+    """Yield the requested records of an archive.
 
     Raises:
         OffsetOutOfRange: the archive lacks some of the records.
         Damaged: a file differs from what was written; all records before it are correct.
     """
-    for low, high, span in archive.covering(start, end):
-        yield from read_range(archive, archive.manifest(span), low, high, topics, columns)
+    for low, high, span in archive.covering(request.start, request.end):
+        yield from read_range(archive, archive.manifest(span), replace(request, start=low, end=high))
 
 
-def read_range(
-    archive: Archive, manifest: Manifest, start: int, end: int, topics: Sequence[str] | None, columns: Sequence[str]
-) -> Iterator[ArchivedBatch]:
+def read_range(archive: Archive, manifest: Manifest, request: ScanRequest) -> Iterator[ScanBatch]:
     """As `read`, from one range."""
-    schema = schema_of(columns)
-    wanted = None if topics is None else frozenset(topics)
+    start, end, topics = request.start, request.end, request.topics
     runs = [
-        _Run(archive, file, start, end, wanted, columns)
+        _Run(archive, file, request)
         for file in manifest.files
-        if file.last >= start and file.first < end and (wanted is None or not wanted.isdisjoint(file.topics))
+        if file.last >= start and file.first < end and (topics is None or not file.topics.keys().isdisjoint(topics))
     ]
     position = start
     for table in _merged(runs):
-        offsets = table.column("offset")
-        if wanted is None:
-            _check_dense(archive, manifest, position, offsets)
+        if topics is None:  # without a filter every offset must appear once, which detects a missing file
+            _check_dense(archive, manifest, position, table.column("offset"))
         for batch in _batches(table):
-            part = batch.column("offset")
-            position = part[-1].as_py() + 1
-            made = pa.RecordBatch.from_arrays([batch.column(name) for name in columns], schema=schema)
-            yield ArchivedBatch(made, position, part if wanted is not None else None)
-    if wanted is None and position != end:
+            found = request.scan_batch(batch, position)
+            position = found.next
+            yield found
+    if topics is None and position != end:
         raise corrupt_file_error(f"{archive.where}/{manifest.name}", f"none of its files holds records {position} to {end - 1}")
 
 
@@ -75,24 +59,22 @@ def _check_dense(archive: Archive, manifest: Manifest, position: int, offsets: p
 
 def _batches(table: pa.Table) -> Iterator[pa.RecordBatch]:
     rows = max(1, table.num_rows * limits.READ_BATCH_BYTES_MAX // max(table.nbytes, 1))
-    whole = table.combine_chunks()
-    yield from whole.to_batches(max_chunksize=min(rows, limits.READ_BATCH_ROWS_MAX))
+    yield from table.combine_chunks().to_batches(max_chunksize=min(rows, limits.READ_BATCH_ROWS_MAX))
 
 
 class _Run:
     """The selected records of one file, read one row group at a time."""
 
-    def __init__(
-        self, archive: Archive, file: DataFile, start: int, end: int, topics: Collection[str] | None, columns: Sequence[str]
-    ) -> None:
+    def __init__(self, archive: Archive, file: DataFile, request: ScanRequest) -> None:
         self._archive = archive
         self._file = file
-        self._start, self._end = start, end
+        self._start, self._end = request.start, request.end
         # A file with a single topic needs no filter: it is opened only if the topic is selected.
-        self._topics = None if topics is None or len(file.topics) == 1 else pa.array(sorted(topics), pa.string())
-        self._columns = list(dict.fromkeys([*columns, "offset"]))
-        self._asked = list(dict.fromkeys([*self._columns, "topic"])) if self._topics is not None else self._columns
-        self._groups = [at for at, group in enumerate(file.groups) if group.last >= start and group.first < end]
+        topics = None if request.topics is None or len(file.topics) == 1 else sorted(set(request.topics))
+        self._topics = None if topics is None else pa.array(topics, pa.string())
+        self._columns = list(dict.fromkeys([*request.columns, "offset"]))
+        self._read_columns = list(dict.fromkeys([*self._columns, "topic"])) if self._topics is not None else self._columns
+        self._groups = [at for at, group in enumerate(file.groups) if group.last >= request.start and group.first < request.end]
         self._opened: ArchivedFile | None = None
         self.table: pa.Table | None = None
         self.offsets: npt.NDArray[np.int64] = np.empty(0, np.int64)
@@ -102,7 +84,7 @@ class _Run:
         while not len(self.offsets) and self._groups:
             if self._opened is None:
                 self._opened = ArchivedFile(self._archive.store, self._file)
-            table = self._opened.group(self._groups.pop(0), self._asked)
+            table = self._opened.group(self._groups.pop(0), self._read_columns)
             offsets = table.column("offset").to_numpy()
             low, high = np.searchsorted(offsets, (self._start, self._end))
             table = table.slice(int(low), int(high - low))
@@ -111,20 +93,20 @@ class _Run:
             self.table, self.offsets = table, table.column("offset").to_numpy()
         return len(self.offsets) > 0
 
-    def upto(self, last: int) -> pa.Table | None:
+    def pop_upto(self, last: int) -> pa.Table | None:
         """Remove and return the buffered records up to an offset."""
         count = int(np.searchsorted(self.offsets, last, side="right"))
         if not count or self.table is None:
             return None
-        taken, self.table, self.offsets = self.table.slice(0, count), self.table.slice(count), self.offsets[count:]
-        return taken
+        removed, self.table, self.offsets = self.table.slice(0, count), self.table.slice(count), self.offsets[count:]
+        return removed
 
 
 def _merged(runs: list[_Run]) -> Iterator[pa.Table]:
-    """Merge the records of all runs in order, each step up to the lowest last offset of their buffers."""
+    """Merge the records of all runs in order. Each step ends at the lowest last offset of a buffer, so it skips no record."""
     while runs := [run for run in runs if run.fill()]:
         last = min(int(run.offsets[-1]) for run in runs)
-        parts = [part for run in runs if (part := run.upto(last)) is not None]
+        parts = [part for run in runs if (part := run.pop_upto(last)) is not None]
         if len(parts) == 1:
             yield parts[0]
             continue

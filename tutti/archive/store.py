@@ -54,10 +54,10 @@ class Store(Protocol):
         """The location of the archive for messages."""
 
     def read(self, path: str) -> pa.Buffer:
-        """Return a whole file."""
+        """Return the content of a file."""
 
     def read_back(self, path: str) -> pa.Buffer:
-        """Return a whole file that was just written, from the medium instead of a cache if possible."""
+        """Return the content of a file that was just written, from the medium instead of a cache if possible."""
 
     def read_at(self, path: str, start: int, length: int) -> bytes:
         """Return bytes of a file; fewer at its end."""
@@ -90,38 +90,38 @@ def open_store(where: str | os.PathLike[str]) -> Store:
     scheme, separator, rest = text.partition("://")
     if not separator or scheme == "file":
         return LocalStore(text if not separator else "/" + rest.lstrip("/"))
-    shown = _shown(text)
+    shown = _redacted_url(text)
     try:
         found, path = arrow_fs.FileSystem.from_uri(text)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         found, path = _by_fsspec(text, shown)
     except OSError as error:
-        raise Unavailable(f"the archive {shown} is not reachable: {_without(text, shown, error)}") from None
+        raise Unavailable(f"the archive {shown} is not reachable: {_redact(text, shown, error)}") from None
     return RemoteStore(shown, found, path)
 
 
-def _shown(url: str) -> str:
+def _redacted_url(url: str) -> str:
     """Return the URL for messages, logs and plans, without the part after `?` or `#`, which can be a signature.
 
     Raises:
         ConfigError: the URL contains a password.
     """
     scheme, _, rest = url.partition("://")
-    place = re.split(r"[?#]", rest, maxsplit=1)[0]
-    authority = place.partition("/")[0]
+    location = re.split(r"[?#]", rest, maxsplit=1)[0]
+    authority = location.partition("/")[0]
     if ":" in rest.rpartition("@")[0]:  # search the whole URL, because a secret can contain an unquoted slash
         raise ConfigError(
             f"the {scheme}:// URL of the archive contains a password, which command lines, plans and logs would show: use the "
             "environment variables of the file system (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://, FSSPEC_* for others)"
         )
-    return f"{scheme}://{authority.rpartition('@')[2]}{place[len(authority) :]}"
+    return f"{scheme}://{authority.rpartition('@')[2]}{location[len(authority) :]}"
 
 
-def _without(url: str, shown: str, error: Exception) -> str:
+def _redact(url: str, shown: str, error: Exception) -> str:
     """Return the text of an error without the secret part of the URL."""
-    said = str(error).replace(url, shown)
-    behind = re.split(r"[?#]", url, maxsplit=1)
-    return said.replace(behind[1], "...") if len(behind) > 1 and behind[1] else said
+    text = str(error).replace(url, shown)
+    parts = re.split(r"[?#]", url, maxsplit=1)
+    return text.replace(parts[1], "...") if len(parts) > 1 and parts[1] else text
 
 
 def _by_fsspec(url: str, shown: str) -> tuple[arrow_fs.FileSystem, str]:
@@ -133,7 +133,7 @@ def _by_fsspec(url: str, shown: str) -> tuple[arrow_fs.FileSystem, str]:
     try:
         found, path = url_to_fs(url)
     except (ValueError, ImportError) as error:
-        raise ConfigError(f"{shown}: fsspec has no file system for {scheme}:// ({_without(url, shown, error)})") from None
+        raise ConfigError(f"{shown}: fsspec has no file system for {scheme}:// ({_redact(url, shown, error)})") from None
     handler: Any = arrow_fs.FSSpecHandler
     return arrow_fs.PyFileSystem(handler(found)), path
 
@@ -155,12 +155,12 @@ class LocalStore:
             ConfigError: the location is not a directory.
         """
         try:
-            good = stat.S_ISDIR(os.stat(self.where).st_mode)
+            is_directory = stat.S_ISDIR(os.stat(self.where).st_mode)
         except NotADirectoryError:
-            good = False
+            is_directory = False
         except OSError:
             return  # a later read or write raises the error
-        if not good:
+        if not is_directory:
             raise ConfigError(f"archive {self.where} is not a directory: give a directory, or a URL such as s3://BUCKET/DIR")
 
     def check_writable(self) -> None:
@@ -196,41 +196,42 @@ class LocalStore:
     def write(self, path: str, data: pa.Buffer) -> None:
         """As `Store.write`."""
         with self._translated("write", path):
-            whole = self._path(path)
-            with self._partial(whole, data) as partial:
-                os.replace(partial, whole)
-            sync_directory(os.path.dirname(whole))
+            target = self._path(path)
+            with self._partial(target, data) as partial:
+                os.replace(partial, target)
+            sync_directory(os.path.dirname(target))
 
     def create(self, path: str, data: bytes) -> bool:
         """As `Store.create`."""
         with self._translated("write", path):
-            whole = self._path(path)
-            with self._partial(whole, pa.py_buffer(data)) as partial:
+            target = self._path(path)
+            with self._partial(target, pa.py_buffer(data)) as partial:
                 try:
-                    os.link(partial, whole)
+                    os.link(partial, target)  # fails if the target exists, so one of two archivers wins
                 except FileExistsError:
                     return False
                 except OSError as error:
                     if error.errno not in _NO_LINK_ERRNOS:
                         raise
-                    if os.path.exists(whole):
+                    # A file system without hard links: check and rename are not atomic together.
+                    if os.path.exists(target):
                         return False
-                    os.replace(partial, whole)
-            sync_directory(os.path.dirname(whole))
+                    os.replace(partial, target)
+            sync_directory(os.path.dirname(target))
             return True
 
     @contextlib.contextmanager
-    def _partial(self, whole: str, data: pa.Buffer) -> Iterator[str]:
-        """Provide a durable temporary file with the data beside `whole`, and remove it afterwards in any case."""
-        self._make_folders(os.path.dirname(whole))
-        partial = f"{whole}.{uuid.uuid4().hex}{_PARTIAL}"
+    def _partial(self, target: str, data: pa.Buffer) -> Iterator[str]:
+        """Provide a durable temporary file with the data beside `target`, and remove it afterwards in any case."""
+        self._make_folders(os.path.dirname(target))
+        partial = f"{target}.{uuid.uuid4().hex}{_PARTIAL}"
         try:
             with open(partial, "wb", buffering=0) as file:
                 for at in range(0, data.size, limits.ARCHIVE_STEP_BYTES):
                     rest = memoryview(data)[at : at + limits.ARCHIVE_STEP_BYTES]
                     while len(rest):
                         rest = rest[file.write(rest) :]
-                    os.fdatasync(file.fileno())
+                    os.fdatasync(file.fileno())  # small steps, because a long sync delays the gateway's on the same disk
                 os.fsync(file.fileno())
             yield partial
         finally:
@@ -244,7 +245,7 @@ class LocalStore:
         self._make_folders(parent)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-        sync_directory(parent)
+        sync_directory(parent)  # also if another process made the folder: its sync may not have happened yet
 
     def names(self, folder: str) -> list[str]:
         """As `Store.names`."""
@@ -256,9 +257,9 @@ class LocalStore:
 
     def walk(self, folder: str) -> Iterator[Entry]:
         """As `Store.walk`, including the remains of interrupted writes."""
-        for room, _, files in os.walk(self._path(folder)):
+        for directory, _, files in os.walk(self._path(folder)):
             for name in files:
-                path = os.path.join(room, name)
+                path = os.path.join(directory, name)
                 with contextlib.suppress(FileNotFoundError):
                     found = os.stat(path)
                     yield Entry(os.path.relpath(path, self.where), found.st_size, found.st_mtime_ns // 1000)
@@ -275,10 +276,10 @@ class LocalStore:
         except FileNotFoundError:
             raise
         except OSError as error:
-            whole = self._path(path)
+            target = self._path(path)
             if error.errno in _FULL_ERRNOS:
-                raise DiskFull(f"the disk is full at {whole} ({error.strerror}): free some space for the archive") from error
-            raise Unavailable(f"cannot {what} {whole} of the archive: {error.strerror or error}") from error
+                raise DiskFull(f"the disk is full at {target} ({error.strerror}): free some space for the archive") from error
+            raise Unavailable(f"cannot {what} {target} of the archive: {error.strerror or error}") from error
 
 
 class RemoteStore:
@@ -318,9 +319,9 @@ class RemoteStore:
         """As `Store.write`."""
 
         def write() -> None:
-            whole = self._path(path)
-            self._fs.create_dir(whole.rpartition("/")[0], recursive=True)
-            with self._fs.open_output_stream(whole) as file:
+            target = self._path(path)
+            self._fs.create_dir(target.rpartition("/")[0], recursive=True)
+            with self._fs.open_output_stream(target) as file:
                 file.write(data)
 
         self._with_retries("write", path, write)
@@ -328,10 +329,10 @@ class RemoteStore:
     def create(self, path: str, data: bytes) -> bool:
         """As `Store.create`, with a non-atomic check, because pyarrow's file systems have no exclusive create."""
 
-        def there() -> bool:
+        def exists() -> bool:
             return self._fs.get_file_info(self._path(path)).type != arrow_fs.FileType.NotFound
 
-        if self._with_retries("check for", path, there):
+        if self._with_retries("check for", path, exists):
             return False
         self.write(path, pa.py_buffer(data))
         return True
@@ -357,8 +358,8 @@ class RemoteStore:
             self._with_retries("remove", path, lambda: self._fs.delete_file(self._path(path)))
 
     def _with_retries(self, what: str, path: str, act: Callable[[], T]) -> T:
-        waits = Backoff(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)
-        for left in reversed(range(limits.ARCHIVE_TRIES)):
+        backoff = Backoff(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)
+        for tries_left in reversed(range(limits.ARCHIVE_TRIES)):
             try:
                 return act()
             except FileNotFoundError:
@@ -366,7 +367,7 @@ class RemoteStore:
             except Exception as error:  # file systems raise arbitrary types
                 if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
                     raise DiskFull(f"the disk is full at {self.where}/{path}: {error}") from error
-                if not left or isinstance(error, PermissionError | NotImplementedError):
+                if not tries_left or isinstance(error, PermissionError | NotImplementedError):
                     raise Unavailable(f"cannot {what} {self.where}/{path}: {type(error).__name__}: {error}") from error
-                time.sleep(waits.next_s())
+                time.sleep(backoff.next_s())
         raise AssertionError("the last try returns or raises")

@@ -12,8 +12,8 @@ from tutti.archive.catalog import Archive, ArchivedRange
 from tutti.archive.layout import DATA, Manifest, data_range_of
 from tutti.archive.parquet import corrupt_file_error
 from tutti.archive.reader import read_range
-from tutti.data.frames.columns import COLUMNS
 from tutti.data.frames.digest import Digester
+from tutti.data.scan_request import ScanRequest
 from tutti.errors import Damaged, FormatError
 
 
@@ -89,7 +89,7 @@ def _check(archive: Archive, span: ArchivedRange, manifest: Manifest) -> None:
         if data.size != file.bytes or hashlib.sha256(data).hexdigest() != file.sha256:
             raise corrupt_file_error(where, f"its {data.size} bytes do not match the SHA-256 in the manifest")
     digester = Digester()
-    for part in read_range(archive, manifest, span.first, span.end, None, COLUMNS):
-        digester.take(part.batch)
+    for part in read_range(archive, manifest, ScanRequest(span.first, span.end)):
+        digester.update(part.batch)
     if digester.hexdigest(span.first) != manifest.digest:
         raise corrupt_file_error(f"{archive.where}/{manifest.name}", "the digest of its records does not match the log's")

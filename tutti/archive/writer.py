@@ -16,7 +16,7 @@ from pyarrow import parquet
 from tutti import limits
 from tutti.archive.catalog import Archive
 from tutti.archive.layout import DataFile, Manifest, data_name, decode_manifest, encode_manifest, range_name
-from tutti.archive.parquet import corrupt_file_error, encode, groups_of, weight
+from tutti.archive.parquet import corrupt_file_error, encode, groups_of, raw_size
 from tutti.data.frames.columns import SCHEMA
 from tutti.data.frames.digest import Digester
 from tutti.errors import invariant
@@ -39,7 +39,7 @@ class RangeBuffer:
         """True if the memory limit is reached, so the range must end here."""
         return self.raw_bytes >= limits.ARCHIVE_RAW_BYTES_MAX
 
-    def take(self, batch: pa.RecordBatch) -> None:
+    def append(self, batch: pa.RecordBatch) -> None:
         """Append the next records, with all columns."""
         offsets = batch.column("offset").to_numpy()
         invariant(
@@ -53,16 +53,16 @@ class RangeBuffer:
         self._tick = int(ticks[-1])
         if self.end == self.first:
             self._ticks.insert(0, (int(ticks[0]), self.first))
-        self._digester.take(batch)
-        for topic, some in _by_topic(batch):
-            self._topics[topic].append(some)
+        self._digester.update(batch)
+        for topic, records in _by_topic(batch):
+            self._topics[topic].append(records)
         self.end += len(offsets)
-        self.raw_bytes += weight(batch)
+        self.raw_bytes += raw_size(batch)
 
     def tables(self) -> list[tuple[str | None, pa.Table]]:
         """Return (topic, records) for each file to write. Topic None is the shared file of the smaller topics."""
         tables = [(topic, pa.Table.from_batches(batches, SCHEMA)) for topic, batches in self._topics.items()]
-        tables.sort(key=lambda one: (-weight(one[1]), one[0]))
+        tables.sort(key=lambda one: (-raw_size(one[1]), one[0]))
         if len(tables) <= limits.ARCHIVE_FILES_MAX:
             return [*tables]
         own, others = tables[: limits.ARCHIVE_FILES_MAX - 1], tables[limits.ARCHIVE_FILES_MAX - 1 :]
@@ -97,55 +97,57 @@ def _by_topic(batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
     numbers = encoded.indices.to_numpy()
     order = np.argsort(numbers, kind="stable")
     bounds = np.searchsorted(numbers[order], np.arange(len(names) + 1)).tolist()
-    apart = batch.take(order)
-    return [(name, apart.slice(low, high - low)) for name, (low, high) in zip(names, pairwise(bounds), strict=True)]
+    grouped = batch.take(order)
+    return [(name, grouped.slice(low, high - low)) for name, (low, high) in zip(names, pairwise(bounds), strict=True)]
 
 
-def add_range(archive: Archive, gathered: RangeBuffer) -> Manifest:
+def add_range(archive: Archive, buffer: RangeBuffer) -> Manifest:
     """Write the files and the manifest of a range. If another archiver has added the same range, its manifest stays.
 
     Raises:
         Damaged: the bytes read back differ from the written ones.
         DiskFull, Unavailable: a write failed, so there is no manifest; the caller can retry.
     """
-    span = gathered.first, gathered.end
-    files = [_write(archive, topic, table, gathered.tick_span, span) for topic, table in gathered.tables()]
+    span = buffer.first, buffer.end
+    files = [_write(archive, topic, table, buffer.tick_span, span) for topic, table in buffer.tables()]
     invariant(sum(file.records for file in files) == span[1] - span[0], f"the files of range {span} do not hold all its records")
-    manifest = gathered.manifest(archive.log, files)
+    manifest = buffer.manifest(archive.log, files)
     data = encode_manifest(manifest)
+    # The manifest comes last: without it, the files are orphans that no reader opens. `create` keeps the manifest of another
+    # archiver that was faster, so the manifest is read back.
     archive.store.create(manifest.name, data)
     where = f"{archive.where}/{manifest.name}"
     try:
-        there = archive.store.read_back(manifest.name).to_pybytes()
+        stored = archive.store.read_back(manifest.name).to_pybytes()
     except FileNotFoundError as error:
         raise corrupt_file_error(where, "the file is missing right after the write") from error
-    manifest = decode_manifest(there, where, range_name(*span))
-    archive.added(manifest)
+    manifest = decode_manifest(stored, where, range_name(*span))
+    archive.add(manifest)
     return manifest
 
 
 def _write(archive: Archive, topic: str | None, table: pa.Table, ticks: tuple[int, int], span: tuple[int, int]) -> DataFile:
     # One chunk per row group, so that the bytes of the file do not depend on the division into batches.
     groups = [group.combine_chunks() for group in groups_of(table)]
-    made = encode(groups)
-    path = data_name(ticks, span, made.sha256)
-    archive.store.write(path, made.data)
-    _check(f"{archive.where}/{path}", archive.store.read_back(path), made.sha256, groups)
+    encoded = encode(groups)
+    path = data_name(ticks, span, encoded.sha256)
+    archive.store.write(path, encoded.data)  # the name has the content's hash, so a repeated write changes nothing
+    _check(f"{archive.where}/{path}", archive.store.read_back(path), encoded.sha256, groups)
     topics = {topic: table.num_rows} if topic is not None else _counts(table)
     times = table.column("timestamp").cast(pa.int64()).to_numpy()
     offsets = table.column("offset")
     return DataFile(
         path=path,
-        bytes=made.data.size,
-        sha256=made.sha256,
-        raw_bytes=weight(table),
+        bytes=encoded.data.size,
+        sha256=encoded.sha256,
+        raw_bytes=raw_size(table),
         first=offsets[0].as_py(),
         last=offsets[-1].as_py(),
         topics=topics,
         time_min=int(times.min()),
         time_max=int(times.max()),
-        tail=made.tail,
-        groups=made.groups,
+        tail=encoded.tail,
+        groups=encoded.groups,
     )
 
 

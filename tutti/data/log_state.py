@@ -147,6 +147,7 @@ class LogState(msgspec.Struct, kw_only=True):
         offset = self.next_offset
         if frame.kind == _BATCH:
             if not aborted:
+                # Only a lane has no ROSTER frame: the ordered log has one before its first batch.
                 (self._batch if self.roster else self._lane_batch)(frame, offset)
         else:
             _APPLY[frame.kind](self, frame)
@@ -154,7 +155,8 @@ class LogState(msgspec.Struct, kw_only=True):
         self.chain = frame.header_crc
         return offset
 
-    def _line(self, frame: Frame) -> None:
+    def _advance_producer(self, frame: Frame) -> None:
+        """Move the producer's entry to the end of the frame, which must continue it."""
         producer = self.producers.get(frame.producer)
         if producer is None or producer.epoch != frame.epoch or producer.sequence + 1 != frame.first_sequence:
             raise FormatError(f"{frame!r} does not follow its producer's entry in the received-table ({producer!r})")
@@ -163,7 +165,7 @@ class LogState(msgspec.Struct, kw_only=True):
         producer.last_seen = self.tick_time
 
     def _batch(self, frame: Frame, offset: int) -> None:
-        self._line(frame)
+        self._advance_producer(frame)
         topic = self.topics.get(frame.topic)
         if topic is None:
             raise FormatError(f"{frame!r} has a topic number that the log has not registered")
@@ -171,13 +173,13 @@ class LogState(msgspec.Struct, kw_only=True):
             self.staged[frame.position] = staged_of(frame)
             return
         count = frame.count
-        self.next_offset = following = offset + count
+        self.next_offset = end = offset + count
         if topic.first_offset < 0:
             topic.first_offset = offset
             topic.first_time = frame.min_timestamp
         topic.records += count
         topic.bytes += frame.body_length
-        topic.last_offset = following - 1
+        topic.last_offset = end - 1
         if frame.max_timestamp > topic.last_time:
             topic.last_time = frame.max_timestamp
         self.dirty = True
@@ -192,7 +194,7 @@ class LogState(msgspec.Struct, kw_only=True):
             or sum(body.counts) != frame.count
         ):
             raise FormatError(f"{frame!r} names batches that are not staged, or a wrong number of records")
-        self._line(frame)
+        self._advance_producer(frame)
         for position, part in zip(body.staged, parts, strict=True):
             del self.staged[position]
             topic = self.topics[part.topic]
@@ -206,10 +208,10 @@ class LogState(msgspec.Struct, kw_only=True):
             topic.last_time = max(topic.last_time, part.last_time)
         self.dirty = True
 
-    def _unstage(self, gone: Callable[[Staged], bool]) -> None:
+    def _unstage(self, is_obsolete: Callable[[Staged], bool]) -> None:
         """Remove staged batches that no TXN can make visible any more."""
         if self.staged:
-            self.staged = {position: part for position, part in self.staged.items() if not gone(part)}
+            self.staged = {position: part for position, part in self.staged.items() if not is_obsolete(part)}
 
     def _lane_batch(self, frame: Frame, offset: int) -> None:
         """Apply a batch of a lane, a log without a ROSTER (design, section 7). The ordered log holds producers and topics."""
@@ -238,8 +240,8 @@ class LogState(msgspec.Struct, kw_only=True):
             self.forced, self.forced_at = frame.view, frame.position
         before, self.roster = self.roster, {voter.number: voter for voter in body.voters}
         named = {voter.name for voter in body.voters}
-        gone = {voter.name: voter for voter in before.values() if voter.voting}
-        removed = [one for one in {**self.removed, **gone}.items() if one[0] not in named]
+        previous = {voter.name: voter for voter in before.values() if voter.voting}
+        removed = [one for one in {**self.removed, **previous}.items() if one[0] not in named]
         self.removed = dict(removed[-REMOVED_MAX:])
         self.next_gateway = max(self.next_gateway, *(number + 1 for number in self.roster))
         if body.forced:

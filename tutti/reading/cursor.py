@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Protocol
 
 from tutti.common.durations import Deadline
-from tutti.sources.source import ScanBatch, Source
+from tutti.data.scan_request import ScanBatch, ScanRequest
+from tutti.sources.source import Source
 
 
 class CursorProtocol(Protocol):
@@ -37,8 +38,8 @@ class CursorProtocol(Protocol):
     def open(self, deadline: Deadline) -> bool:
         """Start reading from the position up to the frontier. Return False if there is nothing committed to read."""
 
-    def piece(self) -> ScanBatch | None:
-        """Return the next batch of the opened part; None after the last."""
+    def next_batch(self) -> ScanBatch | None:
+        """Return the next batch of the open scan; None after the last."""
 
     def close(self) -> None:
         """Release the source."""
@@ -52,7 +53,7 @@ class Cursor:
         position: first offset.
         end: exclusive end offset; None without one.
         follow: wait for records that are committed later.
-        topics, columns: only these; None is all.
+        topics, columns: as in `ScanRequest`.
         patience: seconds to search for a gateway.
         lane: the lane whose log the cursor reads; empty for the ordered log.
     """
@@ -63,8 +64,8 @@ class Cursor:
         position: int,
         end: int | None,
         follow: bool,
-        topics: Sequence[str] | None,
-        columns: Sequence[str] | None,
+        topics: tuple[str, ...] | None,
+        columns: tuple[str, ...],
         patience: float,
         lane: str = "",
     ) -> None:
@@ -77,7 +78,7 @@ class Cursor:
         self._topics = topics
         self._columns = columns
         self._patience = patience
-        self._pieces: Iterator[ScanBatch] | None = None
+        self._batches: Iterator[ScanBatch] | None = None
         self._upto = self._reached = position
 
     @property
@@ -89,7 +90,7 @@ class Cursor:
         """As `CursorProtocol.advance`."""
         self.position = offset
 
-    def begin_later(self, start: int) -> None:
+    def skip_to(self, start: int) -> None:
         """Move the start of an unread range to a later offset, and its end too if that would lie below the start."""
         self.position = start
         self.end = None if self.end is None else max(self.end, start)
@@ -114,33 +115,33 @@ class Cursor:
 
     def is_open(self) -> bool:
         """True if the open scan continues at the position. A caller that stopped inside a batch has to open a new scan."""
-        if self._reached != self.position:
-            self._pieces = None
-        return self._pieces is not None
+        if self._reached != self.position:  # the open scan is ahead of the records that the caller received
+            self._batches = None
+        return self._batches is not None
 
     @property
-    def left(self) -> bool:
-        """True if the opened part has unread offsets."""
+    def has_unread(self) -> bool:
+        """True if the open scan has unread offsets."""
         return self.position < self._upto
 
     def open_upto(self, upto: int, deadline: Deadline) -> None:
         """Open a scan from the position up to a committed offset."""
         self._upto, self._reached = upto, self.position
-        self._pieces = self.source.pieces(
-            self.position, upto, self._topics, self._columns, absent_ok=self._follow, left=deadline.left
-        )
+        # A cursor that follows the log also waits for topics that do not exist yet.
+        request = ScanRequest(self.position, upto, self._topics, self._columns, absent_ok=self._follow, time_left=deadline.left)
+        self._batches = self.source.scan(request)
 
-    def piece(self) -> ScanBatch | None:
-        """As `CursorProtocol.piece`; after the last batch, the position is the end of the opened part."""
-        pieces, self._pieces = self._pieces, None  # a generator that raises is finished: the next call opens a new one
-        piece = None if pieces is None else next(pieces, None)
-        if piece is None:
+    def next_batch(self) -> ScanBatch | None:
+        """As `CursorProtocol.next_batch`; after the last batch, the position is the end of the scan."""
+        batches, self._batches = self._batches, None  # a generator that raises is finished: the next call opens a new one
+        batch = None if batches is None else next(batches, None)
+        if batch is None:
             self.position = self._upto
         else:
-            self._reached, self._pieces = piece.next, pieces
-        return piece
+            self._reached, self._batches = batch.next, batches
+        return batch
 
     def close(self) -> None:
         """As `CursorProtocol.close`."""
-        self._pieces = None
+        self._batches = None
         self.source.close()

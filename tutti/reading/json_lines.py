@@ -23,25 +23,26 @@ def json_lines(batch: pa.RecordBatch) -> Iterator[bytes]:
         yield orjson.dumps(dict(row))
 
 
-def truncated_json_lines(batch: pa.RecordBatch, cut: int) -> Iterator[bytes]:
-    """As `json_lines`, with each value limited to its first `cut` bytes; the field `..._bytes` then holds its full length."""
-    whole: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in ("key", "value")}
+def truncated_json_lines(batch: pa.RecordBatch, bytes_max: int) -> Iterator[bytes]:
+    """As `json_lines`, with each value limited to its first `bytes_max` bytes; the field `..._bytes` then has its full length."""
+    columns: dict[str, list[Any]] = {name: batch.column(name).to_pylist() for name in ("key", "value")}
     for number, line in enumerate(json_lines(batch.drop_columns(["headers"]))):
         shown = orjson.loads(line)
-        for name, found in whole.items():
-            if found[number] is not None and len(found[number]) > cut:
-                shown |= _cut(name, found[number], cut)
+        for name, found in columns.items():
+            if found[number] is not None and len(found[number]) > bytes_max:
+                shown |= _truncated(name, found[number], bytes_max)
         headers = batch.column("headers")[number].as_py() or ()
-        shown["headers"] = [{"key": header["key"], **_cut("value", header["value"], cut)} for header in headers]
+        shown["headers"] = [{"key": header["key"], **_truncated("value", header["value"], bytes_max)} for header in headers]
         yield orjson.dumps(shown)
 
 
-def _cut(name: str, value: bytes | None, cut: int) -> dict[str, object]:
-    if value is None or len(value) <= cut:
+def _truncated(name: str, value: bytes | None, bytes_max: int) -> dict[str, object]:
+    if value is None or len(value) <= bytes_max:
         return dict([bytes_field(name, value)])
     field, _ = bytes_field(name, value)
-    part = value[:cut]
-    shown = part.decode(errors="ignore") if field == name else b64encode(part).decode()  # drops a character that the cut splits
+    part = value[:bytes_max]
+    # `ignore` drops a character of which only some bytes are left.
+    shown = part.decode(errors="ignore") if field == name else b64encode(part).decode()
     return {field: shown, f"{name}_bytes": len(value)}
 
 

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from datetime import datetime
 
 from tutti import limits
 from tutti.common.durations import Deadline
+from tutti.data.scan_request import ScanBatch
 from tutti.errors import OffsetOutOfRange, Unavailable, UsageError
 from tutti.reading.cursor import Cursor
 from tutti.sources.flight import FlightSource
-from tutti.sources.source import Bound, Frontier, LaneInfo, ScanBatch, resolve_bound
+from tutti.sources.source import Bound, Frontier, LaneInfo, resolve_bound
 
 _PAUSE_S = limits.LANES_POLL_US_MIN / 1e6
 _PAUSE_S_MAX = limits.LANES_POLL_US_MAX / 1e6
@@ -27,8 +27,8 @@ def find_lane(reads: FlightSource, origin: str) -> LaneInfo:
     found = [lane for lane in lanes if origin == lane.lane or (origin == lane.gateway and lane.newest)]
     if not found:
         names = ", ".join(sorted({lane.gateway for lane in lanes}))
-        there = f"the gateways with lanes are {names}" if names else "no gateway has a lane yet"
-        raise UsageError(f"origin {origin!r} has no lane: {there}; give a gateway's name, or a lane as NUMBER-INCARNATION")
+        known = f"the gateways with lanes are {names}" if names else "no gateway has a lane yet"
+        raise UsageError(f"origin {origin!r} has no lane: {known}; give a gateway's name, or a lane as NUMBER-INCARNATION")
     return found[0]
 
 
@@ -51,16 +51,16 @@ class LaneCursors:
         start: Bound | None,
         end: Bound | None,
         follow: bool,
-        topics: Sequence[str] | None,
-        columns: Sequence[str] | None,
+        topics: tuple[str, ...] | None,
+        columns: tuple[str, ...],
         patience: float,
     ) -> None:
         """Query the lanes and create a cursor for each."""
-        for what, place in (("start", start), ("end", end)):
-            if isinstance(place, int) and not isinstance(place, bool):
-                raise UsageError(f"{what}={place!r} is an offset, which only counts in one lane: choose the lane with origin=")
-            if place is not None and not isinstance(place, datetime):
-                resolve_bound(reads, what, place, Frontier("", 0, 0, 0, 0, 0, ""))
+        for what, bound in (("start", start), ("end", end)):
+            if isinstance(bound, int) and not isinstance(bound, bool):
+                raise UsageError(f"{what}={bound!r} is an offset, which only counts in one lane: choose the lane with origin=")
+            if bound is not None and not isinstance(bound, datetime):
+                resolve_bound(reads, what, bound, Frontier("", 0, 0, 0, 0, 0, ""))
         self._reads = reads
         self._start, self._end = start, end
         self._follow = follow
@@ -69,8 +69,8 @@ class LaneCursors:
         self._cursors: dict[str, Cursor] = {}
         self._sources: dict[str, FlightSource] = {}
         self._frontiers: dict[str, int] = {}
-        self._to_begin: set[str] = set()  # unread lanes whose range starts at "earliest"
-        self._start_tried: dict[str, int] = {}  # lane -> its position when all gateways were asked for their start offsets
+        self._unread_from_earliest: set[str] = set()  # unread lanes whose range starts at "earliest"
+        self._start_tried: dict[str, int] = {}  # lane -> its position at the last search for the lowest start
         self._current: str = ""  # the lane of the last batch
         self._pause = _PAUSE_S
         self._unknown_since: dict[str, float] = {}  # lane -> time (monotonic) since which no gateway answers with its frontier
@@ -91,25 +91,25 @@ class LaneCursors:
 
     @property
     def mark(self) -> tuple[str, int]:
-        """As `Reading.mark`."""
+        """As `CursorProtocol.mark`."""
         cursor = self._cursors.get(self._current)
         return self._current, cursor.position if cursor is not None else 0
 
     @property
     def lane(self) -> str:
-        """As `Reading.lane`."""
+        """As `CursorProtocol.lane`."""
         return self._current
 
     def advance(self, offset: int) -> None:
-        """As `Reading.advance`."""
+        """As `CursorProtocol.advance`."""
         self._cursors[self._current].advance(offset)
 
     def finished(self) -> bool:
-        """As `Reading.finished`."""
+        """As `CursorProtocol.finished`."""
         return (not self._follow or self._end is not None) and all(cursor.finished() for cursor in self._cursors.values())
 
     def open(self, deadline: Deadline) -> bool:
-        """As `Reading.open`; with `follow`, one request fetches the frontiers of all lanes, with backoff between the polls."""
+        """As `CursorProtocol.open`; with `follow`, one request fetches the frontiers of all lanes, with backoff between polls."""
         current = self._cursors.get(self._current)
         if current is not None and current.is_open():
             return True
@@ -132,7 +132,7 @@ class LaneCursors:
         names = list(self._cursors)
         after = 0
         if self._current:
-            after = names.index(self._current) + (not self._cursors[self._current].left)  # a partly read lane comes first
+            after = names.index(self._current) + (not self._cursors[self._current].has_unread)  # a partly read lane comes first
         for name in [*names[after:], *names[:after]]:
             cursor = self._cursors[name]
             upto = self._frontiers[name] if cursor.end is None else min(self._frontiers[name], cursor.end)
@@ -142,16 +142,16 @@ class LaneCursors:
                 return True
         return False
 
-    def piece(self) -> ScanBatch | None:
-        """As `Reading.piece`."""
+    def next_batch(self) -> ScanBatch | None:
+        """As `CursorProtocol.next_batch`."""
         try:
-            piece = self._cursors[self._current].piece()
+            batch = self._cursors[self._current].next_batch()
         except OffsetOutOfRange:
-            if self._current in self._to_begin and self._recover_start(self._current):
+            if self._current in self._unread_from_earliest and self._recover_start(self._current):
                 return None
             raise
-        self._to_begin.discard(self._current)
-        return piece
+        self._unread_from_earliest.discard(self._current)
+        return batch
 
     def _recover_start(self, name: str) -> bool:
         """Recover an unread lane whose first records retention has removed. Return True if the caller can retry.
@@ -159,19 +159,19 @@ class LaneCursors:
         The lane moves to a gateway that still holds the records, or else to the first offset that a gateway holds.
         """
         cursor, source = self._cursors[name], self._sources[name]
-        placed = cursor.position
-        if self._start_tried.get(name) == placed:
+        position = cursor.position
+        if self._start_tried.get(name) == position:
             start = source.frontier().start  # the gateway with the lowest start was tried and failed
         else:
-            self._start_tried[name] = placed
-            source, start = source.reaching_back()
-            if start <= placed:
+            self._start_tried[name] = position
+            source, start = source.with_earliest_start()
+            if start <= position:
                 self._sources[name] = cursor.source = source
                 return True
-        if start <= placed:
+        if start <= position:
             return False
         self._sources[name] = cursor.source = source
-        cursor.begin_later(start)
+        cursor.skip_to(start)
         return True
 
     def _frontier(self, lane: LaneInfo, patience: float | None = None) -> Frontier:
@@ -181,7 +181,7 @@ class LaneCursors:
             Unavailable: no other gateway answers with the frontier.
         """
         if lane.lane not in self._sources:
-            self._sources[lane.lane] = self._reads.of_lane(lane)
+            self._sources[lane.lane] = self._reads.lane_source(lane)
         if lane.lost or lane.halted:
             return self._sources[lane.lane].frontier(patience=patience)
         return Frontier("", lane.start, lane.frontier, lane.position, 0, 0, "")
@@ -211,14 +211,14 @@ class LaneCursors:
             last = None if self._follow and self._end is None else resolve_bound(source, "end", self._end or "latest", frontier)
             self._cursors[lane.lane] = Cursor(source, first, None if last is None else max(first, last), *self._cursor_args)
             if start in (None, "earliest"):
-                self._to_begin.add(lane.lane)
+                self._unread_from_earliest.add(lane.lane)
         if self._cursors[lane.lane].position >= frontier.offset:
-            self._to_begin.discard(lane.lane)  # read to its end: records removed unread from now on raise
-        self._sources[lane.lane].saw(frontier.offset)
+            self._unread_from_earliest.discard(lane.lane)  # read to its end: records removed unread from now on raise
+        self._sources[lane.lane].note_frontier(frontier.offset)
         self._frontiers[lane.lane] = max(frontier.offset, self._frontiers.get(lane.lane, 0))
 
     def close(self) -> None:
-        """As `Reading.close`."""
+        """As `CursorProtocol.close`."""
         for cursor in self._cursors.values():
             cursor.close()
         self._reads.close()

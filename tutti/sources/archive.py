@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +13,10 @@ from tutti import limits
 from tutti.archive.catalog import Archive, ArchivedRange
 from tutti.archive.reader import read
 from tutti.common.address import Address
-from tutti.data.frames.columns import check_columns
+from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import UsageError
-from tutti.sources.source import Frontier, Range, ScanBatch, Topic, check_topics, scan_source, time_us_of
+from tutti.sources.source import Frontier, Range, Topic, time_us_of
 
-Answer = TypeVar("Answer")
 _PAUSE_S = limits.ARCHIVE_LIST_US / 1e6
 
 
@@ -26,7 +24,7 @@ class ArchiveSource:
     """Reads an archive up to its end offset, without any gateway. Thread-safe."""
 
     addresses: tuple[Address, ...] = ()
-    heard = addresses
+    responsive = addresses
 
     def __init__(self, archive: Archive) -> None:
         """Read from `archive`."""
@@ -46,35 +44,13 @@ class ArchiveSource:
                 return Frontier(archive.log, archive.first, archive.end, 0, time_us, tick, "archive")
             time.sleep(min(_PAUSE_S, left))
 
-    def scan(
-        self,
-        start: int,
-        end: int | None = None,
-        topics: Sequence[str] | None = None,
-        columns: Sequence[str] | None = None,
-        follow: bool = False,
-        absent_ok: bool = False,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the records [start, end) in offset order; arguments as in `Reads.scan`."""
-        return scan_source(self, start, end, topics, columns, follow, absent_ok)
+    def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
+        """As `Source.scan`. The waiting time of the request is ignored, because no gateway is involved."""
+        if request.topics is not None and not request.absent_ok:
+            self._check_topics_exist(request.topics, request.start, request.end)
+        yield from read(self.archive, request)
 
-    def pieces(
-        self,
-        start: int,
-        end: int,
-        topics: Sequence[str] | None = None,
-        columns: Sequence[str] | None = None,
-        absent_ok: bool = False,
-        left: Callable[[], float] | None = None,
-    ) -> Iterator[ScanBatch]:
-        """As `scan` over an archived range, with the next offset after each batch. `left` is ignored: no gateway is involved."""
-        wanted, chosen = check_columns(columns), check_topics(topics)
-        if chosen is not None and not absent_ok:
-            self._check_known(chosen, start, end)
-        for part in read(self.archive, start, end, chosen, wanted):
-            yield ScanBatch(*part)
-
-    def _check_known(self, topics: Sequence[str], start: int, end: int) -> None:
+    def _check_topics_exist(self, topics: Sequence[str], start: int, end: int) -> None:
         if start >= end:
             return
         missing = set(topics)
@@ -87,25 +63,21 @@ class ArchiveSource:
         names = ", ".join(sorted(known)[:10]) or "none"
         raise UsageError(f"the archive {self.archive.where} has no topic {min(missing)!r} in [{start}, {end}), only {names}")
 
-    def plan(
-        self,
-        start: int,
-        end: int,
-        topics: Sequence[str] | None = None,
-        splits: int | None = None,
-        split_bytes: int | None = None,
-    ) -> list[Range]:
+    def plan(self, request: ScanRequest, splits: int | None = None, split_bytes: int | None = None) -> list[Range]:
         """Split a range into parts of about equal bytes, at the starts of archived ranges."""
+        parts = list(self._ranges(request.start, request.end, request.topics))
+        total = sum(part.bytes for part in parts)
+        goal = max(1, -(-total // splits)) if splits is not None else split_bytes or limits.SPLIT_BYTES
+        return _joined(parts, goal)
+
+    def _ranges(self, start: int, end: int, topics: Sequence[str] | None) -> Iterator[Range]:
+        """Yield the archived ranges of [start, end). An archived range that is partly outside counts with its share."""
         wanted = None if topics is None else frozenset(topics)
-        found: list[Range] = []
         for low, high, span in self.archive.covering(start, end):
             files = [file for file in self.archive.manifest(span).files if wanted is None or not wanted.isdisjoint(file.topics)]
             share = (high - low) / (span.end - span.first)
             rows = sum(file.records if wanted is None else _records(file.topics, wanted) for file in files)
-            found.append(Range(low, high, round(rows * share), round(sum(file.bytes for file in files) * share)))
-        total = sum(part.bytes for part in found)
-        goal = max(1, -(-total // splits)) if splits is not None else split_bytes or limits.SPLIT_BYTES
-        return _joined(found, goal)
+            yield Range(low, high, round(rows * share), round(sum(file.bytes for file in files) * share))
 
     def offset_for_time(self, time: int | datetime) -> int:
         """Return the offset of the first record at or after a time (us since 1970, UTC, or an aware datetime), else the end."""
@@ -116,7 +88,7 @@ class ArchiveSource:
         for low, high, span in self.archive.covering(self.archive.first, end):
             if self.archive.manifest(span).time_max < time_us:
                 continue
-            for part in read(self.archive, low, high, None, ("timestamp",)):
+            for part in read(self.archive, ScanRequest(low, high, columns=("timestamp",))):
                 times = part.batch.column("timestamp").cast(pa.int64()).to_numpy()
                 if len(hits := np.flatnonzero(times >= time_us)):
                     return part.next - len(times) + int(hits[0])
@@ -124,6 +96,7 @@ class ArchiveSource:
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         """As `Source.tick_end`, over archived ticks. A tick after the last archived record is unknown."""
+        # First the last tick in (start, limit], then the first one in (limit, end]. A search ends at the first range with a tick.
         for low, high, backwards in ((start, limit, True), (max(start, limit), end, False)):
             spans = [span for _, _, span in self.archive.covering(low, min(high + 1, self.archive.end))] if high > low else []
             pairs = list(zip([None, *spans], spans, strict=False))
@@ -138,23 +111,23 @@ class ArchiveSource:
         manifest = self.archive.manifest(span)
         tick = manifest.tick_first if before is None else self.archive.manifest(before).tick_last
         for number, offset in ((manifest.tick_first, span.first), *manifest.ticks):
-            if number // every > tick // every:
+            if number // every > tick // every:  # a multiple of `every` lies after `tick`, up to `number`
                 yield offset
             tick = number
 
     def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
         """Return the end of the longest prefix of [start, end) that takes about `bytes_max` bytes of files, at least one record."""
-        held = 0
-        for part in self.plan(start, end, topics, split_bytes=1):
-            if held + part.bytes > bytes_max:
-                share = (bytes_max - held) / part.bytes
+        total = 0
+        for part in self._ranges(start, end, topics):
+            if total + part.bytes > bytes_max:
+                share = (bytes_max - total) / part.bytes
                 return max(start + 1, part.start + int((part.end - part.start) * share))
-            held += part.bytes
+            total += part.bytes
         return end
 
     def bytes_of(self, start: int, end: int, topics: Sequence[str] | None) -> int:
         """Return the approximate bytes of files for a range."""
-        return sum(part.bytes for part in self.plan(start, end, topics))
+        return sum(part.bytes for part in self._ranges(start, end, topics))
 
     def topics(self, upto: int = 0) -> list[Topic]:
         """Return all topics with archived records."""
@@ -162,8 +135,9 @@ class ArchiveSource:
         for span in self.archive.spans:
             for file in self.archive.manifest(span).files:
                 for name, records in file.topics.items():
-                    share = file.raw_bytes * records // file.records
-                    found[name] = _with(found.get(name), name, records, share, file.first, file.last, file.time_min, file.time_max)
+                    size = file.raw_bytes * records // file.records  # the topic's share of the file
+                    new = Topic(name, records, size, file.first, file.last, file.time_min, file.time_max)
+                    found[name] = _merge(found[name], new) if name in found else new
         return sorted(found.values())
 
     def readers(self) -> dict[str, int]:
@@ -190,7 +164,11 @@ def _joined(parts: Sequence[Range], goal: int) -> list[Range]:
     return found
 
 
-def _with(known: Topic | None, name: str, records: int, size: int, first: int, last: int, time_min: int, time_max: int) -> Topic:
-    if known is None:
-        return Topic(name, records, size, first, last, time_min, time_max)
-    return Topic(name, known.records + records, known.bytes + size, known.first_offset, last, known.first_time_us, time_max)
+def _merge(old: Topic, new: Topic) -> Topic:
+    """Return a topic with the records of two parts of the log, of which `new` is the later one."""
+    return new._replace(
+        records=old.records + new.records,
+        bytes=old.bytes + new.bytes,
+        first_offset=old.first_offset,
+        first_time_us=old.first_time_us,
+    )

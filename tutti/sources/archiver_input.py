@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.sources.flight import FlightSource
 from tutti.sources.local_files import scan_local_first
 from tutti.sources.locality import is_local_host
-from tutti.sources.source import Frontier, ScanBatch, begun
+from tutti.sources.source import Frontier, wait_for_log
 
 
 class GatewayLog:
@@ -28,7 +29,7 @@ class GatewayLog:
 
     def frontier(self) -> Frontier:
         """Return the frontier of the log; wait for the log to exist."""
-        return begun(self._reads)
+        return wait_for_log(self._reads)
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         """As `FlightSource.tick_end`."""
@@ -41,7 +42,8 @@ class GatewayLog:
     def records(self, start: int, end: int) -> Iterator[ScanBatch]:
         """Yield the records [start, end) with all columns."""
         log = self._reads.frontier().log
-        return scan_local_first([one for one in self._reads.addresses if is_local_host(one.host)], self._reads, log, start, end)
+        local = [address for address in self._reads.addresses if is_local_host(address.host)]
+        return scan_local_first(local, self._reads, log, ScanRequest(start, end))
 
     def readers(self) -> dict[str, int]:
         """Return the committed offsets of named readers."""

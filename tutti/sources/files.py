@@ -10,17 +10,15 @@ from difflib import get_close_matches
 from types import TracebackType
 from typing import Self, TypeVar
 
-import pyarrow as pa
-
 from tutti import limits
 from tutti.common.address import Address
-from tutti.data.frames.columns import check_columns, schema_of
+from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics
 from tutti.errors import Behind, Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError, WrongDirectory
 from tutti.log.files.lane_paths import lane_of_path
 from tutti.log.read.batch_limits import bytes_end, tick_end
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
-from tutti.sources.source import Frontier, Range, ScanBatch, Topic, check_topics, scan_source, time_us_of
+from tutti.sources.source import Frontier, Range, Topic, time_us_of
 
 Answer = TypeVar("Answer")
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
@@ -51,8 +49,8 @@ class FileSource:
         self._readers = [LogReader(path) for path in _directories(paths)]
         logs = {reader.log: reader.path for reader in self._readers if reader.log}
         if len(logs) > 1:
-            held = ", ".join(f"{path} holds log {log}" for log, path in logs.items())
-            raise WrongDirectory(f"the directories hold different logs: {held}. Give directories of one log")
+            found = ", ".join(f"{path} holds log {log}" for log, path in logs.items())
+            raise WrongDirectory(f"the directories hold different logs: {found}. Give directories of one log")
         self._seen = 0  # the highest frontier shown to the reader: a directory below it must not answer (C7)
 
     # -- requests
@@ -71,7 +69,7 @@ class FileSource:
         """Always empty: files need no gateway."""
         return ()
 
-    heard = addresses
+    responsive = addresses
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
         """Return the highest frontier of the directories; with `beyond`, wait up to `timeout` seconds for one above that offset.
@@ -80,105 +78,72 @@ class FileSource:
         """
         deadline = time.monotonic() + timeout
         while True:
-            found, live = self._ask(self._frontier)
+            found, live = self._query(self._frontier)
             self._seen = max(self._seen, found.offset)
             left = deadline - time.monotonic()
             if beyond is None or found.offset > beyond or left <= 0:
                 return found
             time.sleep(min(_PAUSE_S if live else _PAUSE_DOWN_S, left))
 
-    def plan(
-        self,
-        start: int,
-        end: int,
-        topics: Sequence[str] | None = None,
-        splits: int | None = None,
-        split_bytes: int | None = None,
-    ) -> list[Range]:
-        """Split a range between batches into parts for parallel reads; give at most one of `splits` and `split_bytes`."""
+    def plan(self, request: ScanRequest, splits: int | None = None, split_bytes: int | None = None) -> list[Range]:
+        """As `Source.plan`."""
         if splits is None and split_bytes is None:
             split_bytes = limits.SPLIT_BYTES
-        chosen = check_topics(topics)
-        return self._ask(lambda reader: reader.plan(start, end, chosen, split_bytes, splits))
+        return self._query(lambda reader: reader.plan(request.start, request.end, request.topics, split_bytes, splits))
 
     def offset_for_time(self, time: int | datetime) -> int:
         """Return the offset of the first record at or after a time (us since 1970 UTC, or an aware datetime), else the frontier."""
         time_us = time_us_of(time)
-        return self._ask(lambda reader: reader.offset_for_time(time_us))
+        return self._query(lambda reader: reader.offset_for_time(time_us))
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         """As `Source.tick_end`."""
 
-        def ask(reader: LogReader) -> int:
+        def query(reader: LogReader) -> int:
             reader.check_range(start, end)
             return tick_end(reader.ticks, start, limit, end, every)
 
-        return self._ask(ask)
+        return self._query(query)
 
     def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
         """As `Source.bytes_end`."""
         chosen = check_topics(topics)
-        return self._ask(lambda reader: bytes_end(reader.rows(start, end, chosen), start, end, bytes_max))
+        return self._query(lambda reader: bytes_end(reader.rows(start, end, chosen), start, end, bytes_max))
 
     def topics(self, upto: int = 0) -> list[Topic]:
         """Return all topics; fail unless the directory has at least the frontier `upto`."""
         self._seen = max(self._seen, upto)
         return [
             Topic(one.name, one.records, one.bytes, one.first_offset, one.last_offset, one.first_time, one.last_time)
-            for one in self._ask(LogReader.topics)
+            for one in self._query(LogReader.topics)
         ]
 
     def readers(self) -> dict[str, int]:
         """Return the committed offsets of named readers."""
-        return dict(self._ask(LogReader.state).readers)
+        return dict(self._query(LogReader.state).readers)
 
     # -- records
 
-    def scan(
-        self,
-        start: int,
-        end: int | None = None,
-        topics: Sequence[str] | None = None,
-        columns: Sequence[str] | None = None,
-        follow: bool = False,
-        absent_ok: bool = False,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the records [start, end) in order, as batches of exactly `schema_of(columns)`; arguments as in `Reads.scan`."""
-        return scan_source(self, start, end, topics, columns, follow, absent_ok)
-
-    def pieces(
-        self,
-        start: int,
-        end: int,
-        topics: Sequence[str] | None = None,
-        columns: Sequence[str] | None = None,
-        absent_ok: bool = False,
-        left: Callable[[], float] | None = None,
-    ) -> Iterator[ScanBatch]:
-        """As `scan` over a committed range, with the next offset after each batch. `left` is ignored: no gateway is involved."""
-        wanted = check_columns(columns)
-        chosen = check_topics(topics)
-        if chosen is not None and not absent_ok:
-            self._check_known(chosen)
-        schema = schema_of(wanted)
-        # With a topic filter the offsets have gaps, so the offset column is read to compute the next position.
-        asked = (*wanted, "offset") if chosen is not None and "offset" not in wanted else wanted
-        position = start
+    def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
+        """As `Source.scan`. The waiting time of the request is ignored, because no gateway is involved."""
+        if request.topics is not None and not request.absent_ok:
+            self._check_topics_exist(request.topics)
+        position = request.start
         unreadable: dict[str, TuttiError] = {}
         while True:
-            reader, upto = self._directory_for(position, end, unreadable)
+            reader, upto = self._directory_for(position, request.end, unreadable)
+            sequential = position > request.start
+            fetched = scan(reader, position, upto, topics=request.topics, columns=request.fetched_columns, sequential=sequential)
             try:
-                for batch in scan(reader, position, upto, topics=chosen, columns=asked, goes_on=position > start):
-                    offsets = batch.column("offset") if chosen is not None else None
-                    position = position + batch.num_rows if offsets is None else offsets[-1].as_py() + 1
-                    if len(asked) != len(wanted):
-                        batch = pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=schema)
-                    yield ScanBatch(batch, position, offsets)
-                position = upto
-                if position >= end:
+                for batch in fetched:
+                    found = request.scan_batch(batch, position)
+                    position = found.next
+                    yield found
+                position = upto  # the records after the last batch are of other topics
+                if position >= request.end:
                     return
             except _UNREADABLE as error:
-                unreadable[reader.path] = error
+                unreadable[reader.path] = error  # continue in another directory, at the position reached
 
     def _directory_for(self, position: int, end: int, unreadable: dict[str, TuttiError]) -> tuple[LogReader, int]:
         """Return the readable directory with the highest frontier that holds `position`, and its end within the range."""
@@ -189,6 +154,7 @@ class FileSource:
             except _UNREADABLE as error:
                 unreadable.setdefault(reader.path, error)
                 continue
+            # The last condition: an empty range at the frontier is valid, although no directory holds its start.
             if reader.path not in unreadable and (reader.start <= position < frontier or position == end == frontier):
                 found.append((min(frontier, end), reader))
         if found:
@@ -203,8 +169,8 @@ class FileSource:
             return best, end
         raise OffsetOutOfRange(f"no directory holds offset {position}: searched {', '.join(self.paths)}")
 
-    def _check_known(self, topics: Sequence[str]) -> None:
-        if len(self._ask(lambda reader: reader.topic_numbers(topics))) == len(set(topics)):
+    def _check_topics_exist(self, topics: Sequence[str]) -> None:
+        if len(self._query(lambda reader: reader.topic_numbers(topics))) == len(set(topics)):
             return
         known = [topic.name for topic in self.topics()]
         for name in topics:
@@ -232,8 +198,8 @@ class FileSource:
         frontier = Frontier(reader.log, reader.start, found.offset, found.position, found.time_us, found.tick, "files")
         return frontier, found.live
 
-    def _ask(self, question: Callable[[LogReader], Answer]) -> Answer:
-        """Ask the directory with the highest frontier; if it is unreadable or corrupt, the next one that is not below `_seen`."""
+    def _query(self, query: Callable[[LogReader], Answer]) -> Answer:
+        """Query the directory with the highest frontier; if it is unreadable or corrupt, the next one that is not below `_seen`."""
         failed: TuttiError | None = None
         found: list[tuple[int, int]] = []
         for index, reader in enumerate(self._readers):
@@ -242,14 +208,14 @@ class FileSource:
             except _UNREADABLE as error:
                 failed = failed or error
         for offset, index in sorted(found, reverse=True):
-            if offset < self._seen:
+            if offset < self._seen:  # all further directories are lower still
                 path = self._readers[-index].path
                 failed = failed or Behind(
                     f"{path} ends at offset {offset}, below the frontier {self._seen} seen before: check whether it is an old copy"
                 )
                 break
             try:
-                return question(self._readers[-index])
+                return query(self._readers[-index])
             except _UNREADABLE as error:
                 failed = failed or error
         raise failed or DirectoryRefused(f"none of the data directories is readable: {', '.join(self.paths)}")

@@ -19,24 +19,22 @@ from pyarrow import flight
 from tutti import limits
 from tutti.common.address import Address, parse_url
 from tutti.common.credentials import Credentials, given
-from tutti.data.frames.columns import check_columns, schema_of
 from tutti.data.gateway_states import CUT_OFF
 from tutti.data.names import check_name
+from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics
 from tutti.errors import Behind, ConfigError, FormatError, Refused, TuttiError, Unavailable
 from tutti.io.endpoints import Endpoints
 from tutti.io.request import RequestClient
-from tutti.sources.flight_pool import FLIGHT_EXCEPTIONS, client_of, drop, lacks_field, perform_action, translate
-from tutti.sources.source import Frontier, LaneInfo, Range, ScanBatch, Topic, check_topics, scan_source, time_us_of
-
-__all__ = ["FlightSource", "check_columns", "check_name", "schema_of"]
+from tutti.sources.flight_pool import FLIGHT_EXCEPTIONS, client_of, drop_client, lacks_field, perform_action, translate
+from tutti.sources.source import Frontier, LaneInfo, Range, Topic, time_us_of
 
 Answer = TypeVar("Answer")
-Asked = dict[str, object]
+Body = dict[str, object]
 Seconds = float | None
 _METADATA_KEY = b"tutti"
 _SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # time allowed for an answer beyond the requested wait
-#: States in which a gateway serves its own prefix of the log and another gateway may have more.
-_MAY_LACK = CUT_OFF | {"joining"}  # a joining gateway catches up, so a waiting reader need not leave it
+#: States in which another gateway may have more of the log.
+_MAY_LAG = CUT_OFF | {"joining"}  # a joining gateway catches up, so a waiting reader need not leave it
 _SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of that time for callers with little patience
 
 LOG = logging.getLogger("tutti.client")
@@ -79,7 +77,7 @@ class FlightSource:
     ) -> None:
         """Prepare, without a connection."""
         self._credentials = given(credentials)
-        self._of = {"lane": lane} if lane else {}
+        self._lane_field = {"lane": lane} if lane else {}
         self._route = Endpoints(parse_url(url) if isinstance(url, str) else url)
         self._timeout = timeout
         self._search = min(timeout, patience)
@@ -97,7 +95,7 @@ class FlightSource:
             return tuple(dict.fromkeys([present, *known]))
 
     @property
-    def heard(self) -> tuple[Address, ...]:
+    def responsive(self) -> tuple[Address, ...]:
         """Those of `addresses` that answer, as far as is known, in a stable order."""
         with self._lock:
             return tuple(sorted(set(self._route.heard)))
@@ -107,37 +105,39 @@ class FlightSource:
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
         """Return the frontier; with `beyond`, wait up to `timeout` seconds until the frontier is above that offset.
 
-        `patience` replaces the time to search for a gateway. Without `beyond`, the gateway confirms its frontier with a majority,
-        and the next gateway is asked if it cannot. If none can, the highest frontier counts and is `stale`, with a warning: reads
-        of committed records still work. With `beyond`, the other gateways are asked too while one is cut off from the majority.
+        `patience` replaces the time to search for a gateway. Without `beyond`, the gateway confirms its frontier with a majority;
+        if it cannot, the request goes to the next gateway. If no gateway can, the highest frontier counts and is `stale`, with a
+        warning: reads of committed records still work. With `beyond`, the request also goes to the next gateway while this one has
+        no majority.
         """
         deadline = time.monotonic() + timeout
         best: Frontier | None = None
-        cut_off: set[Address] = set()
+        no_majority: set[Address] = set()
         while True:
             left = max(0.0, deadline - time.monotonic())
-            wait = 0.0 if cut_off else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
+            # One long poll a round: after a gateway without a majority, the others only report their frontier.
+            wait = 0.0 if no_majority else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
             try:
-                found = self._ask_frontier(beyond, wait, patience)
+                found = self._request_frontier(beyond, wait, patience)
             except Unavailable:
-                if best is None or (beyond is not None and not cut_off):
-                    raise  # the gateways that answered before no longer do
-                return self._warned(best)
+                if best is None or (beyond is not None and not no_majority):
+                    raise  # the gateways that answered before do not answer any more
+                return self._warn_if_stale(best)
             if best is None or found.offset >= best.offset:
                 best = found
-            lacks = found.stale if beyond is None else found.state in CUT_OFF and best.offset <= beyond
-            turned = lacks and self._another_than(cut_off, found.state)
+            may_lag = found.stale if beyond is None else found.state in CUT_OFF and best.offset <= beyond
+            switched = may_lag and self._switch_gateway(no_majority, found.state)
             if beyond is not None and time.monotonic() >= deadline:
                 return best  # the next call starts at the next gateway
-            if turned:
+            if switched:
                 continue
             if beyond is None:
-                return self._warned(best if found.stale else found)
+                return self._warn_if_stale(best if found.stale else found)
             if best.offset > beyond:
                 return best
-            cut_off.clear()
+            no_majority.clear()  # no gateway of this round is above `beyond`: the next round waits again
 
-    def _warned(self, best: Frontier) -> Frontier:
+    def _warn_if_stale(self, best: Frontier) -> Frontier:
         """Return the frontier. Log a warning when it becomes stale."""
         with self._lock:
             if best.stale and best.log and not self._stale:  # a log that does not exist yet cannot be stale
@@ -148,81 +148,76 @@ class FlightSource:
             self._stale = best.stale
         return best
 
-    def _ask_frontier(self, beyond: int | None, wait: float, patience: float | None) -> Frontier:
-        asked: Asked = {**self._of}
+    def _request_frontier(self, beyond: int | None, wait: float, patience: float | None) -> Frontier:
+        """Send one request for the frontier, and update the known gateways from its answer."""
+        body: Body = {**self._lane_field}
         if beyond is not None:
-            asked |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
+            body |= {"beyond": beyond, "timeout_ms": int(wait * 1000)}
         slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
-        answer = self._act("frontier", asked, wait + slack, patience, linearizable=beyond is None)
+        answer = self._request("frontier", body, wait + slack, patience, linearizable=beyond is None)
         gateways = answer.get("gateways")
         if gateways:
             with self._lock:
                 self._route.learn(gateways, answer.get("silent", ()), answer["state"] == "primary")
         return Frontier(
-            self._same_log(answer["log"]),
+            self._check_log(answer["log"]),
             answer["start"],
-            self.saw(answer["frontier"]),
+            self.note_frontier(answer["frontier"]),
             answer["position"],
             answer["time_us"],
             answer["tick"],
             answer["state"],
             # A gateway of an earlier release, or an answer about a lane, has no confirmation: its state decides.
-            beyond is None and not answer.get("confirmed", answer["state"] not in _MAY_LACK),
+            beyond is None and not answer.get("confirmed", answer["state"] not in _MAY_LAG),
         )
 
-    def _another_than(self, cut_off: set[Address], state: str) -> bool:
-        """Switch to a gateway that has not yet answered as cut off; False if there is none."""
+    def _switch_gateway(self, no_majority: set[Address], state: str) -> bool:
+        """Add the current gateway to those without a majority, and switch to another one; False if there is no other."""
         with self._lock:
             present = self._route.present
-            if present in cut_off or len(self._route.addresses) == len(cut_off) + 1:
+            if present in no_majority or len(self._route.addresses) == len(no_majority) + 1:
                 return False
-            cut_off.add(present)
+            no_majority.add(present)
             self._route.move_on(f"the gateway is {state}")
         return True
 
-    def plan(
-        self,
-        start: int,
-        end: int,
-        topics: Sequence[str] | None = None,
-        splits: int | None = None,
-        split_bytes: int | None = None,
-    ) -> list[Range]:
-        """Split a range between batches into parts for parallel reads; give at most one of `splits` and `split_bytes`."""
-        asked: Asked = {"start": start, "end": end, "topics": check_topics(topics), "absent_ok": True, **self._of}
-        asked |= {name: size for name, size in (("splits", splits), ("split_bytes", split_bytes)) if size is not None}
-        answer = self._act("plan", asked)
-        self._same_log(answer["log"])
+    def plan(self, request: ScanRequest, splits: int | None = None, split_bytes: int | None = None) -> list[Range]:
+        """As `Source.plan`."""
+        body: Body = {"start": request.start, "end": request.end, "topics": request.topics, "absent_ok": True, **self._lane_field}
+        body |= {name: size for name, size in (("splits", splits), ("split_bytes", split_bytes)) if size is not None}
+        answer = self._request("plan", body)
+        self._check_log(answer["log"])
         return [Range(part["start"], part["end"], part["rows"], part["bytes"]) for part in answer["ranges"]]
 
     def offset_for_time(self, time: int | datetime) -> int:
         """Return the offset of the first record at or after a time (us since 1970 UTC, or an aware datetime), else the frontier."""
-        return int(self._act("offset_for_time", {"time_us": time_us_of(time), **self._of}, linearizable=not self._stale)["offset"])
+        body: Body = {"time_us": time_us_of(time), **self._lane_field}
+        return int(self._request("offset_for_time", body, linearizable=not self._stale)["offset"])
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         """As `Source.tick_end`."""
-        return int(self._act("tick_end", {"start": start, "limit": limit, "end": end, "every": every})["offset"])
+        return int(self._request("tick_end", {"start": start, "limit": limit, "end": end, "every": every})["offset"])
 
     def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
         """As `Source.bytes_end`."""
         chosen = check_topics(topics)
-        return int(self._act("bytes_end", {"start": start, "end": end, "bytes": bytes_max, "topics": chosen})["offset"])
+        return int(self._request("bytes_end", {"start": start, "end": end, "bytes": bytes_max, "topics": chosen})["offset"])
 
     def topics(self, upto: int = 0) -> list[Topic]:
         """Return all topics from a gateway with at least the frontier `upto`."""
-        self.saw(upto)
-        return [Topic(*(line[name] for name in Topic._fields)) for line in self._act("topics", {})]
+        self.note_frontier(upto)
+        return [Topic(*(line[name] for name in Topic._fields)) for line in self._request("topics", {})]
 
     def lanes(self, patience: float | None = None) -> list[LaneInfo]:
         """Return the lanes of unordered records that a gateway knows, the oldest of each origin first."""
-        answer = self._act("lanes", {}, _SLACK_S, patience)
+        answer = self._request("lanes", {}, _SLACK_S, patience)
         return [LaneInfo(**{name: line[name] for name in LaneInfo._fields if name in line}) for line in answer]
 
-    def of_lane(self, lane: LaneInfo) -> FlightSource:
+    def lane_source(self, lane: LaneInfo) -> FlightSource:
         """Return a source for a lane; gateways below the frontier in `lane` do not answer it."""
         return FlightSource(self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane, self._credentials)
 
-    def reaching_back(self) -> tuple[FlightSource, int]:
+    def with_earliest_start(self) -> tuple[FlightSource, int]:
         """Return a source that prefers the gateway with the lowest start of the log, and that start.
 
         Each gateway has its own retention. Gateways that do not answer at once are skipped, unless none answers.
@@ -230,16 +225,16 @@ class FlightSource:
         addresses, starts = self.addresses, dict[Address, int]()
         for address in addresses:
             with contextlib.suppress(TuttiError):
-                starts[address] = self._through([address])._ask_frontier(None, 0.0, 0.0).start
+                starts[address] = self._with_addresses([address])._request_frontier(None, 0.0, 0.0).start
         if not starts:
-            return self, self.frontier().start
+            return self, self.frontier().start  # searches for a gateway with the full patience
         most = min(starts, key=starts.__getitem__)
-        return self._through(dict.fromkeys([most, *addresses])), starts[most]
+        return self._with_addresses(dict.fromkeys([most, *addresses])), starts[most]
 
-    def _through(self, addresses: Iterable[Address]) -> FlightSource:
+    def _with_addresses(self, addresses: Iterable[Address]) -> FlightSource:
         with self._lock:
             return FlightSource(
-                addresses, self._timeout, self._patience, self._seen, self._log, self._of.get("lane", ""), self._credentials
+                addresses, self._timeout, self._patience, self._seen, self._log, self._lane_field.get("lane", ""), self._credentials
             )
 
     def readers(self, patience: float | None = None, *, linearizable: bool = True) -> dict[str, int]:
@@ -247,81 +242,47 @@ class FlightSource:
 
         Without `linearizable`, a gateway answers from its own log without confirmation: use that for display only.
         """
-        return dict(self._act("readers", {}, patience=patience, linearizable=linearizable))
+        return dict(self._request("readers", {}, patience=patience, linearizable=linearizable))
 
     def save_offset(self, reader: str, offset: int, back: bool = False) -> None:
         """Commit the offset of a named reader, durably. An offset below the committed one needs `back`."""
         check_name("reader", reader)
-        self._act("save_offset", {"reader": reader, "offset": offset, "back": back})
+        self._request("save_offset", {"reader": reader, "offset": offset, "back": back})
 
     # -- records
 
-    def scan(
-        self,
-        start: int,
-        end: int | None = None,
-        topics: Sequence[str] | None = None,
-        columns: Sequence[str] | None = None,
-        follow: bool = False,
-        absent_ok: bool = False,
-    ) -> Iterator[pa.RecordBatch]:
-        """Yield the records [start, end) in order, as batches of exactly `schema_of(columns)`; arguments as in `Source.scan`."""
-        return scan_source(self, start, end, topics, columns, follow, absent_ok, self._patience)
-
-    def pieces(
-        self,
-        start: int,
-        end: int,
-        topics: Sequence[str] | None = None,
-        columns: Sequence[str] | None = None,
-        absent_ok: bool = False,
-        left: Callable[[], float] | None = None,
-    ) -> Iterator[ScanBatch]:
-        """As `scan` over a committed range, with the next offset after each batch.
-
-        `left` returns the remaining seconds to wait for a gateway; it can only shorten the patience.
-        """
-        wanted, chosen = check_columns(columns), check_topics(topics)
-        schema = schema_of(wanted)
-        # With a topic filter the offsets have gaps, so the offset column is requested to compute the next position.
-        asked = (*wanted, "offset") if chosen is not None and "offset" not in wanted else wanted
-        position = start
+    def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
+        """As `Source.scan`. A failed stream continues at another gateway, from the offset reached."""
+        fields = {"topics": request.topics, "columns": request.fetched_columns, "absent_ok": request.absent_ok, **self._lane_field}
+        position = request.start
         failing_since: float | None = None
         kind = Unavailable
-        while position < end or (position == end == start):
-            ticket = orjson.dumps(
-                {
-                    "start": position,
-                    "end": end,
-                    "topics": chosen,
-                    "columns": asked,
-                    "absent_ok": absent_ok,
-                    **self._of,
-                    **self._known(),
-                }
-            )
-            old = time.monotonic() + limits.STREAM_US_MAX / 2e6
+        # An empty range needs a request too: the gateway checks its topics.
+        while position < request.end or (position == request.end == request.start):
+            ticket = orjson.dumps({"start": position, "end": request.end, **fields, **self._guard_fields()})
+            reopen_at = time.monotonic() + limits.STREAM_US_MAX / 2e6
             try:
                 with contextlib.closing(self._stream(ticket)) as stream:
                     for batch in stream:
-                        failing_since, kind = None, Unavailable
-                        offsets = batch.column("offset") if chosen is not None else None
-                        position = position + batch.num_rows if offsets is None else offsets[-1].as_py() + 1
-                        made = pa.RecordBatch.from_arrays([batch.column(name) for name in wanted], schema=schema)
-                        yield ScanBatch(made, position, offsets)
-                        if time.monotonic() > old:
+                        failing_since, kind = None, Unavailable  # each batch starts the patience afresh
+                        found = request.scan_batch(batch, position)
+                        position = found.next
+                        yield found
+                        if time.monotonic() > reopen_at:
                             break  # the stream's deadline also counts the caller's time: reopen early, before it can expire
                     else:
-                        if chosen is None and position != end:
-                            raise FormatError(f"gateway {self._route.present} ended a stream to offset {end} at offset {position}")
+                        if request.topics is None and position != request.end:
+                            raise FormatError(
+                                f"gateway {self._route.present} ended a stream to offset {request.end} at offset {position}"
+                            )
                         return
             except Unavailable as error:
                 now = time.monotonic()
                 failing_since = now if failing_since is None else failing_since
-                kind = Behind if isinstance(error, Behind) else kind
+                kind = Behind if isinstance(error, Behind) else kind  # reaching a lagging gateway says more than reaching none
                 until = failing_since + self._patience
-                until = until if left is None else min(until, now + left())
-                self._move_on(str(error), until, until - failing_since, kind)
+                until = until if request.time_left is None else min(until, now + request.time_left())
+                self._fail_over(str(error), until, until - failing_since, kind)
 
     def _stream(self, ticket: bytes) -> Generator[pa.RecordBatch]:
         """Yield the batches of one stream. Flight errors are translated; errors of the caller pass through."""
@@ -331,9 +292,10 @@ class FlightSource:
                 client, headers = client_of(self._location(), self._credentials)
                 options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6, headers=headers)
                 stream = client.do_get(flight.Ticket(ticket), options)
+                # The schema arrives before the first batch, so a stream of another log is refused before any record of it.
                 answer = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
-                self._same_log(answer.get("log", ""))
-                self.saw(answer.get("frontier", 0))
+                self._check_log(answer.get("log", ""))
+                self.note_frontier(answer.get("frontier", 0))
             except FLIGHT_EXCEPTIONS as error:
                 raise translate(error) from error
             while True:
@@ -345,11 +307,11 @@ class FlightSource:
                 except FLIGHT_EXCEPTIONS as error:
                     raise translate(error) from error
                 if batch is not None and batch.num_rows:
-                    self._went_well()
+                    self._report_success()
                     yield batch
         finally:
             if stream is not None:
-                stream.cancel()
+                stream.cancel()  # the gateway keeps a thread for the stream until it ends
 
     def close(self) -> None:
         """Do nothing: connections belong to the process and stay open."""
@@ -364,25 +326,27 @@ class FlightSource:
 
     # -- failover
 
-    def _known(self) -> dict[str, object]:
-        """Return the fields of every request that let a lagging gateway, or one with another log, refuse it."""
+    def _guard_fields(self) -> dict[str, object]:
+        """Return the fields of every request by which a gateway that lags, or has another log, refuses it."""
         with self._lock:
             return {"seen": self._seen, "log": self._log}
 
-    def _act(self, action: str, asked: Asked, timeout: Seconds = None, patience: Seconds = None, linearizable: bool = False) -> Any:
-        plain = body = orjson.dumps(asked | self._known())
-        if linearizable := linearizable and not self._of:  # a lane has no majority to confirm it
-            body = orjson.dumps(asked | self._known() | {"linearizable": True})
+    def _request(
+        self, action: str, body: Body, timeout: Seconds = None, patience: Seconds = None, linearizable: bool = False
+    ) -> Any:
+        """Perform an action at a gateway and return its answer. With `linearizable`, the gateway first confirms its frontier."""
+        fields = body | self._guard_fields()
+        confirm = {"linearizable": True} if linearizable and not self._lane_field else {}  # a lane has no majority to confirm it
 
-        def act(client: Any, options: flight.FlightCallOptions) -> Any:
+        def perform(client: Any, options: flight.FlightCallOptions) -> Any:
             try:
-                return perform_action(client, options, action, body)
+                return perform_action(client, options, action, orjson.dumps(fields | confirm))
             except FLIGHT_EXCEPTIONS as error:
-                if not (linearizable and lacks_field(error, "linearizable")):
+                if not (confirm and lacks_field(error, "linearizable")):
                     raise
-                return perform_action(client, options, action, plain)
+                return perform_action(client, options, action, orjson.dumps(fields))  # a gateway of an earlier release
 
-        return self._call(act, self._timeout if timeout is None else timeout, self._search if patience is None else patience)
+        return self._call(perform, self._timeout if timeout is None else timeout, self._search if patience is None else patience)
 
     def _call(self, call: Callable[[Any, Any], Answer], seconds: float, patience: float) -> Answer:
         """Call one gateway after another until one answers. `seconds` limits one call, `patience` the whole search."""
@@ -394,24 +358,24 @@ class FlightSource:
                     answer = call(client, flight.FlightCallOptions(timeout=seconds, headers=headers))
                 except FLIGHT_EXCEPTIONS as error:
                     raise translate(error) from error
-                self._went_well()
+                self._report_success()
                 return answer
             except Unavailable as error:
                 kind = Behind if isinstance(error, Behind) else kind
-                self._move_on(str(error), began + patience, patience, kind)
+                self._fail_over(str(error), began + patience, patience, kind)
 
     def _location(self) -> str:
-        """Return the reads port of the current gateway; ask its client port if it is not cached."""
+        """Return the reads port of the current gateway, from the cache or from a request to its client port."""
         address = self._route.present
         location = _locations.get((os.getpid(), address))
         if location is None:
-            with RequestClient([address], _SLACK_S_MIN, rounds=1, credentials=self._credentials) as talk:
+            with RequestClient([address], _SLACK_S_MIN, rounds=1, credentials=self._credentials) as client:
                 try:
-                    welcome = talk.welcome()
+                    welcome = client.welcome()
                 except (ConfigError, Unavailable) as error:
                     if isinstance(error, ConfigError) and len(self._route.addresses) == 1:
                         raise
-                    raise Unavailable(talk.trouble or str(error)) from error  # the route adds the address
+                    raise Unavailable(client.trouble or str(error)) from error  # the route adds the address
             if not welcome.reads:
                 raise Unavailable(f"gateway {welcome.gateway} serves no reads: its configuration has no reads port")
             with self._lock:
@@ -419,24 +383,25 @@ class FlightSource:
             location = _locations[os.getpid(), address] = welcome.reads
         return location
 
-    def _went_well(self) -> None:
+    def _report_success(self) -> None:
         with self._lock:
             self._route.met("connected")
             self._route.went_well()
 
-    def _move_on(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
+    def _fail_over(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
         """Switch to the next gateway after a failure; raise `kind` when the time is over."""
         with self._lock:
+            # After a restart the gateway may serve reads at another port: request it again at the next attempt.
             location = _locations.pop((os.getpid(), self._route.present), None)
             if location is not None:
-                drop(location)
+                drop_client(location)
             wait = self._route.move_on(reason)
         left = deadline - time.monotonic()
         if left <= 0:
             raise kind(f"no gateway answered a read within {round(seconds, 2):g} s: {self._route.told()}")
         time.sleep(min(max(wait, limits.RETRY_US_MIN / 1e6), left))
 
-    def _same_log(self, log: str) -> str:
+    def _check_log(self, log: str) -> str:
         if self._log and log and log != self._log:
             raise Refused(
                 f"gateway {self._route.present} serves log {log}, but this reader started on log {self._log}: "
@@ -446,7 +411,7 @@ class FlightSource:
         self._log = log or self._log
         return self._log
 
-    def saw(self, offset: int) -> int:
+    def note_frontier(self, offset: int) -> int:
         """Record a frontier that a reader has seen, so that no gateway below it answers from now on. Return it."""
         with self._lock:
             self._seen = max(self._seen, offset)

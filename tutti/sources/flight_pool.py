@@ -76,7 +76,7 @@ def client_of(location: str, credentials: Credentials | None = None) -> tuple[An
         return _clients[key], headers
 
 
-def drop(location: str) -> None:
+def drop_client(location: str) -> None:
     """Drop the client of a gateway that did not answer. Running calls keep the client."""
     with _lock:
         if _pid == os.getpid():

@@ -11,15 +11,17 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 
 from tutti import limits
 from tutti.common.address import Address
 from tutti.common.credentials import Credentials
+from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import TuttiError
 from tutti.io.admin import AdminClient
 from tutti.sources.files import FileSource
-from tutti.sources.source import ScanBatch, Source
+from tutti.sources.source import Source
 
 LOG = logging.getLogger("tutti.client")
 
@@ -28,61 +30,57 @@ _known: dict[tuple[int, Address, str], tuple[FileSource | None, float]] = {}
 
 
 def scan_local_first(
-    addresses: Iterable[Address],
-    source: Source,
-    log: str,
-    start: int,
-    end: int,
-    topics: Sequence[str] | None = None,
-    columns: Sequence[str] | None = None,
-    credentials: Credentials | None = None,
+    addresses: Iterable[Address], source: Source, log: str, request: ScanRequest, credentials: Credentials | None = None
 ) -> Iterator[ScanBatch]:
-    """As `source.pieces`, from a local gateway's files as long as they are readable. Topics that do not exist are empty.
+    """As `source.scan`, from a local gateway's files as long as they are readable.
 
     Args:
         addresses: gateways of this host. The lowest address comes first, so all readers share one copy in the page cache.
         source: serves the rest of the range if the files are unreadable, corrupt, removed or too short.
         log: uuid of the log.
-        start, end: a decided range of the log.
-        topics, columns: as in `Reads.scan`.
+        request: of a decided range of the log.
         credentials: credentials for the status request that returns the data directory.
     """
-    position = start
+    position = request.start
     for address in sorted(addresses):
-        files = local_files_of(address, log, lambda asked: _status(asked, credentials))
+        files = local_files_of(address, log, lambda gateway: _status(gateway, credentials))
         if files is None:
             continue
         try:
-            for piece in files.pieces(position, end, topics, columns, absent_ok=True):
-                position = piece.next
-                yield piece
+            for batch in files.scan(request):
+                position = batch.next
+                yield batch
             return
         except (TuttiError, OSError) as error:
-            _give_up(address, log, f"reading from gateways instead of {', '.join(files.paths)}, from offset {position} on: {error}")
+            reason = f"reading from gateways instead of {', '.join(files.paths)}, from offset {position} on: {error}"
+            _cache_failure(address, log, reason)
             break
-    yield from source.pieces(position, end, topics, columns, absent_ok=True)
+    yield from source.scan(replace(request, start=position))
 
 
-def local_files_of(address: Address, log: str, ask: Callable[[Address], dict[str, object]] | None = None) -> FileSource | None:
+def local_files_of(
+    address: Address, log: str, status_of: Callable[[Address], dict[str, object]] | None = None
+) -> FileSource | None:
     """Return the files of the gateway at `address` if they hold log `log` and are readable here, else None.
 
-    The process caches the answer until no gateway writes the files, and retries a failure after `NEARBY_AGAIN_US`. `ask` returns a
-    gateway's status.
+    The process caches the answer until no gateway writes the files, and retries a failure after
+    `limits.LOCAL_FILES_RETRY_US`. `status_of` returns a gateway's status.
     """
     files, until = _known.get((os.getpid(), address, log), (None, 0.0))
     if time.monotonic() < until:
         return None
     try:
+        # Without a running gateway, the directory may be one that a forced roster left behind: check it again.
         if files is None or not files.written_by():
-            files = _opened((ask or _status)(address), log)
-            _keep(address, log, files, 0.0)
+            files = _open((status_of or _status)(address), log)
+            _cache(address, log, files, 0.0)
     except (TuttiError, OSError) as error:
-        _give_up(address, log, f"not reading the files of gateway {address} directly: {error}")
+        _cache_failure(address, log, f"not reading the files of gateway {address} directly: {error}")
         return None
     return files
 
 
-def _keep(address: Address, log: str, files: FileSource | None, until: float) -> None:
+def _cache(address: Address, log: str, files: FileSource | None, until: float) -> None:
     """Cache the files of a gateway, or the time until which a failure stands; drop the oldest entry of a full cache."""
     key = os.getpid(), address, log
     _known.pop(key, None)
@@ -92,11 +90,11 @@ def _keep(address: Address, log: str, files: FileSource | None, until: float) ->
 
 
 def _status(address: Address, credentials: Credentials | None = None) -> dict[str, object]:
-    with AdminClient([address], limits.ADDRESS_TIMEOUT_US / 1e6, rounds=1, learn=False, credentials=credentials) as control:
-        return control.status()
+    with AdminClient([address], limits.ADDRESS_TIMEOUT_US / 1e6, rounds=1, learn=False, credentials=credentials) as client:
+        return client.status()
 
 
-def _opened(status: dict[str, object], log: str) -> FileSource:
+def _open(status: dict[str, object], log: str) -> FileSource:
     """Open the data directory that a gateway's status names.
 
     Raises:
@@ -114,6 +112,6 @@ def _opened(status: dict[str, object], log: str) -> FileSource:
     return files
 
 
-def _give_up(address: Address, log: str, why: str) -> None:
-    LOG.warning(why)
-    _keep(address, log, None, time.monotonic() + limits.LOCAL_FILES_RETRY_US / 1e6)
+def _cache_failure(address: Address, log: str, reason: str) -> None:
+    LOG.warning(reason)
+    _cache(address, log, None, time.monotonic() + limits.LOCAL_FILES_RETRY_US / 1e6)

@@ -20,9 +20,9 @@ class QueryProgress(FlightSource):
 
         Wait until the offset reaches `offset`, up to `timeout` seconds (30 at most). `patience` limits the search for a gateway.
         """
-        asked = {"reader": reader, "offset": offset, "timeout_ms": int(timeout * 1000)}
+        body = {"reader": reader, "offset": offset, "timeout_ms": int(timeout * 1000)}
         slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
-        saved = self._act("passed", asked, timeout + slack, patience)["offset"]
+        saved = self._request("passed", body, timeout + slack, patience)["offset"]
         return -1 if saved is None else int(saved)
 
     def report(
@@ -41,9 +41,9 @@ class QueryProgress(FlightSource):
 
         An offset below the stored one needs `back`.
         """
-        asked = {"run": run, "offset": offset, "name": name, "label": label, "topics": topics, "lag_ms": lag_ms, "back": back}
-        return str(self._act("report", asked, _SLACK_S, patience)["trouble"])
+        body = {"run": run, "offset": offset, "name": name, "label": label, "topics": topics, "lag_ms": lag_ms, "back": back}
+        return str(self._request("report", body, _SLACK_S, patience)["trouble"])
 
     def queries(self, patience: float | None = None) -> list[QueryInfo]:
         """Return the query runs that have reported their progress to the answering gateway."""
-        return msgspec.convert(self._act("queries", {}, patience=patience), list[QueryInfo])
+        return msgspec.convert(self._request("queries", {}, patience=patience), list[QueryInfo])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tutti.common.credentials import Credentials
     from tutti.sources.query_progress import QueryProgress
 
-_TURN_S = limits.ANSWER_WAIT_US_MAX / 1e6  # limit of one request, because Ctrl-C takes effect only between requests
+_REQUEST_S_MAX = limits.ANSWER_WAIT_US_MAX / 1e6  # limit of one request, because Ctrl-C takes effect only between requests
 _REPORT_S = 1.0  # time allowed for composing the timeout message
 _NAMES_SHOWN = 10
 
@@ -28,7 +28,7 @@ class _Query:
     def __init__(self) -> None:
         self.position = -1
         self.wanted: list[int] = []
-        self.asker: int | None = None
+        self.requester: int | None = None  # id of that thread
 
 
 class QueryWait:
@@ -77,29 +77,30 @@ class QueryWait:
             raise TimeoutError(self._timeout_message(self._gateways, name, offset, timeout)) from None
 
     def _wait_shared(self, gateways: QueryProgress, name: str, query: _Query, end: int, deadline: float) -> int:
-        """Wait until the query is at `end`; return its position. One waiting thread asks for all, with the lowest wanted offset."""
+        """Wait until the query is at `end`; return its position. One waiting thread requests the lowest offset, for all."""
         me = threading.get_ident()
         with self._changed:
-            if query.asker == me:
-                raise UsageError("a signal handler waits for a query that its own thread is asking about: set a flag instead")
+            if query.requester == me:
+                raise UsageError("a signal handler waits for a query that its own thread already waits for: set a flag instead")
             query.wanted.append(end)
         try:
             while True:
                 with self._changed:
-                    while query.asker is not None and query.position < end and time.monotonic() < deadline:
-                        self._changed.wait(min(_TURN_S, deadline - time.monotonic()))
+                    # Wait while another thread sends the request, and send the next one if that ends below this offset.
+                    while query.requester is not None and query.position < end and time.monotonic() < deadline:
+                        self._changed.wait(min(_REQUEST_S_MAX, deadline - time.monotonic()))
                     if query.position >= end:
                         return query.position
-                    if query.asker is not None:
+                    if query.requester is not None:
                         raise TimeoutError
-                    query.asker, least = me, min(query.wanted)
+                    query.requester, least = me, min(query.wanted)
                 found = -1
                 try:
-                    turn = max(0.0, min(_TURN_S, deadline - time.monotonic()))
-                    found = gateways.passed(name, least, turn, _patience(deadline))
+                    seconds = max(0.0, min(_REQUEST_S_MAX, deadline - time.monotonic()))
+                    found = gateways.passed(name, least, seconds, _patience(deadline))
                 finally:
                     with self._changed:
-                        query.asker, query.position = None, max(query.position, found)
+                        query.requester, query.position = None, max(query.position, found)
                         self._changed.notify_all()
                 if query.position < end and time.monotonic() >= deadline:
                     raise TimeoutError
@@ -123,8 +124,8 @@ class QueryWait:
         if name in saved or troubles:
             at = f"it has processed the records below offset {saved.get(name, 0)}"
             return f"{what}: {at}{''.join(troubles)}; `tutti queries` shows details"
-        there = f"known names: {', '.join(sorted(saved)[:_NAMES_SHOWN])}" if saved else "no names are known"
-        return f"{what}: no query or reader of this name has committed a position ({there}); set option queryName on it"
+        known = f"known names: {', '.join(sorted(saved)[:_NAMES_SHOWN])}" if saved else "no names are known"
+        return f"{what}: no query or reader of this name has committed a position ({known}); set option queryName on it"
 
 
 def _patience(deadline: float) -> float:

@@ -121,7 +121,7 @@ class Service:
         except Unavailable as error:
             raise Problem(503, str(error), committed="no") from error  # after anything was sent, the error is `Unknown` instead
         if outcome.offset is not None:
-            self.reads.saw(outcome.offset + records.count)  # later reads here show at least this offset
+            self.reads.note_frontier(outcome.offset + records.count)  # later reads here show at least this offset
         if not outcome.repeated:
             self.metrics.records.inc(records.count)
         return outcome

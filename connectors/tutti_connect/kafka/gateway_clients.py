@@ -10,7 +10,7 @@ from tutti.io.admin import AdminClient
 from tutti.producer import Producer
 from tutti.reader import Reader
 from tutti.sources.flight import FlightSource
-from tutti.sources.source import begun
+from tutti.sources.source import wait_for_log
 from tutti.transactions import commit_progress
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.sink.messages import COLUMNS
@@ -31,7 +31,7 @@ class CommittedLog:
             Unavailable: no gateway answers, none can confirm its frontier, or no log has begun.
             Refused: the gateways have another log than before.
         """
-        frontier = begun(self._reads, limits.KAFKA_S)
+        frontier = wait_for_log(self._reads, limits.KAFKA_S)
         if frontier.stale:
             raise Unavailable(
                 f"{self._url}: the log is committed up to {frontier.offset} at gateways without a connection to a majority of "

@@ -73,10 +73,12 @@ def listen(address: str, what: str) -> socket.socket:
     """
     host, port = parse_host_port(address, port_min=0)
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, socket_address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
         listener = socket.socket(family, kind, protocol)  # asyncio sets TCP_NODELAY only for a socket with an explicit protocol
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
+        listener.bind(socket_address)
         listener.listen(limits.HTTP_CONNECTIONS_MAX)  # connections that arrive before the server starts wait in the backlog
     except OSError as error:
         raise Unavailable(
@@ -102,14 +104,14 @@ class Process:
         self._liveness = Liveness(self.reader.beat_us)
         self._guard = guard = ReadsAuthorizer(SecurityFiles(**{name: getattr(options, name) for name in SecurityFiles._fields}))
         self.gateway = GatewayLink(options.client, options.status_fd, guard.credentials(), guard.refused)
-        self.reader.noticed = partial(self.gateway.tell, "")
-        shelf = ServedLogs(self.reader, self.watch, self.gateway.state, self.gateway.halted, self.gateway.confirm)
+        self.reader.noticed = partial(self.gateway.notify_scrubber, "")
+        served_logs = ServedLogs(self.reader, self.watch, self.gateway.state, self.gateway.halted, self.gateway.confirm)
         connections = Connections()
         self._fd_guard = DescriptorGuard(connections)
-        self.streams = Streams(shelf, self.gateway.elsewhere)
-        self.others = PeerCache(self.reader, self.gateway, guard.credentials)
-        plans = RangeSplitter(shelf, self.others.locations, self.gateway.elsewhere)
-        actions = Actions(shelf, plans, self.gateway, self.watch, queries := QueryReports())
+        self.streams = Streams(served_logs, self.gateway.report_corruption)
+        self.peers = PeerCache(self.reader, self.gateway, guard.credentials)
+        plans = RangeSplitter(served_logs, self.peers.locations, self.gateway.report_corruption)
+        actions = Actions(served_logs, plans, self.gateway, self.watch, queries := QueryReports())
         try:
             self.server = ReadsServer(_location(host, port, guard), self.streams, plans, actions, connections, guard)
         except pa.ArrowException as error:
@@ -118,8 +120,8 @@ class Process:
                 "end the process that uses it, or give the gateway another port"
             ) from error
         own = _location(host, self.server.port, guard)
-        self.others.own = f"{own.partition('://')[0]}://{options.advertise}" if options.advertise else own
-        browser = RecordBrowser(self.reader, self.gateway.elsewhere)
+        self.peers.own = f"{own.partition('://')[0]}://{options.advertise}" if options.advertise else own
+        browser = RecordBrowser(self.reader, self.gateway.report_corruption)
         self._history = History(self.gateway.status, self.streams.meters.read)
         pages = Pages(
             self.reader,
@@ -128,7 +130,7 @@ class Process:
             self.server.calls,
             self.gateway,
             queries,
-            self.others,
+            self.peers,
             browser,
             self._history,
             actions.act_us,
@@ -154,7 +156,7 @@ class Process:
             self._check_liveness()
             if self._certificate_renewed():
                 break
-            self._fd_guard.look()
+            self._fd_guard.check()
             busy = self._trim_when_idle(busy)
         self._stop()
         return 0
@@ -195,7 +197,7 @@ class Process:
     def _stop(self) -> None:
         """End the streams with an error that names the reason, then stop the servers."""
         self.watch.stop()
-        self.others.stop()
+        self.peers.stop()
         self._history.stop()
         ending = threading.Thread(target=self.server.shutdown, daemon=True)  # shutdown waits for calls, which may hang
         ending.start()
@@ -210,12 +212,12 @@ def _location(host: str, port: int, guard: ReadsAuthorizer) -> str:
 
 
 def _sigterm_within(seconds: float) -> bool:
-    """Wait for SIGTERM, at most `seconds`; return True if it came.
+    """Wait for SIGTERM, at most `seconds`; return True if it arrived.
 
     After a SIGSTOP that outlasts the timeout, CPython 3.11 returns uninitialised memory instead of None, so the number is checked.
     """
-    got = signal.sigtimedwait([signal.SIGTERM], seconds)
-    return got is not None and got.si_signo == signal.SIGTERM
+    received = signal.sigtimedwait([signal.SIGTERM], seconds)
+    return received is not None and received.si_signo == signal.SIGTERM
 
 
 def _terminate() -> None:

@@ -75,13 +75,15 @@ def offset_of(source: Source, option: str, place: Position, frontier: Frontier) 
 
 def _offset_after_tick(source: Source, option: str, tick: int, frontier: Frontier) -> int:
     """Return the first offset after a tick, by binary search: each record has the number of the last tick before it."""
+    from tutti.data.scan_request import ScanRequest
+
     if tick > frontier.tick:
         raise OffsetOutOfRange(f"{option} tick:{tick} does not exist yet: the last tick of the log is {frontier.tick}")
     low, high = frontier.start, frontier.offset
     while low < high:
         middle = (low + high) // 2
-        batch = next(iter(source.scan(middle, middle + 1, columns=["tick"])))
-        if batch.column("tick")[0].as_py() >= tick:
+        found = next(source.scan(ScanRequest(middle, middle + 1, columns=("tick",))))
+        if found.batch.column("tick")[0].as_py() >= tick:
             high = middle
         else:
             low = middle + 1

@@ -81,8 +81,8 @@ class Plan:
     """
 
     def __init__(self, wanted: Backfill) -> None:
-        from tutti.sources.flight import check_columns
-        from tutti.sources.source import begun
+        from tutti.data.frames.columns import check_columns
+        from tutti.sources.source import wait_for_log
         from tutti_spark.source.origin import source_of
 
         self.wanted = wanted
@@ -95,7 +95,7 @@ class Plan:
         if wanted.job is not None:
             job.check(wanted.job)
         source = source_of(self.options)
-        frontier = begun(source)
+        frontier = wait_for_log(source)
         self.log = frontier.log
         start, end = self._range(source, frontier)
         self.report = Report(self.log, start, end, wanted.table, self.format, wanted.mode)
@@ -262,10 +262,10 @@ class Plan:
             )
 
     def _check_log(self) -> None:
-        from tutti.sources.source import begun
+        from tutti.sources.source import wait_for_log
         from tutti_spark.source.origin import source_of
 
-        found = begun(source_of(self.options)).log
+        found = wait_for_log(source_of(self.options)).log
         if found != self.log:
             raise UsageError(
                 f"{self.options.origin} has log {found} now, and had log {self.log} when this run began: the log was replaced"

@@ -328,7 +328,7 @@ def _archive(option: str, text: str) -> str:
 def _topics(given: _Given) -> tuple[tuple[str, ...] | None, str | None]:
     topics = _get(given, "topics", _names)
     if topics is not None:
-        from tutti.sources.flight import check_name
+        from tutti.data.names import check_name
 
         try:
             for name in topics:
@@ -448,7 +448,7 @@ def _name(option: str, text: str) -> str:
 
 
 def _query_name(option: str, text: str) -> str:
-    from tutti.sources.flight import check_name
+    from tutti.data.names import check_name
 
     try:
         return check_name("query", text.strip())

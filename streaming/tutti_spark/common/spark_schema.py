@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from tutti.data.frames.columns import check_columns, schema_of
 from tutti.errors import UsageError, invariant
-from tutti.sources.flight import check_columns, schema_of
 
 
 def spark_schema(columns: Sequence[str] | None) -> StructType:

@@ -113,12 +113,12 @@ def transaction(file: str) -> Iterator[sqlite3.Connection]:
 
 def log_of(options: Any) -> str:
     """Return the UUID of the log that the options name."""
-    from tutti.sources.source import begun
+    from tutti.sources.source import wait_for_log
     from tutti_spark.common.options import parse
     from tutti_spark.source.origin import source_of
 
     origin = {"gateways": options.gateways} if options.mode == "live" else {"path": options.path}
-    return begun(source_of(parse(origin))).log
+    return wait_for_log(source_of(parse(origin))).log
 
 
 def lines(spark: SparkSession | None, file: str) -> list[bytes]:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
 
 from tutti.common.address import parse_url
+from tutti.data.names import check_name
 from tutti.errors import ConfigError, UsageError
-from tutti.sources.flight import check_name
 from tutti_spark.common import credentials
 
 if TYPE_CHECKING:

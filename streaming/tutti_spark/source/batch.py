@@ -36,11 +36,11 @@ class BatchReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """Return partitions that contain each record of the range exactly once."""
-        from tutti.sources.source import begun
+        from tutti.sources.source import wait_for_log
 
         options = self._options
         source = source_of(options)
-        frontier = begun(source)
+        frontier = wait_for_log(source)
         start = planning.offset_of(source, "starting", options, frontier)
         end = planning.offset_of(source, "ending", options, frontier)
         if start > end and isinstance(options.start, int) and isinstance(options.end, int):

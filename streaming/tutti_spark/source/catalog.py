@@ -1,6 +1,6 @@
 """Tables in Spark's catalog that read the log: `CREATE TABLE flights USING tutti OPTIONS (...)`.
 
-Spark (4.2.0 and 4.3.0) passes a table's options to a Python data source only once, when it asks for the schema of a new table. A
+Spark (4.2.0 and 4.3.0) passes a table's options to a Python data source only once, when it requests the schema of a new table. A
 read or a write of the table passes the stored schema and its own options only. So the schema carries the table's options, in the
 metadata key `tutti` of its first column.
 

@@ -27,8 +27,8 @@ class Lag:
         self._moves: deque[tuple[float, int]] = deque()
         self._offset = 0
 
-    def moved(self, offset: int, now: float) -> None:
-        """Note that the frontier moved to `offset` at `now` (monotonic seconds)."""
+    def record_move(self, offset: int, now: float) -> None:
+        """Record that the frontier moved to `offset` at `now` (monotonic seconds)."""
         if offset <= self._offset:
             return
         self._offset = offset
@@ -36,7 +36,7 @@ class Lag:
             now = self._moves.pop()[0]  # when full, merge moves: a lag is reported too long rather than too short
         self._moves.append((now, offset))
 
-    def behind(self, processed: int, now: float) -> tuple[int, int]:
+    def at(self, processed: int, now: float) -> tuple[int, int]:
         """Return the lag at `processed`: records up to the frontier, and milliseconds since the first of them was known.
 
         `processed` must not decrease between calls.
@@ -92,10 +92,10 @@ class FrontierWatch:
     def _reaches(self, offset: int) -> bool:
         return self._frontier is not None and bool(self._frontier.log) and self._frontier.offset >= offset
 
-    def behind(self, processed: int) -> tuple[int, int]:
+    def lag_at(self, processed: int) -> tuple[int, int]:
         """Return the lag at `processed`: records up to the frontier, and milliseconds since the first of them was known."""
         with self._changed:
-            return self._lag.behind(processed, time.monotonic())
+            return self._lag.at(processed, time.monotonic())
 
     def stop(self) -> None:
         """Stop following; the thread ends after its present poll."""
@@ -115,5 +115,5 @@ class FrontierWatch:
             known, timeout = frontier.offset, _RETRY_SECONDS
             with self._changed:
                 self._frontier = frontier
-                self._lag.moved(frontier.offset, time.monotonic())
+                self._lag.record_move(frontier.offset, time.monotonic())
                 self._changed.notify_all()

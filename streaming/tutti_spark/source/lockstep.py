@@ -1,18 +1,19 @@
 """Lockstep: in each micro-batch, all streams of one query end at the same offset (option `lockstep`).
 
-Spark runs each source of a query in its own process, and the log may grow between two requests. But Spark asks from one thread,
-each source once per trigger, always in the same order. So the source that is asked first leads: it decides the end of the
-micro-batch. The other sources return the leader's end, after their own view of the frontier has reached it. Counts verify the
-pairing: at its request number k a follower must find the leader's answer number k. Counts are the only way to separate two queries
-with the same name, because Spark does not identify the query to a source.
+Spark runs each source of a query in its own process, and the log may grow between two requests. But Spark requests offsets from one
+thread, from each source once per trigger, always in the same order. So the source with the first request leads: it decides the end
+of the micro-batch. The other sources return the leader's end, after their own view of the frontier has reached it.
+
+Counts verify the pairing: at its request number k a follower must find the leader's answer number k. Counts are the only way to
+separate two queries with the same name, because Spark does not identify the query to a source.
 
 The sources share one file in the driver's scratch directory, and change it under a lock:
 
     {"members": [...], "initial": ..., "leader": ..., "asked": k, "end": {"log", "begin", "offset"}, "terms": {...}}
 
-Each member locks its own file while it lives. Spark asks all sources of a run for their limits before it asks any for an offset:
+Each member locks its own file while it lives. Spark requests the limits of all sources of a run before it requests any offset:
 sources join at that time. After the first offset request a run accepts no more members. A later source belongs to the next run or
-to another query: it waits until all members are gone, and then resets the shared state.
+to another query: it waits until no member is alive, and then resets the shared state.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ class Lockstep:
             time.sleep(_JOIN_POLL_SECONDS)
 
     def initial(self, terms: Terms, log: str, decide: Callable[[], int]) -> int:
-        """Return the offset at which all streams begin: the result of `decide` in the first stream that asks.
+        """Return the offset at which all streams begin: the result of `decide` in the first stream that calls this.
 
         Raises:
             UsageError: the other streams read another log, or have other starting options.
@@ -93,7 +94,7 @@ class Lockstep:
         self.join()
         known = self._snapshot()["initial"]
         if known is None:
-            offset = decide()
+            offset = decide()  # outside of the lock, because it can send requests
             with self._update() as state:
                 self._check_member(state)
                 if state["initial"] is None:
@@ -142,8 +143,8 @@ class Lockstep:
             if living and (state["leader"] or state["initial"]):
                 return False
             if not living:
-                for left in home.glob("member-*"):
-                    left.unlink()
+                for file in home.glob("member-*"):
+                    file.unlink()
                 state.update(_INITIAL_STATE)
             member = f"member-{uuid.uuid4().hex}"
             self._member_lock = os.open(home / member, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
@@ -210,6 +211,7 @@ class Lockstep:
             before = json.dumps(state)
             yield state
             if (after := json.dumps(state)) != before:
+                # Spaces overwrite the rest of a longer old state. A truncation would be a second step, which a kill can prevent.
                 os.pwrite(self._state_file, after.encode().ljust(os.fstat(self._state_file).st_size), 0)
 
     @contextmanager

@@ -1,6 +1,6 @@
 """Offsets of a stream as Spark stores them in its checkpoint: `{"log": uuid, "offset": n, "from": m}`.
 
-After a crash in batch 0 Spark asks for the initial offset again, although its offset log may already have the end of that batch.
+After a crash in batch 0 Spark requests the initial offset again, although its offset log may already have the end of that batch.
 With `latest` the second answer differs. So every end includes the start of its own batch, and a batch is planned from its end
 alone: [from, offset). A batch begins earlier only if Spark did not store the ends of the batches before it (`batch_range`). The
 UUID identifies the log, because offsets of one log mean nothing in another.

@@ -3,32 +3,108 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from functools import cache
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
+from tutti.errors import Damaged, OffsetOutOfRange, TuttiError, Unavailable
+from tutti.sources.locality import is_local_host
 from tutti_spark.common import requirements
-from tutti_spark.source.origin import partition_pieces
-from tutti_spark.source.planning import RecordsPartition
+from tutti_spark.source.origin import open_archive, source_of_log
+from tutti_spark.source.planning import RecordsPartition, topics_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.datasource import InputPartition
 
+    from tutti.data.scan_request import ScanBatch, ScanRequest
+    from tutti.sources.source import Source
     from tutti_spark.common.options import ReadOptions
+
+#: Advice for a partition that could not be read. Other errors contain their own advice.
+_ADVICE: dict[type[TuttiError], str] = {
+    Unavailable: "start one of these gateways, or name others in `gateways`; the query resumes from its checkpoint",
+    OffsetOutOfRange: "retention has removed records since this was planned: keep more, or set failOnDataLoss to false",
+    Damaged: "another gateway may have intact copies: `tutti status` shows whether this one repairs them, `tutti log verify` lists "
+    "the corrupt frames",
+}
 
 
 def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the partition's records in offset order, as Arrow batches of exactly the declared schema.
 
-    If a gateway fails, the read continues at another gateway from the same offset.
+    If a gateway fails, the read continues at another gateway from the same offset. With failOnDataLoss=false, the read skips
+    records that retention removes meanwhile, with a warning.
+
+    Raises:
+        TuttiError: as `source_of_log` and `Source.scan`; an error of a scan names the records, the partition and the gateway.
     """
     if not isinstance(partition, RecordsPartition):
         return  # Spark's placeholder for a read without partitions
     requirements.check()
     _freeze_modules()
-    for piece in partition_pieces(options, partition):
-        yield piece.batch
+    from tutti.data.frames.columns import COLUMNS
+    from tutti.data.scan_request import ScanRequest
+
+    source = source_of_log(options, partition.log, partition.end, partition.gateways)
+    scan = _scan_function(source, options, partition)
+    # The topics were resolved when the read was planned. One of them may not exist yet at the gateway that serves this partition.
+    request = ScanRequest(partition.start, partition.end, partition.topics, options.columns or COLUMNS, absent_ok=True)
+    while request.start < partition.end:
+        position = request.start
+        try:
+            for found in scan(request):
+                position = found.next
+                yield found.batch
+            return
+        except TuttiError as error:
+            _add_context(error, source, options, partition, position)
+            if not isinstance(error, OffsetOutOfRange):
+                raise
+            log_start = source.frontier().start
+            if options.fail_on_data_loss or log_start <= position:
+                raise
+            warnings.warn(
+                f"records {position} to {min(log_start, partition.end) - 1} were removed from the log of {options.origin} before "
+                "they were read: they are skipped, because failOnDataLoss is false",
+                stacklevel=2,
+            )
+            request = replace(request, start=log_start)
+
+
+def _scan_function(
+    source: Source, options: ReadOptions, partition: RecordsPartition
+) -> Callable[[ScanRequest], Iterator[ScanBatch]]:
+    """Return the function that scans a part of the partition: from local files where permitted, and from the archive if any."""
+
+    def scan_log(request: ScanRequest) -> Iterator[ScanBatch]:
+        local = [address for address in source.addresses if options.short_circuit and is_local_host(address.host)]
+        if not local:
+            return source.scan(request)
+        from tutti.sources.local_files import scan_local_first
+
+        return scan_local_first(local, source, partition.log, request, options.credentials)
+
+    has_log = options.gateways is not None or bool(options.paths)
+    if options.archive is None or not has_log:
+        return scan_log
+    from tutti.sources.tiered import scan_tiered
+
+    archive = open_archive(options.archive, partition.log)
+    return partial(scan_tiered, archive, partition.log_start, scan_log=scan_log, refresh_log_start=lambda: source.frontier().start)
+
+
+def _add_context(error: TuttiError, source: Source, options: ReadOptions, partition: RecordsPartition, position: int) -> None:
+    """Extend the message of an error by the unread records, the gateway, and what to do."""
+    where = f"gateway {source.addresses[0]}" if source.addresses else options.origin
+    advice = next((f"; {text}" for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
+    error.args = (
+        f"records {position} to {partition.end - 1} of {topics_text(partition.topics)} could not be read from {where} (the "
+        f"partition begins at {partition.start}, its log is {partition.log}): {error}{advice}",
+        *error.args[1:],
+    )
 
 
 @cache

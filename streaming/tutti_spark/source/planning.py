@@ -30,7 +30,7 @@ class RecordsPartition(InputPartition):
     Attributes:
         gateways: host and port of the gateways known when the read was planned, in this partition's order of preference. A task may
             run in a process without connections, when no gateway of the options is left.
-        begins: the start of the log when the read was planned. Records below it come from the archive.
+        log_start: the start of the log when the read was planned. Records below it come from the archive.
         planned: time of planning in seconds since 1970; only in the last partition of a range that ends at `latest`.
     """
 
@@ -41,7 +41,7 @@ class RecordsPartition(InputPartition):
         end: int,
         topics: tuple[str, ...] | None,
         gateways: tuple[tuple[str, int], ...] = (),
-        begins: int = 0,
+        log_start: int = 0,
     ) -> None:
         super().__init__(None)
         self.log = log
@@ -49,7 +49,7 @@ class RecordsPartition(InputPartition):
         self.end = end
         self.topics = topics
         self.gateways = gateways
-        self.begins = begins
+        self.log_start = log_start
         self.planned: float | None = None
 
     def __repr__(self) -> str:
@@ -94,11 +94,11 @@ def clamp_to_log_start(offset: int, frontier: Frontier, options: ReadOptions) ->
     """
     if offset >= frontier.start:
         return offset
-    gone = f"records {offset} to {frontier.start - 1} are no longer in the log of {options.origin}"
+    removed = f"records {offset} to {frontier.start - 1} are no longer in the log of {options.origin}"
     if options.fail_on_data_loss:
-        left = f"it has {frontier.start} to {frontier.offset - 1}" if frontier.start < frontier.offset else "it has none now"
-        raise OffsetOutOfRange(f"{gone}, {left}: start later, or set failOnDataLoss to false to skip them")
-    warnings.warn(f"{gone}: they are skipped, because failOnDataLoss is false", stacklevel=2)
+        rest = f"it has {frontier.start} to {frontier.offset - 1}" if frontier.start < frontier.offset else "it has none now"
+        raise OffsetOutOfRange(f"{removed}, {rest}: start later, or set failOnDataLoss to false to skip them")
+    warnings.warn(f"{removed}: they are skipped, because failOnDataLoss is false", stacklevel=2)
     return frontier.start
 
 
@@ -122,42 +122,46 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
     topics = topics_of(source, options, end)
     if topics == ():
         return []
-    if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:
-        return [RecordsPartition(frontier.log, start, end, topics, _gateway_orders(source)(0), _begins(source))]
+    if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:  # saves the round trip of a plan
+        return [RecordsPartition(frontier.log, start, end, topics, _gateway_orders(source)(0), _log_start(source))]
     try:
         ranges = _split(source, start, end, topics, options)
     except OffsetOutOfRange as error:
         return partitions(source, frontier_after_trim(source, frontier, error), start, end, options)
-    orders, begins = _gateway_orders(source), _begins(source)
+    orders, log_start = _gateway_orders(source), _log_start(source)
     return [
-        RecordsPartition(frontier.log, part.start, part.end, topics, orders(number), begins) for number, part in enumerate(ranges)
+        RecordsPartition(frontier.log, part.start, part.end, topics, orders(number), log_start)
+        for number, part in enumerate(ranges)
     ]
 
 
-def _begins(source: Source) -> int:
-    """Return where the log begins, for a source that also has an archive; 0 without one."""
+def _log_start(source: Source) -> int:
+    """Return the start of the log, for a source that also has an archive; 0 without one."""
     from tutti.sources.tiered import TieredSource
 
-    return source.begins if isinstance(source, TieredSource) else 0
+    return source.log_start if isinstance(source, TieredSource) else 0
 
 
 def _split(source: Source, start: int, end: int, topics: tuple[str, ...] | None, options: ReadOptions) -> Sequence[Range]:
-    ranges = source.plan(start, end, topics, splits=options.partitions_min or 1)
+    from tutti.data.scan_request import ScanRequest
+
+    request = ScanRequest(start, end, topics)
+    ranges = source.plan(request, splits=options.partitions_min or 1)
     if options.partitions_min is None:
         splits = partition_count(sum(part.bytes for part in ranges), len(os.sched_getaffinity(0)))
         if splits > 1:
-            return source.plan(start, end, topics, splits=splits)
+            return source.plan(request, splits=splits)
     return ranges
 
 
 def _gateway_orders(source: Source) -> Callable[[int], tuple[tuple[str, int], ...]]:
     """Return each partition's order of gateways: partitions start at different gateways, and unresponsive gateways come last."""
-    responsive = source.heard
+    responsive = source.responsive
     rest = [address for address in source.addresses if address not in responsive]
 
     def order(number: int) -> tuple[tuple[str, int], ...]:
-        at = number % len(responsive) if responsive else 0
-        return tuple((address.host, address.port) for address in (*responsive[at:], *responsive[:at], *rest))
+        first = number % len(responsive) if responsive else 0
+        return tuple((address.host, address.port) for address in (*responsive[first:], *responsive[:first], *rest))
 
     return order
 

@@ -5,8 +5,8 @@ Retention, and producers that wait for the query (`processed_by`), use the posit
 streams.
 
 Each stream keeps its position in its own file in the driver's scratch directory, and locks the file while it lives. The position of
-the name is unknown until every stream has one. A stream joins when Spark asks it for its limit: Spark asks all sources of a run for
-their limits before it asks any for an offset.
+the name is unknown until every stream has one. A stream joins when Spark requests its limit: Spark requests the limits of all
+sources of a run before it requests any offset.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ class SharedPosition:
         Returns:
             The position of the name; None while a stream has not stored its position yet.
         """
-        os.pwrite(self._file, f"{log} {offset:020}".encode(), 0)
+        os.pwrite(self._file, f"{log} {offset:020}".encode(), 0)  # a fixed length, so that no old digits remain
         found = [offset]
         for file in self._directory.glob("stream-*"):
             with suppress(FileNotFoundError):  # the stream ended, and another stream removed its file
                 text = _read(file)
                 if not is_held(file):
-                    if text:  # an empty file may belong to a stream that has not taken its lock yet
+                    if text:  # an empty file may belong to a stream that has not locked it yet
                         file.unlink()
                     continue
                 if not text:
                     return None
-                of, position = text.split()
-                if of == log:
+                position_log, position = text.split()
+                if position_log == log:
                     found.append(int(position))
         return min(found)
 

@@ -37,7 +37,7 @@ class Reporter:
         self,
         source: Source,
         options: ReadOptions,
-        behind: Callable[[int], tuple[int, int]],
+        lag_at: Callable[[int], tuple[int, int]],
         least: Callable[[int], int | None] = lambda offset: offset,
     ) -> None:
         """Start the report thread, if `source` reads from gateways.
@@ -45,12 +45,12 @@ class Reporter:
         Args:
             source: origin of the query's records.
             options: of the read.
-            behind: returns the lag of an offset as (records, milliseconds).
+            lag_at: returns the lag of an offset as (records, milliseconds).
             least: returns the position of the query name when this stream is at an offset; None while it is unknown.
         """
         self._gateways = _gateways_of(source, options)
         self._options = options
-        self._lag = behind
+        self._lag_at = lag_at
         self._name_position = least
         self._run_id = secrets.token_hex(8)
         self._changed = threading.Condition()
@@ -62,7 +62,7 @@ class Reporter:
             threading.Thread(target=self._run_thread, args=(self._gateways,), name="tutti-report", daemon=True).start()
 
     def processed(self, offset: int) -> None:
-        """Note that all records below `offset` are processed. Called every 10 ms, so it must stay cheap."""
+        """Record that all records below `offset` are processed. Called every 10 ms, so it must stay cheap."""
         if offset != self._offset:
             with self._changed:
                 self._offset = offset
@@ -120,7 +120,7 @@ class Reporter:
 
     def _report(self, gateways: QueryProgress, offset: int, position: int) -> str:
         options = self._options
-        _, lag_ms = self._lag(offset)
+        _, lag_ms = self._lag_at(offset)
         return gateways.report(
             self._run_id,
             position,
@@ -128,7 +128,7 @@ class Reporter:
             label=self._label,
             topics=options.topics and options.topics[: limits.TOPICS_A_REPORT_MAX],
             lag_ms=lag_ms,
-            back=not self._started,
+            back=not self._started,  # a new run may begin below the stored position, with an older checkpoint
             patience=_KEEP_ALIVE_S,
         )
 

@@ -55,8 +55,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._open_reporter: Reporter | None = None
         self._position: SharedPosition | None = None
         # (begin, last tick, upto): a batch from `begin` has no tick to end at below `upto`, while `last tick` is the newest tick.
-        self._tick_gap = (-1, -1, 0)
-        self._bytes_cut = (-1, -1, -1)  # (begin, end, found): of [begin, end), maxBytesPerTrigger admits [begin, found)
+        self._tick_search = (-1, -1, 0)
+        self._bytes_limit = (-1, -1, -1)  # (begin, end, found): of [begin, end), maxBytesPerTrigger admits [begin, found)
         self._triggered: float | None = None  # monotonic time of the last batch
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
@@ -71,8 +71,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             def decide() -> int:
                 return planning.offset_of(self._source, "starting", self._options, frontier)
 
-            place = self._options.start
-            terms = {"startingTimestamp" if isinstance(place, datetime) else "startingOffset": str(place)}
+            start = self._options.start
+            terms = {"startingTimestamp" if isinstance(start, datetime) else "startingOffset": str(start)}
             offset = self._lockstep.initial(terms, frontier.log, decide) if self._lockstep else decide()
             self._initial = StreamOffset.initial(frontier.log, offset)
         return self._initial.data()
@@ -81,7 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return one limit if triggers are limited. Spark accepts one; `latestOffset` applies all of the options itself."""
         options = self._options
         if self._lockstep is not None:
-            self._lockstep.join()  # Spark calls this for all sources of a query before it asks any for an offset
+            self._lockstep.join()  # Spark calls this for all sources of a query before it requests an offset from any
         if options.query_name and options.gateways is not None and self._position is None:
             self._position = SharedPosition(options.query_name, scratch_directory("queryName"))
         if options.records_max is not None:
@@ -110,7 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         self._triggered = monotonic()
         found = StreamOffset(begin.log, end, begin.offset)
-        self._frontier(found)
+        self._frontier(found)  # in a lockstep, another stream may have chosen an end above this stream's frontier
         return found.data()
 
     def _decide(self, begin: StreamOffset, limit: ReadLimit) -> int:
@@ -118,29 +118,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         frontier = self._frontier(begin)
         available = frontier.offset if self._target is None else min(frontier.offset, self._target)
         limited = not isinstance(limit, ReadAllAvailable)  # with the trigger `once` Spark ignores the limits of the options
-        if available <= begin.offset or (limited and self._holds_back(available - begin.offset)):
+        if available <= begin.offset or (limited and self._waits_for_more(available - begin.offset)):
             return begin.offset
         while True:
             try:
-                return self._end(begin.offset, available, frontier, limited)
+                return self._batch_end(begin.offset, available, frontier, limited)
             except OffsetOutOfRange as error:
                 frontier = planning.frontier_after_trim(self._source, frontier, error)
                 planning.clamp_to_log_start(begin.offset, frontier, self._options)
 
-    def _holds_back(self, records: int) -> bool:
-        """True if `minRecordsPerTrigger` holds `records` back. `maxTriggerDelay` bounds the wait; a final batch never waits."""
+    def _waits_for_more(self, records: int) -> bool:
+        """True if `records` are fewer than `minRecordsPerTrigger`. `maxTriggerDelay` bounds the wait; a final batch never waits."""
         options = self._options
         if options.records_min is None or records >= options.records_min or self._target is not None or self._triggered is None:
             return False
         return monotonic() - self._triggered < options.delay_ms / MS
 
-    def _end(self, begin: int, available: int, frontier: Frontier, limited: bool) -> int:
+    def _batch_end(self, begin: int, available: int, frontier: Frontier, limited: bool) -> int:
         """Return the batch's end; `begin` if no end fits yet. Records that retention removed count no bytes and no ticks."""
         every = self._options.cut_ticks
         end = next_end(begin, available, self._options.records_max if limited else None)
         if every is None:
             return self._bytes_end(begin, end, frontier.start) if limited else end
-        known_begin, known_tick, searched_upto = self._tick_gap
+        known_begin, known_tick, searched_upto = self._tick_search
         known = (known_begin, known_tick) == (begin, frontier.tick)
         if available <= (searched_upto if known else begin):
             return begin
@@ -148,9 +148,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = max(begin, searched_upto - 1 if known else begin, frontier.start)
         if start < available and (found := self._source.tick_end(start, upto, available, every)) > start:
             return found
-        # Spark asks every 10 ms: search again only after a new tick, or in records that became available since. The last offset
-        # is searched again, because its tick may have been decided later.
-        self._tick_gap = (begin, frontier.tick, available)
+        # Spark calls this every 10 ms, so search again only after a new tick, or in records that became available since. The last
+        # offset is searched again, because its tick may have been decided later.
+        self._tick_search = (begin, frontier.tick, available)
         return begin
 
     def _bytes_end(self, begin: int, end: int, low: int) -> int:
@@ -158,17 +158,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._options.bytes_max
         if most is None or max(begin, low) >= end:
             return end
-        known_begin, known_end, found = self._bytes_cut
+        known_begin, known_end, found = self._bytes_limit
         if known_begin != begin or (found == known_end and end > known_end):
             topics = planning.topics_of(self._source, self._options, end)
             found = end if topics == () else self._source.bytes_end(max(begin, low), end, most, topics)
-            self._bytes_cut = (begin, end, found)
+            self._bytes_limit = (begin, end, found)
         return min(found, end)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
         """Return the frontier and the query's lag, which Spark shows as `sources[].latestOffset` of the progress."""
         frontier = self._watch.frontier()
-        records, milliseconds = self._watch.behind(frontier.offset if self._processed is None else self._processed)
+        records, milliseconds = self._watch.lag_at(frontier.offset if self._processed is None else self._processed)
         return {"log": frontier.log, "offset": frontier.offset, "lagRecords": records, "lagMs": milliseconds}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -224,7 +224,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._open_reporter is None:
             position, log = self._position, self._watch.frontier().log
             least = (lambda offset: offset) if position is None else (lambda offset: position.least(log, offset))
-            self._open_reporter = Reporter(self._source, self._options, self._watch.behind, least)
+            self._open_reporter = Reporter(self._source, self._options, self._watch.lag_at, least)
         return self._open_reporter
 
     @property

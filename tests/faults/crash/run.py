@@ -20,9 +20,11 @@ from tests.faults.gateways import GatewayProcess
 from tests.faults.group.evidence import read_lanes
 from tests.faults.group.journal import BESIDE, lanes_journal, read_story
 from tests.faults.group.lane_checker import check_lanes
+from tutti.data.scan_request import ScanRequest
 from tutti.errors import TuttiError
 from tutti.sources.files import FileSource
 from tutti.sources.flight import FlightSource
+from tutti.sources.source import Source
 from tutti_gateway.log.tools.digest import digest
 from tutti_gateway.log.tools.verify import verify
 
@@ -86,7 +88,7 @@ class Follower:
                     self.frontiers.append(reads.frontier().offset)
                     position = len(self.records)
                     if self.frontiers[-1] > position:
-                        self.records += records_of(list(reads.scan(position, self.frontiers[-1], columns=COLUMNS)))
+                        self.records += _read(reads, position, self.frontiers[-1])
             except TuttiError:
                 self._stop.wait(0.05)  # the gateway is down: the same reader asks again
             except Exception as error:  # noqa: BLE001 - a finding, told at the end
@@ -224,14 +226,18 @@ def _check_lanes(report: Report, gateway: GatewayProcess, witness: Path) -> None
 def _read_live(url: str) -> list[Record]:
     reads = FlightSource(url)
     try:
-        return records_of(list(reads.scan(0, reads.frontier().offset, columns=COLUMNS)))
+        return _read(reads, 0, reads.frontier().offset)
     finally:
         reads.close()
 
 
+def _read(source: Source, start: int, end: int) -> list[Record]:
+    return records_of([found.batch for found in source.scan(ScanRequest(start, end, columns=COLUMNS))])
+
+
 def _check(report: Report, data: Path, witnesses: list[Witness], live: list[Record], follower: Follower) -> None:
     files = FileSource(str(data))
-    replayed = records_of(list(files.scan(0, files.frontier().offset, columns=COLUMNS)))
+    replayed = _read(files, 0, files.frontier().offset)
     files.close()
     report.records = len(live)
     report.acknowledged = sum(len(witness.committed) for witness in witnesses)

@@ -13,6 +13,7 @@ from tests.faults.group.checker import Log, Record
 from tests.faults.group.journal import BESIDE, BLOCK, COLUMNS, digest_of, parse_value
 from tests.faults.group.lane_checker import Copy
 from tutti.data.lane_name import LaneName
+from tutti.data.scan_request import ScanRequest
 from tutti.errors import TuttiError
 from tutti.log.read.lane_reader import LaneReader
 from tutti.log.read.reader import LogReader
@@ -34,7 +35,8 @@ def read_log(gateway: str, directory: Path, ends: Iterable[int] = ()) -> Log:
     with FileSource(str(directory)) as files:
         frontier = files.frontier()
         log = Log(gateway, frontier.start)
-        _fill(log, files.scan(frontier.start, frontier.offset, columns=COLUMNS), {*ends, frontier.offset})
+        request = ScanRequest(frontier.start, frontier.offset, columns=COLUMNS)
+        _fill(log, (found.batch for found in files.scan(request)), {*ends, frontier.offset})
     log.damage = [str(finding) for finding in verify(directory).damage]
     return log
 

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from tests.faults.group.journal import BLOCK, COLUMNS, Writer, digest_of
 from tutti import Reader
+from tutti.data.scan_request import ScanRequest
 from tutti.errors import OffsetOutOfRange, TuttiError
 from tutti.sources.flight import FlightSource
 
@@ -105,9 +106,9 @@ def _committed(reads: FlightSource) -> Iterator[pa.RecordBatch]:
     while True:
         frontier, begun = reads.frontier(), False
         try:
-            for batch in reads.scan(frontier.start, frontier.offset, columns=COLUMNS):
+            for found in reads.scan(ScanRequest(frontier.start, frontier.offset, columns=COLUMNS)):
                 begun = True
-                yield batch
+                yield found.batch
         except OffsetOutOfRange:
             if begun or reads.frontier().start <= frontier.start:
                 raise

@@ -137,7 +137,7 @@ def test_wrong_questions_are_told_what_is_wrong(log: LogReader, asked: dict[str,
 def test_one_too_many_waits_and_is_told(log: LogReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BROWSE_WAIT_US_MAX", 1000)
     browser = RecordBrowser(log)
-    leases = [browser.places.take() for _ in range(limits.BROWSERS_MAX)]
+    leases = [browser.slots.acquire() for _ in range(limits.BROWSERS_MAX)]
     assert browser.records({})[0] == 503
     leases.pop().release()
     assert browser.records({})[0] == 200

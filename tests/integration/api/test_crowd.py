@@ -29,7 +29,7 @@ class Serves(ReadsServer):
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         call = self._connections.call(context.peer())
-        stream = Stream(iter([LARGE] * 100), self.places.take(context.is_cancelled), call, StreamMeters())
+        stream = Stream(iter([LARGE] * 100), self.places.acquire(context.is_cancelled), call, StreamMeters())
         return flight.GeneratorStream(SCHEMA, stream)  # type: ignore[arg-type]  # as the server's own
 
 

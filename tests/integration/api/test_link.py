@@ -72,7 +72,7 @@ def test_saves_wait_for_their_turn_within_their_time_and_nobody_is_asked_for_who
 
     def save(offset: int, given_up: Callable[[], bool]) -> None:
         with pytest.raises(Unavailable):
-            link.save_offset("spark", offset, given_up=given_up)
+            link.save_offset("spark", offset, is_cancelled=given_up)
         ended.append(time.monotonic() - began)
 
     gateway.state = None
@@ -87,7 +87,7 @@ def test_saves_wait_for_their_turn_within_their_time_and_nobody_is_asked_for_who
     assert max(ended) < 15  # and not a second for each
     gateway.state = "primary"
     with pytest.raises(Unavailable, match="given up"):
-        link.save_offset("spark", 9, given_up=lambda: True)
+        link.save_offset("spark", 9, is_cancelled=lambda: True)
     link.save_offset("spark", 50)
     assert 9 not in [offset for _, offset in gateway.saved]
 
@@ -159,7 +159,7 @@ class SilentSocket:
         self.waits_us: list[int] = []
         self.over = threading.Semaphore(0)
 
-    def ask(self, word: bytes, wait_us: int) -> bytes:
+    def request(self, word: bytes, wait_us: int) -> bytes:
         self.waits_us.append(wait_us)
         self.over.acquire()
         raise TimeoutError

@@ -107,8 +107,8 @@ def test_what_is_kept_of_queries_is_bounded() -> None:
 
     queries = QueryReports()
     for number in range(limits.QUERIES_MAX + 5):
-        queries.note(ReportRequest(run=str(number), offset=0, label=f"{number:05}"), number)
-    queries.note(ReportRequest(run="5", offset=1), 10_000)
+        queries.record(ReportRequest(run=str(number), offset=0, label=f"{number:05}"), number)
+    queries.record(ReportRequest(run="5", offset=1), 10_000)
     lines = queries.lines(10, 10_000)
     assert len(lines) == limits.QUERIES_MAX
     assert {line.run for line in lines} == {str(number) for number in range(5, limits.QUERIES_MAX + 5)}
@@ -124,11 +124,11 @@ def test_the_lag_of_a_query_that_died_grows() -> None:
     from tutti_gateway.reads.protocol.tickets import ReportRequest
 
     queries = QueryReports()
-    queries.note(ReportRequest(run="1", offset=14, name="totals", lag_ms=7), 1_000_000)
+    queries.record(ReportRequest(run="1", offset=14, name="totals", lag_ms=7), 1_000_000)
     looks = (14, 2_000_000), (27, 5_000_000), (14, 601_000_000), (27, 601_000_000), (27, 0)
     found = [(line.lag_ms, line.state) for look in looks for line in queries.lines(*look)]
     assert found == [(7, "running"), (7, "running"), (7, "silent"), (600_007, "silent"), (7, "running")]
-    queries.note(ReportRequest(run="1", offset=27, name="totals"), 602_000_000)
+    queries.record(ReportRequest(run="1", offset=27, name="totals"), 602_000_000)
     assert queries.lines(27, 602_000_000)[0].lag_ms == 0
 
 
@@ -139,7 +139,7 @@ def test_a_run_takes_the_place_of_one_of_its_name_that_is_over() -> None:
 
     queries = QueryReports()
     for run, name, now_us in (("1", "a", 0), ("2", "b", 0), ("3", "", 0), ("4", "a", 60_000_000), ("5", "a", 61_000_000)):
-        queries.note(ReportRequest(run=run, offset=0, name=name), now_us)
+        queries.record(ReportRequest(run=run, offset=0, name=name), now_us)
     assert [(line.run, line.state) for line in queries.lines(0, 61_000_000)] == [
         ("3", "silent"),
         ("4", "running"),

@@ -18,6 +18,7 @@ from tests.integration.archive.archiver import ArchiverProcess
 from tutti import Producer, Reader
 from tutti.archive.catalog import Archive
 from tutti.archive.verify import verify
+from tutti.data.scan_request import ScanRequest
 from tutti.errors import OffsetOutOfRange, UsageError, WrongDirectory
 from tutti.io.admin import AdminClient
 from tutti.log.files.layout import list_positions
@@ -99,7 +100,8 @@ def test_what_is_archived_is_what_the_log_had(filled: tuple[GatewayProcess, Path
     found = verify(archive)
     assert found.good
     assert found.records == archive.end
-    assert pa.Table.from_batches(ArchiveSource(archive).scan(0)).equals(records.slice(0, archive.end))
+    batches = [found.batch for found in ArchiveSource(archive).scan(ScanRequest(0, archive.end))]
+    assert pa.Table.from_batches(batches).equals(records.slice(0, archive.end))
     held = [span for span in archive.spans if span.first >= status(gateway)["start"]]
     assert held
     for span in held:  # the log still has these
@@ -154,7 +156,7 @@ def test_places_ticks_and_plans_are_those_of_the_whole_log(filled: tuple[Gateway
             good = [at for number, at in changes if number % every == 0 and low < at <= end]
             upto = [at for at in good if at <= limit]
             assert both.tick_end(low, limit, end, every) == (upto[-1] if upto else good[0] if good else low)
-            parts = both.plan(low, end, splits=chance.choice([1, 2, 5]))
+            parts = both.plan(ScanRequest(low, end), splits=chance.choice([1, 2, 5]))
             assert [low, *(part.end for part in parts)] == [*(part.start for part in parts), end]
             assert sum(part.rows for part in parts) == pytest.approx(end - low, abs=len(parts))
             if end > low:

@@ -19,6 +19,7 @@ from tests.faults.gateways import GatewayProcess
 from tests.integration.backfill import beside
 from tests.integration.backfill.delta import arguments, claims, rows
 from tests.integration.spark.rows import numbered, send, until
+from tutti.data.scan_request import ScanRequest
 from tutti.sources.flight import FlightSource
 from tutti_spark.backfill.ledger import read
 from tutti_spark.launch import spark_environment
@@ -45,8 +46,9 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 def in_the_log(url: str) -> list[tuple[int, str]]:
     """Offset and value of all records."""
-    batches = list(FlightSource(url).scan(0, None, columns=["offset", "value"]))
-    return [(row["offset"], row["value"].decode()) for batch in batches for row in batch.to_pylist()]
+    reads = FlightSource(url)
+    request = ScanRequest(0, reads.frontier().offset, columns=("offset", "value"))
+    return [(row["offset"], row["value"].decode()) for found in reads.scan(request) for row in found.batch.to_pylist()]
 
 
 @pytest.mark.soak

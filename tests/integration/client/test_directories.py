@@ -12,6 +12,7 @@ import pytest
 from tests.faults.gateways import GatewayProcess
 from tutti import Damaged, DirectoryRefused, OffsetOutOfRange, Producer, Reader, UsageError
 from tutti.data.frames.columns import COLUMNS, schema_of
+from tutti.data.scan_request import ScanRequest
 from tutti.sources.files import FileSource
 
 RECORDS = 600
@@ -105,14 +106,14 @@ def test_wrong_ranges(stopped: Path) -> None:
     with FileSource(stopped) as files:
         for start, end in ((0, RECORDS + 1), (RECORDS + 1, RECORDS + 2)):
             with pytest.raises(OffsetOutOfRange, match=f"committed up to {RECORDS}"):
-                list(files.scan(start, end))
+                list(files.scan(ScanRequest(start, end)))
         with pytest.raises(UsageError, match="ends before it begins"):
-            list(files.scan(5, 4))
-        assert list(files.scan(RECORDS, RECORDS)) == []
-        assert list(files.scan(7, 7)) == []
+            list(files.scan(ScanRequest(5, 4)))
+        assert list(files.scan(ScanRequest(RECORDS, RECORDS))) == []
+        assert list(files.scan(ScanRequest(7, 7))) == []
         with pytest.raises(UsageError, match="no topic 'c'"):
-            list(files.scan(0, 5, topics=["c"]))
-        assert list(files.scan(0, 5, topics=["c"], absent_ok=True)) == []
+            list(files.scan(ScanRequest(0, 5, ("c",))))
+        assert list(files.scan(ScanRequest(0, 5, ("c",), absent_ok=True))) == []
     with pytest.raises(UsageError, match="no topic 'c'"):
         Reader(path=stopped, topics=["c"], start="latest")
     with pytest.raises(UsageError, match="give at least one data directory"):
@@ -121,9 +122,9 @@ def test_wrong_ranges(stopped: Path) -> None:
 
 def test_splits_cover_the_range_once(stopped: Path) -> None:
     with FileSource(stopped) as files:
-        parts = files.plan(10, RECORDS, splits=5)
+        parts = files.plan(ScanRequest(10, RECORDS), splits=5)
         assert [part.start for part in parts] == [10, *[part.end for part in parts[:-1]]]
         assert parts[-1].end == RECORDS
         assert len(parts) > 1
-        read = [value for part in parts for value in values(files.scan(part.start, part.end))]
-        assert read == list(range(10, RECORDS))
+        batches = [found.batch for part in parts for found in files.scan(ScanRequest(part.start, part.end))]
+        assert values(batches) == list(range(10, RECORDS))

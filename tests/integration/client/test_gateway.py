@@ -13,6 +13,7 @@ import pytest
 
 from tests.faults.gateways import GatewayProcess
 from tutti import ConfigError, Fenced, OffsetOutOfRange, Producer, Reader, Receipt, Refused, TooLarge, Unknown, UsageError, limits
+from tutti.data.scan_request import ScanRequest
 from tutti.io.admin import AdminClient
 from tutti.sources.files import FileSource
 from tutti.sources.flight import FlightSource
@@ -164,13 +165,15 @@ def test_files_say_what_the_gateway_says(gateway: GatewayProcess) -> None:
         assert reads.readers() == files.readers()
         ends = [source.tick_end(0, served.offset // 2, served.offset, 1) for source in (reads, files)]
         assert ends[0] == ends[1]
-        for topics in (None, ["t1"]):
+        for topics in (None, ("t1",)):
             ends = [source.bytes_end(10, served.offset, 3_000, topics) for source in (reads, files)]
             assert ends[0] == ends[1]
             assert 10 < ends[0] < served.offset
-        assert reads.plan(0, served.offset, split_bytes=10_000) == files.plan(0, served.offset, split_bytes=10_000)
-        for topics in (None, ["t1"]):
-            tables = [pa.Table.from_batches(source.scan(0, served.offset, topics)) for source in (reads, files)]
+        everything = ScanRequest(0, served.offset)
+        assert reads.plan(everything, split_bytes=10_000) == files.plan(everything, split_bytes=10_000)
+        for topics in (None, ("t1",)):
+            request = ScanRequest(0, served.offset, topics)
+            tables = [pa.Table.from_batches(found.batch for found in source.scan(request)) for source in (reads, files)]
             assert tables[0].equals(tables[1])
         now = datetime.now(UTC)
         assert reads.offset_for_time(now) == files.offset_for_time(now)

@@ -15,6 +15,7 @@ from pyarrow import flight
 from tests.faults.three import NAMES, Three
 from tests.unit.client.fake import until
 from tutti import Producer, Reader
+from tutti.data.scan_request import ScanRequest
 from tutti.errors import Unavailable
 from tutti.io.admin import AdminClient
 from tutti.sources.flight import FlightSource
@@ -129,7 +130,7 @@ def test_one_that_is_left_alone_serves_its_prefix_and_says_so(group: Three) -> N
     until(lambda: group.status(last.name)["state"] == "minority", WAIT_S)
     with FlightSource(last.url) as reads:
         until(lambda: (found := reads.frontier()).offset == 100 and found.state == "minority", WAIT_S)
-        assert values(reads.scan(0)) == numbers(100)
+        assert values(found.batch for found in reads.scan(ScanRequest(0, 100))) == numbers(100)
     with pytest.raises(Unavailable, match="not_primary"):
         Producer(last.url, producer="p", connect_timeout=5)
     with Reader(last.url, follow=True, start=90, columns=["value"]) as reader:

@@ -17,10 +17,10 @@ import pytest
 from tests.faults.gateways import GatewayProcess
 from tutti import Producer, limits
 from tutti.common.address import Address, parse_url
+from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.sources import local_files
 from tutti.sources.flight import FlightSource
 from tutti.sources.local_files import local_files_of, scan_local_first
-from tutti.sources.source import ScanBatch
 
 COUNT = 600
 _AS_NOBODY = """
@@ -64,13 +64,14 @@ class Asked:
         self.addresses = parse_url(url)
         self.starts: list[int] = []
 
-    def pieces(self, start: int, end: int, topics: list[str] | None, columns: list[str], absent_ok: bool) -> Iterator[ScanBatch]:
-        self.starts.append(start)
-        return self.reads.pieces(start, end, topics, columns, absent_ok=absent_ok)
+    def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
+        self.starts.append(request.start)
+        return self.reads.scan(request)
 
     def values(self, start: int, end: int, topics: list[str] | None = None) -> list[int]:
-        found = scan_local_first(self.addresses, self, self.log, start, end, topics, ["value"])  # type: ignore[arg-type]  # of a source only `pieces` is asked
-        return [int(row["value"]) for piece in found for row in piece.batch.to_pylist()]
+        request = ScanRequest(start, end, tuple(topics) if topics else None, ("value",), absent_ok=True)
+        found = scan_local_first(self.addresses, self, self.log, request)  # type: ignore[arg-type]  # of a source only `scan` is asked
+        return [int(row["value"]) for one in found for row in one.batch.to_pylist()]
 
 
 def status(url: str, **other: object) -> Any:
@@ -190,5 +191,6 @@ def test_files_that_nobody_writes_are_left_alone(tmp_path: Path, monkeypatch: py
 class Other:
     """Another gateway that has all of it."""
 
-    def pieces(self, start: int, end: int, *_: object, absent_ok: bool) -> Iterator[ScanBatch]:
-        yield ScanBatch(pa.RecordBatch.from_pylist([{"value": b"%d" % number} for number in range(start, end)]), end)
+    def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
+        rows = [{"value": b"%d" % number} for number in range(request.start, request.end)]
+        yield ScanBatch(pa.RecordBatch.from_pylist(rows), request.end)

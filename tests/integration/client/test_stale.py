@@ -14,7 +14,7 @@ from tutti.producer import Producer
 from tutti.reader import Reader
 from tutti.sources.flight import FlightSource
 from tutti.sources.query_progress import QueryProgress
-from tutti.sources.source import begun
+from tutti.sources.source import wait_for_log
 
 PATIENCE_S = 60.0
 
@@ -51,7 +51,7 @@ def test_a_gateway_that_lags_decides_nothing_for_a_client(three: Three) -> None:
             list(reader)
             reader.save()
         with FlightSource(url) as reads:
-            assert begun(reads).offset == end
+            assert wait_for_log(reads).offset == end
         with QueryProgress(url) as progress:
             assert progress.readers()["loader"] == end
         with Reader(url, name="loader", connect_timeout=PATIENCE_S) as reader:

@@ -26,6 +26,7 @@ from tests.faults.gateways import GatewayProcess
 from tests.integration.security.house import House, wire
 from tutti import ConfigError, NotAllowed, Producer, Reader, TuttiError, Unavailable
 from tutti.common.credentials import Credentials
+from tutti.data.scan_request import ScanRequest
 from tutti.io.admin import AdminClient
 from tutti.security.tokens import Access, change_tokens
 from tutti.sources.flight import FlightSource
@@ -233,14 +234,14 @@ def test_each_may_read_what_is_listed_and_nothing_else(house: House, gateway: Ga
         assert {topic.name for topic in reads.topics()} == {"flights", "flights-raw"} & {topic.name for topic in reads.topics()}
         end = reads.frontier().offset
         for ask in (
-            lambda: reads.plan(0, end),
-            lambda: reads.plan(0, end, ["delays"]),
+            lambda: reads.plan(ScanRequest(0, end)),
+            lambda: reads.plan(ScanRequest(0, end, ("delays",))),
             lambda: reads.bytes_end(0, end, 10),
-            lambda: list(reads.scan(0, end, ["delays"])),
+            lambda: list(reads.scan(ScanRequest(0, end, ("delays",)))),
         ):
             with pytest.raises(NotAllowed):
                 ask()
-        assert reads.plan(0, end, ["flights"])
+        assert reads.plan(ScanRequest(0, end, ("flights",)))
     with Reader(gateway.url, topics=["flights"], name="saver", credentials=house.credentials("reader")) as reader:
         reader.poll(5)
         reader.save()  # by the reads process, which its gateway knows by its key

@@ -23,7 +23,7 @@ from tutti.sources.archiver_input import GatewayLog
 from tutti.sources.flight import FlightSource
 from tutti_gateway.core import limits
 from tutti_spark.common.options import parse
-from tutti_spark.source.origin import partition_pieces
+from tutti_spark.source.partition_reader import read_partition
 from tutti_spark.source.planning import RecordsPartition
 
 pytestmark = pytest.mark.spark
@@ -93,12 +93,10 @@ def test_a_batch_and_an_old_checkpoint_read_on_from_the_archive(spark: SparkSess
 def test_what_is_trimmed_between_planning_and_reading_is_read_in_the_archive(short: Short) -> None:
     given = {"gateways": short.gateway.url, "archive": str(short.archive), "topics": "t", "columns": "value"}
     log = FlightSource(short.gateway.url).frontier().log
-    planned = RecordsPartition(log, 0, short.end, ("t",), (), begins=0)  # as if the log had held all of it then
+    planned = RecordsPartition(log, 0, short.end, ("t",), (), log_start=0)  # as if the log had held all of it then
     for more in ({}, {"shortCircuit": "false"}):
-        found = [
-            value for piece in partition_pieces(parse(given | more), planned) for value in piece.batch.column("value").to_pylist()
-        ]
-        assert found == ALL
+        batches = read_partition(parse(given | more), planned)
+        assert [value for batch in batches for value in batch.column("value").to_pylist()] == ALL
 
 
 def test_with_the_gateway_gone_files_and_archive_serve_and_the_archive_alone(spark: SparkSession, short: Short) -> None:

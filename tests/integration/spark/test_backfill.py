@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import numbered, send, until, until_tick
+from tutti.data.scan_request import ScanRequest
 from tutti.errors import OffsetOutOfRange, UsageError
 from tutti.sources.flight import FlightSource
 from tutti_spark.backfill.ledger import Claim, read
@@ -89,7 +90,8 @@ def test_a_range_comes_in_once_whoever_asks_for_it(
     assert Plan(from_gateway).nothing_to_do()
 
     reads = FlightSource(gateway.url)
-    ticks = [row for batch in reads.scan(0, None, columns=["tick"]) for row in batch["tick"].to_pylist()]
+    request = ScanRequest(0, reads.frontier().offset, columns=("tick",))
+    ticks = [row for found in reads.scan(request) for row in found.batch["tick"].to_pylist()]
     middle = ticks[210]
     from_files = Backfill(str(table), {"path": str(gateway.data)}, job=rows_job, start=parse_position("--start", f"tick:{middle}"))
     at = ticks.index(middle)

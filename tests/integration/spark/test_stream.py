@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send, until, until_tick
 from tutti import Producer, Reader
+from tutti.data.scan_request import ScanRequest
 from tutti.sources.flight import FlightSource
 
 pytestmark = pytest.mark.spark
@@ -157,7 +158,7 @@ def test_a_limit_of_bytes_holds_between_batches_of_producers(spark: SparkSession
     with Producer(gateway.url) as p, FlightSource(gateway.url) as reads:
         sent = [p.send_batch("bytes", pa.record_batch({"value": pa.array(part, pa.binary())})).result(30) for part in parts]
         first = sent[0]
-        whole = reads.plan(first, first + 100, ["bytes"])[0].bytes
+        whole = reads.plan(ScanRequest(first, first + 100, ("bytes",)))[0].bytes
         assert reads.bytes_end(first, first + 600, 2 * whole + whole // 2, ["bytes"]) == first + 200
     query = Query(
         spark, gateway.url, tmp_path / "c", topics="bytes", startingOffset=first, maxBytesPerTrigger=2 * whole + whole // 2

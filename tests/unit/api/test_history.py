@@ -41,13 +41,13 @@ class House:
 
     def look(self, at_s: float, told: dict[str, Any] | None) -> None:
         self.told = told
-        self.history.look(int(START_US + at_s * S), int(at_s * S))
+        self.history.sample(int(START_US + at_s * S), int(at_s * S))
 
     def points(self, **asked: int) -> list[dict[str, float | None]]:
         return [dict(zip(FIELDS, row, strict=True)) for row in self.plain(**asked)["points"]]
 
     def plain(self, **asked: int) -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self.history.told(**asked)))
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self.history.recent(**asked)))
         return found
 
 
@@ -111,7 +111,7 @@ def test_what_is_kept_is_bounded() -> None:
     minutes = msgspec.json.decode(msgspec.json.encode(house.history.minutes()))["points"]
     assert len(minutes) == (limits.HISTORY_SECONDS + 299) // 60
     assert {round(row[FIELDS.index("committed_records")]) for row in minutes} == {1000}
-    assert len(msgspec.json.encode(house.history.told())) < 300_000
+    assert len(msgspec.json.encode(house.history.recent())) < 300_000
 
 
 def test_points_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

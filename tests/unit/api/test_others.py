@@ -23,7 +23,7 @@ class House:
         self.urls = ["tutti://ewr:7400", "tutti://lga:7400"]
         self.trouble: Exception | None = None
 
-    def others(self) -> list[str]:
+    def peers(self) -> list[str]:
         return self.urls
 
     @property

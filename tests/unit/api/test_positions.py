@@ -24,8 +24,8 @@ def test_a_damaged_offset_is_told_or_known_from_behind(tmp_path: Path, more: int
     with closing(LogReader(path)) as reader:
         reader.noticed = noticed.append
         positions = ReaderPositions(reader)
-        assert positions.of("a reader").offset == 10
-        assert positions.of("nobody").offset == -1
+        assert positions.committed("a reader").offset == 10
+        assert positions.committed("nobody").offset == -1
         damaged = history.offsets("a reader", 40).position
         for _ in range(more):
             history.batch("p", "topic1", [b"f" * 3000])
@@ -33,10 +33,10 @@ def test_a_damaged_offset_is_told_or_known_from_behind(tmp_path: Path, more: int
         write_log(path, history)
         flip(path, damaged, HEADER_SIZE + 3)
         if more:
-            assert positions.of("a reader").offset == 40
+            assert positions.committed("a reader").offset == 40
         else:
             with pytest.raises(Damaged):
-                positions.of("a reader")
+                positions.committed("a reader")
             assert noticed[-1] == damaged
             flip(path, damaged, HEADER_SIZE + 3)
-            assert positions.of("a reader").offset == 40
+            assert positions.committed("a reader").offset == 40

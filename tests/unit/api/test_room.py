@@ -20,7 +20,7 @@ def test_so_many_are_made_at_a_time_that_they_cannot_take_more_than_there_is() -
 
     def make() -> None:
         nonlocal most, now
-        with room.for_a_batch():
+        with room.reserve_batch():
             with lock:
                 now += 1
                 most = max(most, now)
@@ -43,14 +43,14 @@ def test_what_is_held_leaves_less_and_who_waits_is_told_in_the_end(monkeypatch: 
     monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 200_000)
     held = limits.READ_HELD_BYTES_MAX - limits.READ_MAKING_BYTES
     room = MemoryBudget(lambda: held)
-    with room.for_a_batch(), pytest.raises(ReadError, match=f"hold {held} bytes") as caught, room.for_a_batch():
+    with room.reserve_batch(), pytest.raises(ReadError, match=f"hold {held} bytes") as caught, room.reserve_batch():
         pass
     assert (caught.value.code, room.refused) == ("busy", 1)
-    with pytest.raises(ZeroDivisionError), room.for_a_batch():  # a batch that fails gives its place back
+    with pytest.raises(ZeroDivisionError), room.reserve_batch():  # a batch that fails gives its place back
         _ = 1 // 0
     held += 1
     began = time.monotonic()
-    with pytest.raises(ReadError), room.for_a_batch():
+    with pytest.raises(ReadError), room.reserve_batch():
         pass
     assert 0.15 < time.monotonic() - began < 5
 
@@ -64,7 +64,7 @@ def test_room_that_becomes_free_is_taken() -> None:
         held = 0
 
     threading.Timer(0.1, free).start()
-    with room.for_a_batch():
+    with room.reserve_batch():
         assert held == 0
 
 
@@ -73,12 +73,12 @@ def test_who_came_first_is_let_in_first() -> None:
     gates = [threading.Event() for _ in range(PLACES)]
 
     def hold(gate: threading.Event) -> None:
-        with room.for_a_batch():
+        with room.reserve_batch():
             entered.append(gate)
             gate.wait(20)
 
     def queue(number: int) -> None:
-        with room.for_a_batch():
+        with room.reserve_batch():
             served.append(number)
             time.sleep(0.001)
 
@@ -108,7 +108,7 @@ def test_many_whose_batches_take_long_all_get_their_turn(monkeypatch: pytest.Mon
     def scan(number: int) -> None:
         try:
             while min(turns) < 5 and not refused:  # who is passed over waits as long as the others go on
-                with room.for_a_batch():
+                with room.reserve_batch():
                     time.sleep(0.05)
                     turns[number] += 1
         except ReadError as fault:
@@ -130,7 +130,7 @@ def test_who_is_refused_lets_the_next_one_look(monkeypatch: pytest.MonkeyPatch) 
 
     def take(name: str) -> None:
         try:
-            with room.for_a_batch():
+            with room.reserve_batch():
                 got.append(name)
         except ReadError:
             got.append(f"{name} refused")

@@ -56,7 +56,7 @@ def shelf(tmp_path: Path, told: dict[str, str]) -> Iterator[ServedLogs]:
 
 def refused(shelf: ServedLogs, name: str) -> str:
     with pytest.raises(ReadError) as caught:
-        shelf.of(name)
+        shelf.find(name)
     assert (caught.value.code, caught.value.fields) == ("unknown_lane", {"name": name})
     return str(caught.value)
 
@@ -68,14 +68,14 @@ def test_a_name_stands_for_the_lane_of_the_disk_that_the_roster_names(
     for at, lane in ((20, SECOND), (10, FIRST)):
         written(tmp_path, sample(lane, 3), 4)
         begun(tmp_path, lane, at)
-    assert shelf.of("g1").lane == SECOND.text  # the roster's disk has none: the one that began last
+    assert shelf.find("g1").lane == SECOND.text  # the roster's disk has none: the one that began last
     assert [line.lane for line in shelf.lanes()] == [FIRST.text, SECOND.text]
     written(tmp_path, sample(NAMED, 5), 6)
     begun(tmp_path, NAMED, 5)
     told[NAMED.text] = "it is damaged"
-    served = shelf.of("g1")
-    assert (served.lane, served.reader.frontier().offset, served.reader.log) == (NAMED.text, 10, shelf.of("").reader.log)
-    assert shelf.of(FIRST.text).lane == FIRST.text
+    served = shelf.find("g1")
+    assert (served.lane, served.reader.frontier().offset, served.reader.log) == (NAMED.text, 10, shelf.find("").reader.log)
+    assert shelf.find(FIRST.text).lane == FIRST.text
     lines = shelf.lanes()
     assert [(line.lane, line.newest, line.halted) for line in lines][-1] == (NAMED.text, True, "it is damaged")
     assert [line.newest for line in lines] == [False, False, True]
@@ -88,7 +88,7 @@ def test_no_more_readers_are_kept_than_there_may_be(tmp_path: Path, shelf: Serve
     lanes = [LaneName(1, bytes([number]) * 16) for number in range(1, 5)]
     for lane in lanes:
         written(tmp_path, sample(lane, 2), 3)
-    first = shelf.of(lanes[0].text)
+    first = shelf.find(lanes[0].text)
     assert len(shelf.lanes()) == 4
     assert len(shelf._lanes) == 2
     assert first.reader.frontier().offset == 4  # who reads it goes on
@@ -100,7 +100,7 @@ def test_a_name_that_the_log_does_not_say_yet_is_waited_for(tmp_path: Path, shel
     history.batch(b"known")
     history.batch(b"not yet", topic=99)
     written(tmp_path, history, 3)
-    reader = shelf.of("g1").reader
+    reader = shelf.find("g1").reader
     assert [row["value"] for batch in scan(reader, 0, 1) for row in batch.to_pylist()] == [b"known"]
     with pytest.raises(Behind, match="does not hold the name of number 99"):
         list(scan(reader, 1, 2))
@@ -138,7 +138,7 @@ def test_a_lane_that_began_and_is_gone_is_listed_with_the_reason(tmp_path: Path,
     assert f"cannot read lane 'g1': {path} is missing" in refused(shelf, "g1")
     shutil.move(tmp_path / "elsewhere", path)
     assert lost(shelf) == {}
-    assert shelf.of("g1").reader.frontier().offset == 10
+    assert shelf.find("g1").reader.frontier().offset == 10
     told[SECOND.text] = "it takes nothing more"
     (tmp_path / OWN).write_text(f"{FIRST.text}\n")
     assert {name: line.halted for name, line in lost(shelf).items()} == {SECOND.text: "it takes nothing more", FIRST.text: ""}
@@ -158,7 +158,7 @@ def test_who_reads_a_halted_lane_is_told_that_others_may_have_more(tmp_path: Pat
     for lane in (NAMED, SECOND):
         written(tmp_path, sample(lane, 2), 3)
     told[NAMED.text], told[SECOND.text] = "its end is lost", ""
-    assert [shelf.of(name).state() for name in (NAMED.text, SECOND.text, "")] == ["halted", "primary", "primary"]
+    assert [shelf.find(name).state() for name in (NAMED.text, SECOND.text, "")] == ["halted", "primary", "primary"]
 
 
 def test_a_lane_on_a_slow_disk_stops_no_other(tmp_path: Path, shelf: ServedLogs, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,8 +174,8 @@ def test_a_lane_on_a_slow_disk_stops_no_other(tmp_path: Path, shelf: ServedLogs,
         written(tmp_path, sample(lane, 2), 3)
     monkeypatch.setattr(module, "LaneReader", slowly)
     found: list[str] = []
-    slow = [Thread(target=lambda: found.append(shelf.of(FIRST.text).lane)) for _ in range(2)]
-    other = Thread(target=lambda: found.append(shelf.of(SECOND.text).lane))
+    slow = [Thread(target=lambda: found.append(shelf.find(FIRST.text).lane)) for _ in range(2)]
+    other = Thread(target=lambda: found.append(shelf.find(SECOND.text).lane))
     for thread in slow:
         thread.start()
     assert asked.wait(60)

@@ -9,15 +9,10 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from tutti.data.frames.columns import SCHEMA
+from tutti.data.scan_request import ScanBatch
 from tutti.errors import OffsetOutOfRange, Refused
 
 LOG = "ab" * 16
-
-
-class Piece(NamedTuple):
-    """As the client gives them."""
-
-    batch: pa.RecordBatch
 
 
 class Standing(NamedTuple):
@@ -77,11 +72,12 @@ class Log:
     def bytes_end(self, start: int, end: int, bytes_max: int) -> int:
         return min(end, start + max(1, bytes_max // self._each))
 
-    def records(self, start: int, end: int) -> Iterator[Piece]:
+    def records(self, start: int, end: int) -> Iterator[ScanBatch]:
         if start < self.start:
             raise OffsetOutOfRange(f"{start} is below {self.start}")
         for batch in self.table.slice(start, end - start).combine_chunks().to_batches(max_chunksize=self._batch_rows):
-            yield Piece(batch)
+            start += batch.num_rows
+            yield ScanBatch(batch, start)
 
     def readers(self) -> dict[str, int]:
         return dict(self.saved)

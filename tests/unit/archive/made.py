@@ -11,6 +11,7 @@ from tutti.archive.archiver import Archiver, Settings
 from tutti.archive.catalog import Archive
 from tutti.archive.reader import read
 from tutti.data.frames.columns import COLUMNS
+from tutti.data.scan_request import ScanRequest
 
 COUNT = 1050
 TABLE = table_of(COUNT)
@@ -31,7 +32,7 @@ def archived(where: object, log: Log | None = None, settings: Settings = SETTING
 def read_table(
     archive: Archive, start: int, end: int, topics: list[str] | None = None, columns: tuple[str, ...] = COLUMNS
 ) -> pa.Table:
-    parts = [part.batch for part in read(archive, start, end, topics, columns)]
+    parts = [part.batch for part in read(archive, ScanRequest(start, end, tuple(topics) if topics else None, columns))]
     return pa.Table.from_batches(parts, TABLE.select(list(columns)).schema)
 
 

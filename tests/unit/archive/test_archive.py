@@ -30,6 +30,7 @@ from tutti.archive.store import LocalStore
 from tutti.archive.verify import verify
 from tutti.data.frames.columns import COLUMNS
 from tutti.data.names import is_name
+from tutti.data.scan_request import ScanRequest
 from tutti.errors import ConfigError, Damaged, DiskFull, FormatError, OffsetOutOfRange, TuttiError, Unavailable, WrongDirectory
 from tutti.sources.archive import ArchiveSource
 
@@ -181,7 +182,7 @@ def test_a_damaged_file_is_named_and_nothing_of_it_is_served(tmp_path: Path, cha
         given: list[pa.RecordBatch] = []
         said = victim.name
         try:
-            given.extend(part.batch for part in read(archive, 0, CLOSED, None, COLUMNS))
+            given.extend(part.batch for part in read(archive, ScanRequest(0, CLOSED)))
         except Damaged as error:
             said = str(error)
         assert victim.name in said
@@ -453,8 +454,8 @@ def test_topics_and_plans_of_an_archive_alone(tmp_path: Path) -> None:
     table = TABLE.slice(0, CLOSED)
     assert {topic.name: topic.records for topic in source.topics()} == {name: of(table, [name]).num_rows for name in "abc"}
     for splits in (1, 2, 3, 10):
-        parts = source.plan(0, CLOSED, splits=splits)
+        parts = source.plan(ScanRequest(0, CLOSED), splits=splits)
         assert len(parts) <= max(splits, 1)
         assert [parts[0].start, *(part.end for part in parts)] == [*(part.start for part in parts), CLOSED]
         assert sum(part.rows for part in parts) == CLOSED
-    assert sum(part.rows for part in source.plan(0, CLOSED, topics=["a"])) == of(table, ["a"]).num_rows
+    assert sum(part.rows for part in source.plan(ScanRequest(0, CLOSED, ("a",)))) == of(table, ["a"]).num_rows

@@ -65,7 +65,7 @@ def test_of_what_an_archive_has_lost_the_log_gives_what_it_still_has(tmp_path: P
     archive = archived(tmp_path, log)
     assert archive.holes() == [(200, 350)]
     assert f"records 200 to 349 are missing in {tmp_path}, and the log no longer has them" in caplog.text
-    assert (archive.furthest, log.saved, log.backwards) == (CLOSED, {"archive": CLOSED}, [350])
+    assert (archive.last_end, log.saved, log.backwards) == (CLOSED, {"archive": CLOSED}, [350])
     assert read_table(archive, 350, CLOSED).equals(TABLE.slice(350, CLOSED - 350))
 
 
@@ -97,7 +97,7 @@ def test_a_record_is_found_in_a_long_range_behind_many_short_ones(tmp_path: Path
     for offset in (0, 15, 1009, 1010, 50_000, 99_999):
         assert [(low, high) for low, high, _ in archive.covering(offset, offset + 1)] == [(offset, offset + 1)]
     assert [(low, high) for low, high, _ in archive.covering(5, 100_010)] == [(5, 100_000), (100_000, 100_010)]
-    assert (archive.end, archive.furthest, archive.holes()) == (100_020, 100_060, [(100_020, 100_050)])
+    assert (archive.end, archive.last_end, archive.holes()) == (100_020, 100_060, [(100_020, 100_050)])
     assert [archive.span_at(at) is None for at in (100_019, 100_020, 100_049, 100_050, 100_059, 100_060)] == [
         *(False, True, True, False, False, True)
     ]

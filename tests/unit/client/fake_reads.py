@@ -18,6 +18,8 @@ from pyarrow import flight
 from tests.unit.client.fake import LOG_UUID, FakeGateway
 from tutti.data.frames.columns import COLUMNS, schema_of
 from tutti.data.frames.schema import HEADERS
+from tutti.data.scan_request import ScanRequest
+from tutti.sources.flight import FlightSource
 
 
 def error_of(code: str, message: str, **fields: object) -> flight.FlightError:
@@ -40,6 +42,11 @@ def always(code: str) -> Callable[[str], None]:
 def values(batches: Any) -> list[int]:
     """The values of all records."""
     return [int(value) for batch in batches for value in batch.column("value").to_pylist()]
+
+
+def read_values(source: FlightSource, start: int, end: int) -> list[int]:
+    """The values of a range."""
+    return values(found.batch for found in source.scan(ScanRequest(start, end, columns=("value",))))
 
 
 class FakeReads(flight.FlightServerBase):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import History, other_boot, sample, write_log
+from tutti.data.scan_request import ScanRequest
 from tutti.errors import Behind, DirectoryRefused, WrongDirectory
 from tutti.log.format.hard_state import HardStateSlot, read_hard_state
 from tutti.reader import Reader
@@ -30,11 +31,11 @@ def test_a_directory_that_cannot_be_read_any_more_is_passed_over(tmp_path: Path)
             (path / "log").write_bytes(b"")  # no directory: the system refuses to list it, also for root
             if number == 0:
                 assert files.frontier().offset == end
-                assert sum(batch.num_rows for batch in files.scan(0, end)) == end
+                assert sum(found.batch.num_rows for found in files.scan(ScanRequest(0, end))) == end
         with pytest.raises(DirectoryRefused, match="one cannot be read: Not a directory"):
             files.frontier()
         with pytest.raises(DirectoryRefused, match="one cannot be read: Not a directory"):
-            next(files.pieces(0, end))
+            next(files.scan(ScanRequest(0, end)))
 
 
 def test_the_directory_of_a_lane_is_refused_as_wrong_use_and_not_as_damage(tmp_path: Path) -> None:

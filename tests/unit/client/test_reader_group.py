@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.client.fake_reads import ReadableGateway, values
+from tests.unit.client.fake_reads import ReadableGateway, read_values, values
 from tests.unit.client.relay import Relay
 from tutti.common.address import parse_url
 from tutti.reader import Reader
@@ -34,7 +34,7 @@ def test_a_frontier_is_asked_elsewhere_where_it_stands_still(two: tuple[Readable
     near.reads.state = state
     with FlightSource(url(near, far)) as reads:
         assert reads.frontier()[2:] == (12, 14, 5, 1, "primary", False)
-        assert values(reads.scan(8)) == [8, 9, 10, 11]
+        assert read_values(reads, 8, 12) == [8, 9, 10, 11]
 
 
 def test_where_all_are_cut_off_the_best_answer_counts_and_says_so(two: tuple[ReadableGateway, ReadableGateway]) -> None:
@@ -55,7 +55,7 @@ def test_the_one_that_is_left_serves_its_prefix_though_it_is_cut_off(two: tuple[
         far.gateway.stop()
         found = reads.frontier()
         assert (found.offset, found.state) == (10, "minority")
-        assert values(reads.scan(0)) == list(range(10))
+        assert read_values(reads, 0, 10) == list(range(10))
 
 
 def test_who_follows_moves_to_a_gateway_that_goes_on(two: tuple[ReadableGateway, ReadableGateway]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from tests.unit.client.fake_reads import ReadableGateway, always, error_of, values
 from tutti import limits
 from tutti.data.client_protocol import Hello
+from tutti.data.scan_request import ScanRequest
 from tutti.errors import Behind, Damaged, OffsetOutOfRange, Refused, Unavailable, UsageError
 from tutti.reader import Reader
 from tutti.sources.flight import FlightSource
@@ -108,9 +109,9 @@ def test_who_waits_for_news_hears_when_its_gateway_answers_no_more(gateway: Read
 def test_a_slow_consumer_keeps_its_gateway(gateway: ReadableGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STREAM_US_MAX", 1_500_000)
     reads, seen = FlightSource(gateway.url, patience=1), list[int]()
-    for piece in reads.pieces(0, 20):
+    for found in reads.scan(ScanRequest(0, 20)):
         time.sleep(1.6 if len(seen) < 8 else 0)  # longer than a stream may take
-        seen += values([piece.batch])
+        seen += values([found.batch])
     assert seen == list(range(20))
     assert reads._route.rounds == 0
     assert len([asked for asked in gateway.gateway.heard if isinstance(asked, Hello)]) == 1
@@ -118,12 +119,12 @@ def test_a_slow_consumer_keeps_its_gateway(gateway: ReadableGateway, monkeypatch
 
 def test_waits_begin_anew_after_each_stream_that_gave_something(gateway: ReadableGateway) -> None:
     reads = FlightSource(gateway.url)
-    pieces = reads.pieces(0, 20)
+    batches = reads.scan(ScanRequest(0, 20))
     for _ in range(3):
         gateway.reads.cut_after = 4
-        next(pieces)
+        next(batches)
         assert reads._route.rounds == 0
-    assert len(list(pieces)) == 2
+    assert len(list(batches)) == 2
 
 
 def test_only_a_reader_that_was_told_where_to_start_saves_a_lower_offset(gateway: ReadableGateway) -> None:
@@ -162,9 +163,9 @@ QUESTIONS: dict[str, Callable[[FlightSource], object]] = {
     "tick_end": lambda reads: reads.tick_end(0, 5, 20, 1),
     "bytes_end": lambda reads: reads.bytes_end(0, 20, 7),
     "offset_for_time": lambda reads: reads.offset_for_time(7),
-    "plan": lambda reads: reads.plan(0, 20),
+    "plan": lambda reads: reads.plan(ScanRequest(0, 20)),
     "save_offset": lambda reads: reads.save_offset("loader", 3),
-    "records": lambda reads: list(reads.pieces(0, 20)),
+    "records": lambda reads: list(reads.scan(ScanRequest(0, 20))),
 }
 
 

@@ -21,6 +21,7 @@ from tutti.sources.files import FileSource
 
 FOLLOW = """
 import sys, json
+from tutti.data.scan_request import ScanRequest
 from tutti.sources.files import FileSource as Files
 files = Files(sys.argv[1])
 at, end = 0, int(sys.argv[2])
@@ -28,7 +29,7 @@ values = []
 while at < end:
     frontier = files.frontier(at, 20)
     assert frontier.offset > at, "nothing came"
-    for batch in files.scan(at, frontier.offset, columns=["offset", "value"]):
+    for batch, _, _ in files.scan(ScanRequest(at, frontier.offset, columns=("offset", "value"))):
         assert batch.column(0)[0].as_py() == at
         at += batch.num_rows
         values += [len(value) for value in batch.column(1).to_pylist()]

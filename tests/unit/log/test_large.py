@@ -136,7 +136,7 @@ def test_a_scan_reads_little_at_first_and_more_the_further_it_goes(tmp_path: Pat
         assert {kind for kind, _ in asked[4:]} == {"read"}
         assert max(size for _, size in asked[4:]) > limits.READ_BATCH_BYTES_MAX / 2
         reads.clear()
-        assert next(scan(reader, 0, 160, goes_on=True)).num_rows > 10 * first.num_rows
+        assert next(scan(reader, 0, 160, sequential=True)).num_rows > 10 * first.num_rows
         assert {kind for kind, _ in reads} == {"read"}
         reads.clear()
         next(scan(reader, 0, 160, bytes_max=limits.READ_BATCH_BYTES_MIN))  # as where very many read at once

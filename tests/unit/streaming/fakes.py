@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 import pyarrow as pa
 
 from tutti.common.address import Address
+from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import OffsetOutOfRange
 from tutti.log.read.batch_limits import tick_end
-from tutti.sources.source import Frontier, Range, ScanBatch, Topic
+from tutti.sources.source import Frontier, Range, Topic
 
 
 class FakeLog:
@@ -28,7 +29,7 @@ class FakeLog:
         self.asked: list[tuple[object, ...]] = []
         self.record_bytes = 1
         self.addresses: tuple[Address, ...] = ()
-        self.heard: tuple[Address, ...] = ()
+        self.responsive: tuple[Address, ...] = ()
 
     def set(self, offset: int | None = None, failure: Exception | None = None, log: str | None = None) -> None:
         """Move the frontier, or fail from now on."""
@@ -51,15 +52,9 @@ class FakeLog:
         if not self.start <= start <= end <= self.offset:
             raise OffsetOutOfRange(f"the range is [{start}, {end}) and the log has [{self.start}, {self.offset})")
 
-    def plan(
-        self,
-        start: int,
-        end: int,
-        topics: Sequence[str] | None = None,
-        splits: int | None = None,
-        split_bytes: int | None = None,
-    ) -> list[Range]:
-        self.asked.append(("plan", start, end, topics, splits))
+    def plan(self, request: ScanRequest, splits: int | None = None, split_bytes: int | None = None) -> list[Range]:
+        start, end = request.start, request.end
+        self.asked.append(("plan", start, end, request.topics, splits))
         self.check_range(start, end)
         size = -(-(end - start) // (splits or 1))
         return [Range(low, min(low + size, end), size, size * self.record_bytes) for low in range(start, end, size)]
@@ -85,29 +80,11 @@ class FakeLog:
     def readers(self) -> dict[str, int]:
         return {}
 
-    def scan(
-        self,
-        start: int,
-        end: int | None = None,
-        topics: Sequence[str] | None = None,
-        columns: Sequence[str] | None = None,
-        follow: bool = False,
-        absent_ok: bool = False,
-    ) -> Iterator[pa.RecordBatch]:
-        return (piece.batch for piece in self.pieces(start, self.offset if end is None else end, topics, columns, absent_ok))
-
-    def pieces(
-        self,
-        start: int,
-        end: int,
-        topics: Sequence[str] | None = None,
-        columns: Sequence[str] | None = None,
-        absent_ok: bool = False,
-        left: Callable[[], float] | None = None,
-    ) -> Iterator[ScanBatch]:
-        self.asked.append(("pieces", start, end, topics, columns, absent_ok))
-        offsets = pa.array(range(start, end), pa.int64())
-        yield ScanBatch(pa.record_batch([offsets], schema=pa.schema([pa.field("offset", pa.int64(), nullable=False)])), end)
+    def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
+        self.asked.append(("scan", request))
+        offsets = pa.array(range(request.start, request.end), pa.int64())
+        schema = pa.schema([pa.field("offset", pa.int64(), nullable=False)])
+        yield ScanBatch(pa.record_batch([offsets], schema=schema), request.end)
 
     def close(self) -> None:
         """Nothing is held."""

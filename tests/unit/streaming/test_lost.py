@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
 from tests.unit.streaming.fakes import FakeLog, wait_until
+from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import OffsetOutOfRange
-from tutti.sources.source import ScanBatch
 from tutti_spark.common.options import ReadOptions
-from tutti_spark.source import origin, stream
+from tutti_spark.source import partition_reader, stream
 from tutti_spark.source.planning import RecordsPartition, partitions
 from tutti_spark.source.stream import StreamReader
 
@@ -24,21 +24,21 @@ class ShrinkingLog(FakeLog):
         super().__init__(100, start=0)
         self._starts = starts
 
-    def pieces(self, start: int, end: int, *asked: object, **how: object) -> Iterator[ScanBatch]:
-        for low in range(start, end, 10):
+    def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
+        for low in range(request.start, request.end, 10):
             if low < self.start:
                 raise OffsetOutOfRange(f"the log begins at offset {self.start}")
-            yield from super().pieces(low, min(low + 10, end))
+            yield from super().scan(ScanRequest(low, min(low + 10, request.end)))
             if self._starts:
                 self.start = self._starts.pop(0)
 
 
-def read(log: ShrinkingLog, monkeypatch: pytest.MonkeyPatch, passing: bool) -> list[int]:
-    monkeypatch.setattr(origin, "source_of_log", lambda *_: log)
+def read(log: ShrinkingLog, monkeypatch: pytest.MonkeyPatch, passing: bool) -> list[int | None]:
+    monkeypatch.setattr(partition_reader, "source_of_log", lambda *_: log)
     options = ReadOptions(gateways="tutti://h:1", columns=("offset",), fail_on_data_loss=not passing)
-    found: list[int] = []
-    for piece in origin.partition_pieces(options, RecordsPartition("log-1", 0, 60, None)):
-        found += piece.offsets()
+    found: list[int | None] = []
+    for batch in partition_reader.read_partition(options, RecordsPartition("log-1", 0, 60, None)):
+        found += batch.column("offset").to_pylist()
     return found
 
 

@@ -6,6 +6,7 @@ import os
 import pickle
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,11 +17,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from tests.unit.streaming.fakes import FakeLog, wait_until
 from tutti import limits
 from tutti.common.address import Address
+from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 from tutti.sources.locality import is_local_host
-from tutti.sources.source import ScanBatch
 from tutti_spark.common.options import ReadOptions, parse
-from tutti_spark.source import batch, origin, partition_reader, stream
+from tutti_spark.source import batch, partition_reader, stream
 from tutti_spark.source.batch import BatchReader
 from tutti_spark.source.origin import source_of_log
 from tutti_spark.source.planning import RecordsPartition, partition_count, partitions
@@ -374,7 +375,7 @@ def test_a_task_knows_all_gateways_that_were_known_when_it_was_planned(log: Fake
 
 def test_partitions_turn_to_different_gateways_and_to_silent_ones_last(log: FakeLog) -> None:
     log.addresses = (Address("b", 1), Address("dead", 1), Address("a", 1), Address("c", 1))
-    log.heard = (Address("a", 1), Address("b", 1), Address("c", 1))
+    log.responsive = (Address("a", 1), Address("b", 1), Address("c", 1))
     options = ReadOptions(gateways="tutti://a:1", partitions_min=4)
     parts = partitions(log, log.frontier(), 0, 100, options)
     turns = ["".join(host[0] for host, _ in part.gateways) for part in parts if isinstance(part, RecordsPartition)]
@@ -404,12 +405,12 @@ def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.Mo
         opened.append((uuid, seen, gateways))
         return log
 
-    monkeypatch.setattr(origin, "source_of_log", source)
+    monkeypatch.setattr(partition_reader, "source_of_log", source)
     options = ReadOptions(gateways="tutti://h:1", columns=("offset",))
     batches = list(partition_reader.read_partition(options, RecordsPartition("log-1", 3, 6, ("a",), (("k", 2),))))
     assert [batch.column("offset").to_pylist() for batch in batches] == [[3, 4, 5]]
     assert opened == [("log-1", 6, (("k", 2),))]
-    assert log.asked[-1] == ("pieces", 3, 6, ("a",), ("offset",), True)
+    assert log.asked[-1] == ("scan", ScanRequest(3, 6, ("a",), ("offset",), absent_ok=True))
     assert list(partition_reader.read_partition(options, InputPartition(None))) == []
 
 
@@ -425,13 +426,13 @@ def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.Mo
 def test_what_a_task_could_not_read_is_said(log: FakeLog, monkeypatch: pytest.MonkeyPatch, error: TuttiError, advice: str) -> None:
     """Proves that the error of a task names records, topics, gateway and log, and what to do, and is of the same kind as before."""
 
-    def pieces(*_asked: object, **_how: object) -> Iterator[ScanBatch]:
-        yield from FakeLog().pieces(30, 50)
+    def scan(request: ScanRequest) -> Iterator[ScanBatch]:
+        yield from FakeLog().scan(replace(request, end=50))
         raise error
 
     log.addresses = (Address("far.example", 2), Address("h", 1))
-    monkeypatch.setattr(log, "pieces", pieces)
-    monkeypatch.setattr(origin, "source_of_log", lambda *_: log)
+    monkeypatch.setattr(log, "scan", scan)
+    monkeypatch.setattr(partition_reader, "source_of_log", lambda *_: log)
     reading = partition_reader.read_partition(ReadOptions(gateways="tutti://h:1"), RecordsPartition("log-1", 30, 90, ("a", "b")))
     assert next(reading).num_rows == 20
     with pytest.raises(type(error), match=advice) as raised:

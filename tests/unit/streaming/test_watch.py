@@ -77,15 +77,15 @@ def test_what_ended_it_is_what_it_raises(failure: Exception) -> None:
 
 def test_lag_counts_records_and_the_age_of_the_first() -> None:
     lag = Lag()
-    lag.moved(10, now=1.0)
-    lag.moved(20, now=2.0)
-    lag.moved(20, now=2.5)
-    assert lag.behind(0, now=3.0) == (20, 2000)
-    assert lag.behind(9, now=3.0) == (11, 2000)
-    assert lag.behind(10, now=3.0) == (10, 1000)
-    assert lag.behind(20, now=3.0) == (0, 0)
-    lag.moved(21, now=4.0)
-    assert lag.behind(20, now=4.25) == (1, 250)
+    lag.record_move(10, now=1.0)
+    lag.record_move(20, now=2.0)
+    lag.record_move(20, now=2.5)
+    assert lag.at(0, now=3.0) == (20, 2000)
+    assert lag.at(9, now=3.0) == (11, 2000)
+    assert lag.at(10, now=3.0) == (10, 1000)
+    assert lag.at(20, now=3.0) == (0, 0)
+    lag.record_move(21, now=4.0)
+    assert lag.at(20, now=4.25) == (1, 250)
 
 
 @given(moves=st.lists(st.integers(1, 3), min_size=1, max_size=50), kept=st.integers(1, 8), processed=st.integers(0, 120))
@@ -96,10 +96,10 @@ def test_lag_is_bounded_and_never_told_too_short(moves: list[int], kept: int, pr
         for second, step in enumerate(moves):
             offset += step
             times.append((second, offset))
-            lag.moved(offset, float(second))
+            lag.record_move(offset, float(second))
             assert len(lag._moves) <= kept
     now = float(len(moves))
-    records, milliseconds = lag.behind(processed, now)
+    records, milliseconds = lag.at(processed, now)
     true = next(((now - second) * 1000 for second, reached in times if reached > processed), 0)
     assert records == max(0, offset - processed)
     assert milliseconds >= true

@@ -7,7 +7,7 @@ of the following streams. Each stream covers all records of the range in order; 
 2. timestamps i64, us;
 3. headers: the counts i32 (-1 for null), then lengths and bytes of the names and of the values, as in 1: five streams.
 
-So the computation holds at most one batch in memory.
+So the computation needs at most one batch in memory.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ class Digester:
         self._times, self._counts = hashlib.sha256(), hashlib.sha256()
         self.records = 0
 
-    def take(self, batch: pa.RecordBatch) -> None:
+    def update(self, batch: pa.RecordBatch) -> None:
         """Add the next records. The batch must have the columns `DIGESTED`; others are ignored."""
         topic, key, value, timestamp, headers = (batch.column(name) for name in DIGESTED)
         for texts, column in ((self._topics, topic), (self._keys, key), (self._values, value)):
-            texts.take(column)
+            texts.update(column)
         self._times.update(timestamp.cast(pa.int64()).to_numpy().data)
         self._counts.update(_int32(pc.list_value_length(headers)).data)
         entries = cast("pa.StructArray", cast("pa.ListArray[Any]", headers).flatten())
-        self._names.take(entries.field(0))
-        self._contents.take(entries.field(1))
+        self._names.update(entries.field(0))
+        self._contents.update(entries.field(1))
         self.records += batch.num_rows
 
     def hexdigest(self, first: int) -> str:
@@ -63,13 +63,13 @@ class _Texts:
         self._lengths = hashlib.sha256()
         self._bytes = hashlib.sha256()
 
-    def take(self, column: pa.Array[Any]) -> None:
+    def update(self, column: pa.Array[Any]) -> None:
         """Add values."""
         self._lengths.update(_int32(pc.binary_length(cast("pa.BinaryArray", column))).data)
-        there = column.drop_null()  # the bytes of a null slot are undefined
-        _, offsets, data = there.buffers()
-        if len(there) and offsets is not None and data is not None:
-            bounds = np.frombuffer(memoryview(offsets), np.int32)[there.offset : there.offset + len(there) + 1]
+        present = column.drop_null()  # the bytes of a null slot are undefined
+        _, offsets, data = present.buffers()
+        if len(present) and offsets is not None and data is not None:
+            bounds = np.frombuffer(memoryview(offsets), np.int32)[present.offset : present.offset + len(present) + 1]
             self._bytes.update(data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])))
 
     def sums(self) -> bytes:

@@ -40,7 +40,7 @@ def scan(
     columns: Sequence[str] | None = None,
     rows_max: int = limits.READ_BATCH_ROWS_MAX,
     bytes_max: int = limits.READ_BATCH_BYTES_MAX,
-    goes_on: bool = False,
+    sequential: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the committed records of [start, end) in offset order.
 
@@ -53,7 +53,7 @@ def scan(
         columns: names from `tutti.data.frames.columns.COLUMNS`; None for all.
         rows_max: limit of records per batch.
         bytes_max: limit of record bytes up to which small frames are joined; a larger frame is a batch of its own.
-        goes_on: True if the caller has read the records before `start`, so the read is sequential.
+        sequential: True if the caller has read the records before `start`. Then also the first batches are large.
 
     Raises:
         UsageError, OffsetOutOfRange: the column or the range does not exist; raised with the first batch.
@@ -62,7 +62,7 @@ def scan(
     chosen = check_columns(columns)
     schema = schema_of(chosen)
     pick = reader.picking(topics)
-    firsts = () if goes_on else limits.READ_FIRST_BYTES
+    firsts = () if sequential else limits.READ_FIRST_BYTES
     group_limits, made = _group_limits(firsts, bytes_max), _sizes(firsts, bytes_max)
     for view, rows in reader.batches(start, end):
         wanted = pick(rows)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from tutti.data.names import check_name
 from tutti.errors import UsageError
 from tutti.reading.positions import Bound, parse_bound
-from tutti.sources.flight import check_name
 from tutti_connect.http import limits
 from tutti_connect.http.interface.problems import Problem
 

@@ -9,11 +9,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from tutti.data.frames.columns import check_columns, schema_of
+from tutti.data.scan_request import ScanRequest
 from tutti.errors import TuttiError
 from tutti.reading.json_lines import json_lines, with_key
 from tutti.reading.positions import Bound, time_text
-from tutti.sources.flight import FlightSource, check_columns, schema_of
-from tutti.sources.source import begun, resolve_bound
+from tutti.sources.flight import FlightSource
+from tutti.sources.source import resolve_bound, wait_for_log
 from tutti_connect.http import limits
 from tutti_connect.http.interface.problems import Problem
 from tutti_connect.http.produce.bodies import Records, digest
@@ -48,7 +50,7 @@ def page(reads: FlightSource, question: PageQuery) -> Page:
     Raises:
         TuttiError: as `FlightSource`.
     """
-    frontier = begun(reads, 0.0)
+    frontier = wait_for_log(reads, 0.0)
     start = resolve_bound(reads, "start", question.start, frontier)
     end = frontier.offset if question.end is None else resolve_bound(reads, "end", question.end, frontier)
     if end < start:
@@ -56,9 +58,10 @@ def page(reads: FlightSource, question: PageQuery) -> Page:
     deadline = time.monotonic() + limits.PAGE_S
     sink = _Arrow() if question.form == "arrow" else _Json()
     position = start
-    for piece in reads.pieces(start, end, question.topics, COLUMNS, left=lambda: limits.READ_S):
-        for at in range(0, piece.batch.num_rows, limits.PAGE_ROWS):
-            rows = piece.batch.slice(at, limits.PAGE_ROWS)
+    request = ScanRequest(start, end, question.topics, COLUMNS, time_left=lambda: limits.READ_S)
+    for found in reads.scan(request):
+        for at in range(0, found.batch.num_rows, limits.PAGE_ROWS):
+            rows = found.batch.slice(at, limits.PAGE_ROWS)
             wanted = with_key(rows, question.key)
             taken = sink.take(wanted.slice(0, question.limit - sink.count))
             if taken < wanted.num_rows:
@@ -66,7 +69,7 @@ def page(reads: FlightSource, question: PageQuery) -> Page:
             position = _offset(rows, rows.num_rows - 1) + 1
             if time.monotonic() > deadline and position < end:
                 return Page(sink.body(), position, end)
-        position = piece.next
+        position = found.next
     return Page(sink.body(), None, end)
 
 
@@ -155,14 +158,14 @@ def search(reads: FlightSource, producer: str, history: History, first: int, rec
     last = first + records.count - 1
     deadline = time.monotonic() + limits.SEARCH_S
     try:
-        frontier = begun(reads, 0.0)
+        frontier = wait_for_log(reads, 0.0)
         low, high = max(low, frontier.start), frontier.offset if high is None else high
         known = history.begin != OFFSET_UNKNOWN
-        offset = _offset_of(reads, producer, first, [records.topic] if known else None, (low, high), deadline)
+        offset = _offset_of(reads, producer, first, (records.topic,) if known else None, (low, high), deadline)
         if offset is None:
             return None
         end = min(offset + records.count, frontier.offset)
-        found = [piece.batch for piece in reads.pieces(offset, end, None, None, left=lambda: limits.READ_S)]
+        found = [one.batch for one in reads.scan(ScanRequest(offset, end, time_left=lambda: limits.READ_S))]
     except TuttiError:
         return None  # a gateway that does not answer, or a trimmed log: the offset is unknown here
     rows = pa.Table.from_batches(found).combine_chunks().to_batches()[0]
@@ -179,7 +182,7 @@ def search(reads: FlightSource, producer: str, history: History, first: int, rec
 
 
 def _offset_of(
-    reads: FlightSource, producer: str, first: int, topics: list[str] | None, span: tuple[int, int], deadline: float
+    reads: FlightSource, producer: str, first: int, topics: tuple[str, ...] | None, span: tuple[int, int], deadline: float
 ) -> int | None:
     """Search the offset of a producer's record by its sequence, until the deadline.
 
@@ -190,8 +193,9 @@ def _offset_of(
     if high <= low:
         return None
     found = None
-    for piece in reads.pieces(low, high, topics, ["offset", "producer", "sequence"], True, left=lambda: limits.READ_S):
-        batch = piece.batch
+    columns = "offset", "producer", "sequence"
+    for one in reads.scan(ScanRequest(low, high, topics, columns, absent_ok=True, time_left=lambda: limits.READ_S)):
+        batch = one.batch
         whose: Any = pc.equal(batch.column("producer"), pa.scalar(producer))
         match: Any = pc.and_(whose, pc.equal(batch.column("sequence"), pa.scalar(first)))
         rows = batch.filter(match)

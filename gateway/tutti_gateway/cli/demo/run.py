@@ -282,6 +282,7 @@ class Demo:
 
     def _check_logs(self, expected: Sequence[Departures]) -> tuple[list[Check], Digest]:
         """Check the log files, and return the checks with the digest of the killed gateway's log."""
+        from tutti.data.scan_request import ScanRequest
         from tutti.sources.files import FileSource
         from tutti_gateway.log.tools.digest import digest
         from tutti_gateway.log.tools.verify import verify
@@ -289,8 +290,8 @@ class Demo:
         logs = {name: self._data / name for name in self._gateways}
         with FileSource([logs[self._killed]]) as files:
             frontier = files.frontier()
-            batches = files.scan(frontier.start, frontier.offset, topics=[TOPIC], columns=["key", "value"])
-            checks = check_records(batches, expected, CLOSING_RECORD)
+            request = ScanRequest(frontier.start, frontier.offset, (TOPIC,), ("key", "value"))
+            checks = check_records((found.batch for found in files.scan(request)), expected, CLOSING_RECORD)
         sums = {name: digest(log) for name, log in logs.items()}
         checks += check_same({name: (each.end, each.sha256) for name, each in sums.items()})
         checks.append(check_logs({name: verify(log) for name, log in logs.items()}))

@@ -44,10 +44,10 @@ def queries(url: str, as_json: bool) -> None:
     """
     from tutti.io.admin import AdminClient
     from tutti.sources.query_progress import QueryProgress
-    from tutti.sources.source import begun
+    from tutti.sources.source import wait_for_log
 
     with QueryProgress(url) as gateways, AdminClient(url) as control:
-        log_state = begun(gateways)
+        log_state = wait_for_log(gateways)
         frontier, saved = log_state.offset, gateways.readers(linearizable=not log_state.stale)
         reported = _reported(control.status()["gateways"])
     found = [

@@ -82,10 +82,10 @@ def topics(url: str, as_json: bool) -> None:
     that the list is complete.
     """
     from tutti.sources.flight import FlightSource
-    from tutti.sources.source import begun
+    from tutti.sources.source import wait_for_log
 
     with FlightSource(url) as reads:
-        begun(reads)
+        wait_for_log(reads)
         found = [_topic(topic) for topic in reads.topics()]
     if as_json:
         print_json(found)
@@ -117,10 +117,10 @@ def offsets(url: str, time: datetime, as_json: bool) -> None:
     If there is no such record yet, show the frontier.
     """
     from tutti.sources.flight import FlightSource
-    from tutti.sources.source import begun
+    from tutti.sources.source import wait_for_log
 
     with FlightSource(url) as reads:
-        begun(reads)
+        wait_for_log(reads)
         offset = reads.offset_for_time(time)
     if as_json:
         print_json({"time": time.isoformat(), "offset": offset})

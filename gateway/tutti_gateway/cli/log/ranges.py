@@ -21,9 +21,9 @@ def resolve(source: Source, start: Bound, end: Bound) -> tuple[int, int]:
         UsageError: the end is before the start.
         Unavailable: the log has not started.
     """
-    from tutti.sources.source import begun, resolve_bound
+    from tutti.sources.source import resolve_bound, wait_for_log
 
-    frontier = begun(source)
+    frontier = wait_for_log(source)
     low, high = resolve_bound(source, "start", start, frontier), resolve_bound(source, "end", end, frontier)
     if low > high:
         raise UsageError(f"the range starts at offset {low}, after its end {high}: exchange --start and --end")

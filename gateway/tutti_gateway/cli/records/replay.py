@@ -72,12 +72,13 @@ def replay(
     if not out.parent.is_dir():
         raise UsageError(f"--out {out}: the directory {out.parent} does not exist; create it, or choose another file")
     with _output_file(out) as write, contextlib.closing(_source(url, path, archive)) as source:
+        from tutti.data.scan_request import ScanRequest
         from tutti_gateway.cli.log.ranges import offset_of_damage, resolve
 
         low, high = resolve(source, start, end)
         records, position = 0, low
         with progress(out.name, high - low) as meter, offset_of_damage(lambda: position):
-            for batch in source.scan(low, high, topics=list(topics) or None):
+            for batch, _, _ in source.scan(ScanRequest(low, high, topics or None)):
                 write(batch)
                 records += batch.num_rows
                 if batch.num_rows:

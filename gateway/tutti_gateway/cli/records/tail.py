@@ -214,16 +214,17 @@ def _start_of_last(
 ) -> tuple[int, int]:
     """Return the offset of the record `last` matching records before `end`, and the end as an offset."""
     with ImportGuard():
+        from tutti.data.scan_request import ScanRequest
         from tutti.reader import source_of
         from tutti.reading.lane_cursors import find_lane
         from tutti.sources.flight import FlightSource
-        from tutti.sources.source import begun, resolve_bound
+        from tutti.sources.source import resolve_bound, wait_for_log
 
     with FlightSource(url) as log:
         reads = source_of(log, None, archive)
-        frontier = reads.frontier() if absent_ok else begun(reads)
+        frontier = reads.frontier() if absent_ok else wait_for_log(reads)
         if origin is not None:
-            reads = log.of_lane(find_lane(log, origin))
+            reads = log.lane_source(find_lane(log, origin))
             frontier = reads.frontier()
         until = frontier.offset if end is None else resolve_bound(reads, "end", end, frontier)
         if not topics and key is None:
@@ -233,7 +234,7 @@ def _start_of_last(
             low = max(frontier.start, high - step)
             offsets = [
                 offset
-                for batch in reads.scan(low, high, topics or None, ["offset", "key"], absent_ok=absent_ok)
+                for batch, _, _ in reads.scan(ScanRequest(low, high, topics or None, ("offset", "key"), absent_ok))
                 for offset in _offsets(batch, key)
             ]
             if len(offsets) >= last:

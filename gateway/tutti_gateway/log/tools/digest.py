@@ -53,7 +53,7 @@ def digest(
         reader.check_range(low, high)
         digester = Digester()
         for batch in scan(reader, low, high, columns=DIGESTED):
-            digester.take(batch)
+            digester.update(batch)
             if progress is not None:
                 progress(digester.records, high - low)
         return Digest(reader.log, low, high, digester.hexdigest(low), reader.lane.text if isinstance(reader, LaneReader) else "")

@@ -24,8 +24,8 @@ def table() -> Mapping[str, Page]:
     return {"/" if name == "index.html" else f"/console/{name}": partial(_file, name) for name in names}
 
 
-def _file(name: str, _asked: QueryParameters) -> PageResponse:
-    """Return one file, read at each request; only people open the console, so a cache would save nothing."""
+def _file(name: str, _parameters: QueryParameters) -> PageResponse:
+    """Return one file, read at each request. Few requests open the console, so a cache would save nothing."""
     return PageResponse(HTTPStatus.OK, _type(name), (FOLDER / name).read_bytes(), {"cache-control": "no-cache"})
 
 

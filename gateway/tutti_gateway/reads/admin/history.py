@@ -129,7 +129,7 @@ class History:
         self._status = status
         self._reads = reads
         self._lock = threading.Lock()
-        # The minimum distance is slightly less than the interval, so that a sample that comes a little early still counts.
+        # The minimum distance is slightly less than the interval, so that a slightly early sample still counts.
         self._seconds = _Series(US * 9 // 10, limits.HISTORY_SECONDS)
         self._minutes = _Series(60 * US - US // 2, limits.HISTORY_MINUTES)
         self._changes: deque[Change] = deque(maxlen=limits.HISTORY_EVENTS_MAX)
@@ -146,20 +146,20 @@ class History:
 
     def _run(self) -> None:
         while not self._stopping.wait(1.0):
-            self.look(time.time_ns() // 1000, time.monotonic_ns() // 1000)
+            self.sample(time.time_ns() // 1000, time.monotonic_ns() // 1000)
 
-    def look(self, time_us: int, mono_us: int) -> None:
+    def sample(self, time_us: int, mono_us: int) -> None:
         """Take one sample."""
         status = self._status()
-        seen = _Sample(time_us, mono_us, None if status is None else {**status, "reads": self._reads()})
+        sample = _Sample(time_us, mono_us, None if status is None else {**status, "reads": self._reads()})
         with self._lock:
-            self._seconds.add(seen)
-            self._minutes.add(seen)
-            change = _change(seen)
+            self._seconds.add(sample)
+            self._minutes.add(sample)
+            change = _change(sample)
             if not self._changes or _differ(self._changes[-1], change):
                 self._changes.append(change)
 
-    def told(self, since_us: int = 0, seconds: int = limits.HISTORY_SECONDS) -> dict[str, object]:
+    def recent(self, since_us: int = 0, seconds: int = limits.HISTORY_SECONDS) -> dict[str, object]:
         """Return the points of one second that end after `since_us`, at most the newest `seconds`, and the changes after it."""
         with self._lock:
             found = [row for row in list(self._seconds.points)[-seconds:] if row[0] > since_us] if seconds else []

@@ -134,9 +134,9 @@ def application(pages: Mapping[str, Page], guard: ReadsAuthorizer | None = None,
         if guard is None or path in open_pages or path.startswith(_CONSOLE):
             return None
         try:
-            access = guard.who(request.headers.get("authorization", ""))
+            access = guard.access_of(request.headers.get("authorization", ""))
             topic = request.query_params.get("topic") or None
-            guard.checked(lambda: check_page(access, path, topic if path == "/v1/records" else None))
+            guard.enforce(lambda: check_page(access, path, topic if path == "/v1/records" else None))
         except NotAllowed as error:
             known = error.code != UNAUTHENTICATED
             status = HTTPStatus.FORBIDDEN if known else HTTPStatus.UNAUTHORIZED

@@ -43,9 +43,9 @@ class Pages:
         calls: ConcurrencyLimit,
         gateway: GatewayLink,
         queries: QueryReports,
-        others: PeerCache,
+        peers: PeerCache,
         browser: RecordBrowser,
-        past: History,
+        history: History,
         act_us: Histogram,
         security: Callable[[], dict[str, object]] = dict,
     ) -> None:
@@ -58,9 +58,9 @@ class Pages:
             calls: slots of the actions of the reads port.
             gateway: the link to the gateway.
             queries: reports of Spark queries.
-            others: addresses of the other gateways.
+            peers: endpoints of the other gateways.
             browser: makes the pages of records.
-            past: history of the gateway.
+            history: history of the gateway.
             act_us: durations of actions.
             security: returns the figures about tokens.
         """
@@ -71,9 +71,9 @@ class Pages:
         self._streams = streams
         self._calls = calls
         self._gateway = gateway
-        self._others = others
+        self._peers = peers
         self._browser = browser
-        self._history = past
+        self._history = history
         self._act_us = act_us
 
     def table(self) -> Mapping[str, Page]:
@@ -91,21 +91,21 @@ class Pages:
             "/v1/records": self._browser.records,
         }
 
-    def health(self, _asked: QueryParameters) -> PageResponse:
+    def health(self, _parameters: QueryParameters) -> PageResponse:
         """Return 200 if the gateway answers this process, otherwise 503."""
         status = self._gateway.status()
         if status is None:
             return _json({"status": "unavailable", "reason": self._gateway.reason}, HTTPStatus.SERVICE_UNAVAILABLE)
         return _json({"status": "ok"})
 
-    def ready(self, _asked: QueryParameters) -> PageResponse:
+    def ready(self, _parameters: QueryParameters) -> PageResponse:
         """Return 200 if the gateway accepts records; 503 if it has a reason not to, such as a full or hanging disk."""
         status = self._gateway.status() or {"state": "unknown", "reason": self._gateway.reason}
         answer = {"state": status.get("state"), "reason": status.get("reason", "")}
         ready = answer["state"] == "primary" and not answer["reason"]
         return _json(answer, HTTPStatus.OK if ready else HTTPStatus.SERVICE_UNAVAILABLE)
 
-    def status(self, _asked: QueryParameters) -> PageResponse:
+    def status(self, _parameters: QueryParameters) -> PageResponse:
         """Return the status of the gateway and the counters of this process."""
         status = self._gateway.status()
         if status is None:
@@ -122,22 +122,22 @@ class Pages:
         queries = self._queries.lines(self._watch.now().offset, _now_us())
         return _json({**status, "queries": queries, "reads_served": self.reads()})
 
-    def history(self, asked: QueryParameters) -> PageResponse:
+    def history(self, parameters: QueryParameters) -> PageResponse:
         """Return the history: points of one second (`since`, `seconds`) with the changes, or points of one minute (`minutes`)."""
         try:
-            if "minutes" in asked:
+            if "minutes" in parameters:
                 return _json(self._history.minutes())
-            since_us = number(asked, "since", 0, 0, MOMENT_MAX)
-            seconds = number(asked, "seconds", limits.HISTORY_SECONDS, 0, limits.HISTORY_SECONDS)
+            since_us = number(parameters, "since", 0, 0, MOMENT_MAX)
+            seconds = number(parameters, "seconds", limits.HISTORY_SECONDS, 0, limits.HISTORY_SECONDS)
         except UsageError as error:
             return error_response(HTTPStatus.BAD_REQUEST, str(error))
-        return _json({"now_us": _now_us(), **self._history.told(since_us, seconds)})
+        return _json({"now_us": _now_us(), **self._history.recent(since_us, seconds)})
 
-    def gateways(self, _asked: QueryParameters) -> PageResponse:
+    def gateways(self, _parameters: QueryParameters) -> PageResponse:
         """Return the admin urls of the other gateways that answer."""
-        return _json(self._others.consoles())
+        return _json(self._peers.consoles())
 
-    def topics(self, _asked: QueryParameters) -> PageResponse:
+    def topics(self, _parameters: QueryParameters) -> PageResponse:
         """Return the topics with their records and bytes, by name, up to a limit."""
         try:
             found = sorted(self._reader.topics(), key=lambda topic: topic.name)
@@ -146,7 +146,7 @@ class Pages:
         lines = [topic_line(topic) for topic in found[: limits.TOPICS_SHOWN_MAX]]
         return _json({"total": len(found), "topics": lines, "state": self._gateway.state()})
 
-    def readers(self, _asked: QueryParameters) -> PageResponse:
+    def readers(self, _parameters: QueryParameters) -> PageResponse:
         """Return the named readers with their committed offsets and their lag, by name, up to a limit."""
         try:
             saved, frontier = self._reader.state().readers, self._watch.now().offset
@@ -156,32 +156,32 @@ class Pages:
         lines = [{"name": name, "offset": saved[name], "lag_records": max(0, frontier - saved[name])} for name in names]
         return _json({"total": len(saved), "readers": lines, "state": self._gateway.state()})
 
-    def metrics(self, _asked: QueryParameters) -> PageResponse:
+    def metrics(self, _parameters: QueryParameters) -> PageResponse:
         """Return the metrics in the Prometheus text format."""
         from tutti_gateway.reads.admin.metrics import CONTENT_TYPE, LogFigures, exposition  # noqa: PLC0415 - saves 2 MB without scrapes
 
-        known = LogFigures()
+        figures = LogFigures()
         try:
             state, frontier = self._reader.state(), self._watch.now().offset
             queries = self._queries.lines(frontier, _now_us())
-            known = LogFigures(
+            figures = LogFigures(
                 {topic.name: (topic.records, topic.bytes) for topic in state.topics.values()},
                 {reader: max(0, frontier - offset) for reader, offset in state.readers.items()},
                 {query.name or query.label or query.run: (query.lag_records, query.lag_ms) for query in queries},
             )
         except TuttiError as error:  # the other metrics must still be served
             LOG.error("the log's state cannot be read", extra={"fields": {"error": str(error)}})
-        return PageResponse(HTTPStatus.OK, CONTENT_TYPE, exposition(self._gateway.status(), self.reads(), known))
+        return PageResponse(HTTPStatus.OK, CONTENT_TYPE, exposition(self._gateway.status(), self.reads(), figures))
 
     def reads(self) -> dict[str, object]:
         """Return the counters of this process."""
         streams = self._streams
         meters = streams.meters
-        places = {"stream": streams.scans, "follow": streams.followers, "action": self._calls}
+        limited = {"stream": streams.scans, "follow": streams.followers, "action": self._calls}
         return {
             "pid": os.getpid(),
-            "calls": {kind: slots.used for kind, slots in places.items()},
-            "busy": {kind: slots.refused for kind, slots in places.items()} | {"room": streams.room.refused},
+            "calls": {kind: slots.used for kind, slots in limited.items()},
+            "busy": {kind: slots.refused for kind, slots in limited.items()} | {"room": streams.memory.refused},
             "streams": {
                 "opened": meters.opened,
                 "failed": meters.failed,
@@ -193,7 +193,7 @@ class Pages:
             "security": self._security(),
             "admin": {"turned_away": dict(AdminProtocol.rejected)},
             "actions": {"act_us": self._act_us.to_dict()},
-            "memory": {"private_bytes": memory.private_bytes(), "batches_bytes": streams.room.held()},
+            "memory": {"private_bytes": memory.private_bytes(), "batches_bytes": streams.memory.allocated()},
         }
 
 

@@ -31,7 +31,7 @@ from tutti_gateway.reads.protocol.flight_errors import ReadError
 
 Rows = npt.NDArray[np.void]
 LINES = "application/x-ndjson"
-TAKES = ("start", "before", "time", "topic", "key", "key_base64", "limit", "cut")
+PARAMETERS = ("start", "before", "time", "topic", "key", "key_base64", "limit", "cut")
 _SHRINK = 8  # divides a search step that was too large
 _DIGITS = 20
 
@@ -74,22 +74,22 @@ class SearchBudget:
         """The number of index rows that may still be searched."""
         return self._rows
 
-    def rows(self, count: int) -> None:
+    def deduct_rows(self, count: int) -> None:
         """Deduct searched index rows from the budget."""
         self._rows -= count
 
-    def may(self, piece: SearchRange) -> bool:
-        """True if the budget allows to search a piece; the first piece with batches is always allowed."""
-        return self.need > 0 and (piece.bytes <= self._bytes or self._bytes == limits.BROWSE_BYTES_MAX)
+    def allows(self, part: SearchRange) -> bool:
+        """True if the budget suffices to search a part; the first part with batches is always allowed."""
+        return self.need > 0 and (part.bytes <= self._bytes or self._bytes == limits.BROWSE_BYTES_MAX)
 
     @property
-    def goes_on(self) -> bool:
+    def continues(self) -> bool:
         """True if more records are wanted and the budget is not used up."""
         return self.need > 0 and self._rows > 0
 
-    def add(self, piece: SearchRange, batch: pa.RecordBatch) -> None:
-        """Add the records found in a piece, and deduct its bytes from the budget."""
-        self._bytes -= piece.bytes
+    def add(self, part: SearchRange, batch: pa.RecordBatch) -> None:
+        """Add the records found in a part, and deduct its bytes from the budget."""
+        self._bytes -= part.bytes
         self.need -= batch.num_rows
         self.records.append(batch)
 
@@ -97,25 +97,25 @@ class SearchBudget:
 class RecordBrowser:
     """Makes pages of records. Thread-safe."""
 
-    def __init__(self, reader: LogReader, elsewhere: Callable[[str, int], bool] = lambda lane, position: False) -> None:
-        """Browse the log of `reader`; `elsewhere` reports an unreadable position and returns True if other gateways are up."""
+    def __init__(self, reader: LogReader, report_corruption: Callable[[str, int], bool] = lambda lane, position: False) -> None:
+        """Browse the log of `reader`; `report_corruption` is as in `flight_errors.corruption_error`."""
         self._reader = reader
-        self._elsewhere = elsewhere
-        self.places = ConcurrencyLimit("pages of records", limits.BROWSERS_MAX, limits.BROWSE_WAIT_US_MAX)
+        self._report_corruption = report_corruption
+        self.slots = ConcurrencyLimit("pages of records", limits.BROWSERS_MAX, limits.BROWSE_WAIT_US_MAX)
 
-    def records(self, asked: QueryParameters) -> PageResponse:
+    def records(self, parameters: QueryParameters) -> PageResponse:
         """Return a page: one line of JSON a record in offset order, as `tutti tail` prints records."""
         try:
-            lease = self.places.take()
+            lease = self.slots.acquire()
             try:
-                return self._page(asked)
+                return self._page(parameters)
             finally:
                 lease.release()
         except ReadError as busy:
             return error_response(HTTPStatus.SERVICE_UNAVAILABLE, str(busy))
         except Damaged as error:
-            there = self._elsewhere("", error.position)
-            more = "; another gateway sends a copy: try again in a moment, or use another gateway" if there else ""
+            repairable = self._report_corruption("", error.position)
+            more = "; another gateway sends a copy: try again in a moment, or use another gateway" if repairable else ""
             return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, f"{error}{more}")
         except OffsetOutOfRange as error:
             return error_response(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, str(error))
@@ -124,83 +124,83 @@ class RecordBrowser:
         except TuttiError as error:
             return error_response(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
-    def _page(self, asked: QueryParameters) -> PageResponse:
+    def _page(self, parameters: QueryParameters) -> PageResponse:
         frontier, begin = self._reader.frontier().offset, self._reader.start
-        wanted = wanted_of(asked, begin, frontier, self._reader.offset_for_time)
-        looked = SearchBudget(wanted.limit)
-        if wanted.start is not None:
-            first = wanted.start
-            following = self._search_forward(wanted, first, frontier, looked)
+        query = parse_query(parameters, begin, frontier, self._reader.offset_for_time)
+        budget = SearchBudget(query.limit)
+        if query.start is not None:
+            first = query.start
+            following = self._search_forward(query, first, frontier, budget)
         else:
-            following = frontier if wanted.before is None else wanted.before
-            first = self._search_back(wanted, begin, following, looked)
-        lines = [line + b"\n" for batch in looked.records for line in truncated_json_lines(batch, wanted.cut)]
+            following = frontier if query.before is None else query.before
+            first = self._search_back(query, begin, following, budget)
+        lines = [line + b"\n" for batch in budget.records for line in truncated_json_lines(batch, query.cut)]
         about = {"first": first, "next": following, "start": begin, "frontier": frontier}
         return PageResponse(HTTPStatus.OK, LINES, b"".join(lines), {f"tutti-{name}": str(offset) for name, offset in about.items()})
 
-    def _search_forward(self, wanted: PageQuery, start: int, end: int, looked: SearchBudget) -> int:
+    def _search_forward(self, query: PageQuery, start: int, end: int, budget: SearchBudget) -> int:
         """Find the first records of [start, end); return the offset at which the search stopped."""
         at = start
-        for pieces in self._pieces(start, end, wanted, looked):
-            for piece in pieces:
-                if not looked.may(piece):
+        for parts in self._parts(start, end, query, budget):
+            for part in parts:
+                if not budget.allows(part):
                     return at
-                found = self._found(piece, wanted)
-                looked.add(piece, found.slice(0, looked.need))
-                at = piece.high if looked.records[-1].num_rows == found.num_rows else _offset(looked.records[-1], -1) + 1
-            if not looked.goes_on:
+                found = self._matching(part, query)
+                budget.add(part, found.slice(0, budget.need))
+                at = part.high if budget.records[-1].num_rows == found.num_rows else _offset(budget.records[-1], -1) + 1
+            if not budget.continues:
                 break
         return at
 
-    def _search_back(self, wanted: PageQuery, begin: int, end: int, looked: SearchBudget) -> int:
+    def _search_back(self, query: PageQuery, begin: int, end: int, budget: SearchBudget) -> int:
         """Find the last records of [begin, end); return the first offset searched."""
         at, step = end, limits.BROWSE_STEP_OFFSETS
-        while at > begin and looked.goes_on:
+        while at > begin and budget.continues:
             low = max(begin, at - step)
-            found_pieces = _within_budget(self._pieces(low, at, wanted, looked), looked)
-            if found_pieces is None:  # older batches may be smaller, so this range has too many index rows
+            to_search = _within_budget(self._parts(low, at, query, budget), budget)
+            if to_search is None:  # older batches may be smaller, so this range has too many index rows
                 step = max(limits.BROWSE_STEP_OFFSETS, step // _SHRINK)
                 continue
-            step *= 2
-            for pieces in reversed(found_pieces):
-                for piece in reversed(pieces):
-                    if not looked.may(piece):
-                        looked.records.reverse()
+            step *= 2  # matches are rare here, so search more at once
+            for parts in reversed(to_search):
+                for part in reversed(parts):
+                    if not budget.allows(part):
+                        budget.records.reverse()
                         return at
-                    found = self._found(piece, wanted)
-                    looked.add(piece, found.slice(max(0, found.num_rows - looked.need)))
-                    at = piece.low if looked.records[-1].num_rows == found.num_rows else _offset(looked.records[-1], 0)
-        looked.records.reverse()
+                    found = self._matching(part, query)
+                    budget.add(part, found.slice(max(0, found.num_rows - budget.need)))
+                    at = part.low if budget.records[-1].num_rows == found.num_rows else _offset(budget.records[-1], 0)
+        budget.records.reverse()
         return at
 
-    def _pieces(self, start: int, end: int, wanted: PageQuery, looked: SearchBudget) -> Iterator[list[SearchRange]]:
-        """Iterate over [start, end) in pieces of bounded bytes, one segment at a time; pieces begin at batches of the topic."""
-        pick = self._reader.picking(None if wanted.topic is None else [wanted.topic])
+    def _parts(self, start: int, end: int, query: PageQuery, budget: SearchBudget) -> Iterator[list[SearchRange]]:
+        """Iterate over [start, end) in parts of bounded bytes, one segment at a time; parts begin at batches of the topic."""
+        pick = self._reader.picking(None if query.topic is None else [query.topic])
         for _, rows in self._reader.batches(start, end):
             if not len(rows):
                 continue
-            looked.rows(len(rows))
+            budget.deduct_rows(len(rows))
             low, high = max(start, int(rows["offset"][0])), min(end, int(rows["offset"][-1]) + int(rows["count"][-1]))
             yield _split(pick(rows), low, high)
 
-    def _found(self, piece: SearchRange, wanted: PageQuery) -> pa.RecordBatch:
-        """Return the matching records of a piece as one batch."""
+    def _matching(self, part: SearchRange, query: PageQuery) -> pa.RecordBatch:
+        """Return the matching records of a part as one batch."""
         found: list[pa.RecordBatch] = []
-        topics = None if wanted.topic is None else [wanted.topic]
-        for batch in scan(self._reader, piece.low, piece.high, topics=topics) if piece.bytes else ():
-            if wanted.key is not None:
+        topics = None if query.topic is None else [query.topic]
+        for batch in scan(self._reader, part.low, part.high, topics=topics) if part.bytes else ():
+            if query.key is not None:
                 keys = batch.column("key").to_pylist()
-                batch = batch.take(pa.array([place for place, key in enumerate(keys) if key == wanted.key], pa.int64()))
+                batch = batch.take(pa.array([row for row, key in enumerate(keys) if key == query.key], pa.int64()))
             found.append(batch)
         table = pa.Table.from_batches(found, SCHEMA)
         return table.combine_chunks().to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], SCHEMA)
 
 
-def wanted_of(asked: QueryParameters, begin: int, frontier: int, offset_for_time: Callable[[int], int]) -> PageQuery:
+def parse_query(parameters: QueryParameters, begin: int, frontier: int, offset_for_time: Callable[[int], int]) -> PageQuery:
     """Parse the query parameters of a page.
 
     Args:
-        asked: the query parameters.
+        parameters: the query parameters.
         begin: first available offset.
         frontier: end of the log.
         offset_for_time: returns the first offset at or after a time (us, UTC).
@@ -208,42 +208,42 @@ def wanted_of(asked: QueryParameters, begin: int, frontier: int, offset_for_time
     Raises:
         UsageError: a parameter is unknown or invalid, or two parameters name a start.
     """
-    for name in asked:
-        if name not in TAKES:
-            raise UsageError(f"there is no parameter {name[:100]!r}; the parameters are {', '.join(TAKES)}")
-    places = [name for name in ("start", "before", "time") if name in asked]
-    if len(places) > 1:
-        raise UsageError(f"{' and '.join(places)} exclude each other: give only one of them")
-    if "key" in asked and "key_base64" in asked:
+    for name in parameters:
+        if name not in PARAMETERS:
+            raise UsageError(f"there is no parameter {name[:100]!r}; the parameters are {', '.join(PARAMETERS)}")
+    starts = [name for name in ("start", "before", "time") if name in parameters]
+    if len(starts) > 1:
+        raise UsageError(f"{' and '.join(starts)} exclude each other: give only one of them")
+    if "key" in parameters and "key_base64" in parameters:
         raise UsageError("key and key_base64 exclude each other: give only one of them")
-    limit = number(asked, "limit", limits.BROWSE_RECORDS, 1, limits.BROWSE_RECORDS_MAX)
+    limit = number(parameters, "limit", limits.BROWSE_RECORDS, 1, limits.BROWSE_RECORDS_MAX)
     cut_max = min(limits.BROWSE_CUT_BYTES_MAX, limits.BROWSE_SHOWN_BYTES_MAX // limit)
-    cut = number(asked, "cut", limits.BROWSE_CUT_BYTES, 0, cut_max)
-    topic, key = asked.get("topic") or None, None
-    if "key" in asked:
-        key = asked["key"].encode()
-    elif "key_base64" in asked:
+    cut = number(parameters, "cut", limits.BROWSE_CUT_BYTES, 0, cut_max)
+    topic, key = parameters.get("topic") or None, None
+    if "key" in parameters:
+        key = parameters["key"].encode()
+    elif "key_base64" in parameters:
         try:
-            key = base64.b64decode(asked["key_base64"], validate=True)
+            key = base64.b64decode(parameters["key_base64"], validate=True)
         except binascii.Error:
-            raise UsageError(f"key_base64={asked['key_base64'][:100]!r} is not valid base64") from None
+            raise UsageError(f"key_base64={parameters['key_base64'][:100]!r} is not valid base64") from None
     start = before = None
-    if "time" in asked:
-        start = offset_for_time(time_us_of(parse_time(asked["time"])))
-    elif "before" in asked:
-        before = number(asked, "before", 0, begin, frontier)
-    elif asked.get("start", "latest") != "latest":
-        start = begin if asked["start"] == "earliest" else number(asked, "start", 0, begin, frontier)
+    if "time" in parameters:
+        start = offset_for_time(time_us_of(parse_time(parameters["time"])))
+    elif "before" in parameters:
+        before = number(parameters, "before", 0, begin, frontier)
+    elif parameters.get("start", "latest") != "latest":
+        start = begin if parameters["start"] == "earliest" else number(parameters, "start", 0, begin, frontier)
     return PageQuery(start, before, topic, key, limit, cut)
 
 
-def number(asked: QueryParameters, name: str, default: int, low: int, high: int) -> int:
+def number(parameters: QueryParameters, name: str, default: int, low: int, high: int) -> int:
     """Return a query parameter that is a whole number, or its default.
 
     Raises:
         UsageError: the parameter is not a whole number, or is out of range.
     """
-    text = asked.get(name)
+    text = parameters.get(name)
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < _DIGITS):
@@ -253,14 +253,14 @@ def number(asked: QueryParameters, name: str, default: int, low: int, high: int)
     return int(text)
 
 
-def _within_budget(found: Iterator[list[SearchRange]], looked: SearchBudget) -> list[list[SearchRange]] | None:
-    """Return all pieces, or None if they have more index rows than one step may search."""
-    least, taken = looked.rows_left - limits.BROWSE_STEP_ROWS_MAX, list[list[SearchRange]]()
-    for pieces in found:
-        taken.append(pieces)
-        if looked.rows_left < least:
+def _within_budget(found: Iterator[list[SearchRange]], budget: SearchBudget) -> list[list[SearchRange]] | None:
+    """Return all parts, or None if they have more index rows than one step may search."""
+    rows_left_min, collected = budget.rows_left - limits.BROWSE_STEP_ROWS_MAX, list[list[SearchRange]]()
+    for parts in found:
+        collected.append(parts)
+        if budget.rows_left < rows_left_min:
             return None
-    return taken
+    return collected
 
 
 def _split(rows: Rows, low: int, high: int) -> list[SearchRange]:
@@ -276,5 +276,5 @@ def _split(rows: Rows, low: int, high: int) -> list[SearchRange]:
     ]
 
 
-def _offset(batch: pa.RecordBatch, place: int) -> int:
-    return int(batch.column("offset")[place].as_py())
+def _offset(batch: pa.RecordBatch, row: int) -> int:
+    return int(batch.column("offset")[row].as_py())

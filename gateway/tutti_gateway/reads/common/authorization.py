@@ -45,7 +45,7 @@ class ReadsAuthorizer:
         """
         self._files = files
         self.tokens = Tokens(files.tokens) if files.tokens else None
-        self._seen = self._certificate_stamp()
+        self._loaded_stamp = self._certificate_stamp()  # before the files are read, so that a change meanwhile is noticed
         if files.tls_certificate:
             check_certificate(files.tls_certificate, files.tls_key)
 
@@ -71,7 +71,7 @@ class ReadsAuthorizer:
             ConfigError: the new certificate is invalid.
         """
         files = self._files
-        if not files.tls_certificate or self._certificate_stamp() == self._seen:
+        if not files.tls_certificate or self._certificate_stamp() == self._loaded_stamp:
             return False
         check_certificate(files.tls_certificate, files.tls_key)
         return True
@@ -79,7 +79,7 @@ class ReadsAuthorizer:
     def _certificate_stamp(self) -> object:
         return file_stamp(self._files.tls_certificate), file_stamp(self._files.tls_key)
 
-    def who(self, authorization: str) -> Access:
+    def access_of(self, authorization: str) -> Access:
         """Return the permissions of the token in a header `authorization`.
 
         Raises:
@@ -98,10 +98,10 @@ class ReadsAuthorizer:
         """
         if self.tokens is None:
             return FULL_ACCESS
-        shown = context.get_middleware(MIDDLEWARE)
-        return self.who(shown.authorization if isinstance(shown, AuthorizationHeader) else "")
+        header = context.get_middleware(MIDDLEWARE)
+        return self.access_of(header.authorization if isinstance(header, AuthorizationHeader) else "")
 
-    def checked(self, check: Callable[[], None]) -> None:
+    def enforce(self, check: Callable[[], None]) -> None:
         """Run an authorization check, and count its refusal.
 
         Raises:
@@ -135,9 +135,9 @@ def hints_for(access: Access) -> Iterator[None]:
     """
     try:
         yield
-    except ReadError as fault:
-        if fault.hint and not access.may_read_all:
-            raise fault.without_hint() from None
+    except ReadError as error:
+        if error.hint and not access.may_read_all:
+            raise error.without_hint() from None
         raise
 
 
@@ -168,7 +168,7 @@ def check_action(access: Access, kind: str, body: bytes) -> None:
 
     Raises:
         NotAllowed: the caller may not use it.
-        Fault: the body is malformed.
+        ReadError: the body is malformed.
     """
     if kind in _FOR_ALL:
         return

@@ -1,4 +1,4 @@
-"""Concurrency limits for calls, streams and followers, each of which takes a thread. A caller above the limit waits a moment."""
+"""Concurrency limits for calls, streams and followers, each of which occupies a thread. A caller above the limit waits briefly."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Lease:
         """Release the slot."""
         slots, self._slots = self._slots, None
         if slots is not None:
-            slots.give_back()
+            slots._release()
 
     def __del__(self) -> None:
         self.release()
@@ -49,21 +49,20 @@ class ConcurrencyLimit:
         self.refused = 0
         self._waiting = 0
         self._wait_s = wait_us / US
-        self._freed = threading.Condition(
-            threading.RLock()
-        )  # garbage collection may release a lease in a thread that holds the lock
+        # Reentrant, because garbage collection may release a lease in a thread that holds the lock.
+        self._freed = threading.Condition(threading.RLock())
 
-    def take(self, given_up: Callable[[], bool] = bool) -> Lease:
-        """Take a slot, waiting if none is free.
+    def acquire(self, is_cancelled: Callable[[], bool] = bool) -> Lease:
+        """Acquire a slot; wait if none is free.
 
         Raises:
-            Fault: `busy` if none became free in time, or `given_up` returns True.
+            ReadError: `busy` if none became free in time, or `is_cancelled` returns True.
         """
         deadline = time.monotonic() + self._wait_s
         with self._freed:
             while self.used >= self.most:
                 left = deadline - time.monotonic()
-                if left <= 0 or self._waiting >= self.most or given_up():
+                if left <= 0 or self._waiting >= self.most or is_cancelled():
                     self.refused += 1
                     raise ReadError(
                         "busy", f"this gateway has reached its limit of {self.most} {self.what}: try later, or another gateway"
@@ -74,7 +73,7 @@ class ConcurrencyLimit:
             self.used += 1
         return Lease(self)
 
-    def give_back(self) -> None:
+    def _release(self) -> None:
         """Release one slot; called by its lease."""
         with self._freed:
             self.used -= 1

@@ -104,7 +104,7 @@ class DescriptorGuard:
         self._connections = connections
         self._logged = False
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Close idle connections if no file descriptor is left; called about once a second."""
         try:
             os.close(os.dup(0))

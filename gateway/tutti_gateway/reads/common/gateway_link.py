@@ -41,7 +41,7 @@ class StatusSocket:
         self._thread = threading.Thread(target=self._receive, name="status-socket", daemon=True)
         self._thread.start()
 
-    def ask(self, word: bytes, wait_us: int) -> bytes:
+    def request(self, word: bytes, wait_us: int) -> bytes:
         """Send a request and return its answer.
 
         Args:
@@ -49,7 +49,7 @@ class StatusSocket:
             wait_us: longest wait, us.
 
         Raises:
-            TimeoutError: no answer came in time.
+            TimeoutError: no answer arrived in time.
             Unavailable: the gateway has ended.
             OSError: the send buffer of the socket is full.
         """
@@ -68,8 +68,8 @@ class StatusSocket:
             raise Unavailable("the gateway has ended")
         return answer
 
-    def tell(self, word: bytes) -> bool:
-        """Send a message without an answer; return False if the socket is full or the gateway has ended. Does not wait."""
+    def send(self, word: bytes) -> bool:
+        """Send a message that has no answer; return False if the socket is full or the gateway has ended. Does not wait."""
         try:
             self._socket.send(word, socket.MSG_DONTWAIT)
         except OSError:
@@ -107,8 +107,8 @@ class StatusSocket:
 class GatewayLink:
     """Requests to one gateway. Thread-safe.
 
-    At most one request for the status is in progress and serves all threads that ask meanwhile. Requests to confirm the frontier
-    are shared in the same way.
+    At most one request for the status is in progress, and all threads that need the status share it. The same applies to requests
+    to confirm the frontier.
     """
 
     def __init__(
@@ -132,16 +132,16 @@ class GatewayLink:
         self._socket = None if status_fd is None else StatusSocket(status_fd)
         self._status_lock = threading.Lock()
         self._status: dict[str, Any] | None = None
-        self._asked_at = -1e9
+        self._refreshed_at = -1e9
         self._confirming = threading.Condition()
-        self._begun = self._ended = 0  # requests to confirm the frontier; at most one is in progress
+        self._confirm_started = self._confirm_finished = 0  # requests to confirm the frontier; at most one is in progress
         self._confirmed = False  # the answer to the last completed request
         self.reason = "the status of the gateway is not known yet"
 
     def status(self) -> dict[str, Any] | None:
-        """Return the status, at most a quarter of a second old; None if no answer came within a second (see `reason`)."""
+        """Return the status, at most a quarter of a second old; None if no answer arrived within a second (see `reason`)."""
         with self._status_lock:
-            if time.monotonic() - self._asked_at > limits.STATUS_FRESH_US / US:
+            if time.monotonic() - self._refreshed_at > limits.STATUS_FRESH_US / US:
                 self._refresh()
             return self._status
 
@@ -157,17 +157,17 @@ class GatewayLink:
         known = self._recent_status()
         return dict(known.get("gateways", {})), list(known.get("silent", ()))
 
-    def others(self) -> list[str]:
+    def peers(self) -> list[str]:
         """Return the urls of the other gateways that are not silent, as fresh as `state`."""
         known = self._recent_status()
-        left_out = {known.get("gateway"), *known.get("silent", ())}
-        return [url for name, url in known.get("gateways", {}).items() if name not in left_out]
+        excluded = {known.get("gateway"), *known.get("silent", ())}
+        return [url for name, url in known.get("gateways", {}).items() if name not in excluded]
 
     def halted(self) -> dict[str, str]:
         """Return for each lane why no frame can follow in it here, as fresh as `state`; empty for a working lane."""
         return {lane["lane"]: lane["halted"] for lane in self._recent_status().get("lanes", ())}
 
-    def tell(self, lane: str, position: int) -> None:
+    def notify_scrubber(self, lane: str, position: int) -> None:
         """Report unreadable data to the gateway, which scrubs and repairs it. Does not wait.
 
         Args:
@@ -177,7 +177,7 @@ class GatewayLink:
         name = LaneName.parse(lane)
         if self._socket is not None and (position or name):
             word = DAMAGED + position.to_bytes(8, "little") if name is None else LANE_DAMAGED + name.incarnation[:8]
-            self._socket.tell(word)  # a lost message only delays the repair, because the scrubber checks the whole log
+            self._socket.send(word)  # a lost message only delays the repair, because the scrubber checks the whole log
 
     def confirm(self) -> bool:
         """Confirm the frontier with a majority of the group (ReadIndex, section 6.4 of Ongaro's dissertation on Raft).
@@ -187,34 +187,38 @@ class GatewayLink:
         """
         deadline = time.monotonic() + limits.READ_INDEX_US_MAX / US
         with self._confirming:
-            mine = self._begun + 1  # the first request that begins after this call
-            self._confirming.wait_for(lambda: self._ended >= mine or self._begun == self._ended, limits.READ_INDEX_US_MAX / US)
-            if self._ended >= mine:
+            # A request in progress may have started before the caller's records were committed, so only the next one counts.
+            number = self._confirm_started + 1
+            self._confirming.wait_for(
+                lambda: self._confirm_finished >= number or self._confirm_started == self._confirm_finished,
+                limits.READ_INDEX_US_MAX / US,
+            )
+            if self._confirm_finished >= number:
                 return self._confirmed
             left_us = int((deadline - time.monotonic()) * US)
-            if left_us <= 0 or self._begun != self._ended:
+            if left_us <= 0 or self._confirm_started != self._confirm_finished:
                 return False
-            self._begun += 1
+            self._confirm_started += 1
         confirmed = False
         try:
             if self._socket is not None:
-                confirmed = self._socket.ask(READ_INDEX, left_us) == CONFIRMED
+                confirmed = self._socket.request(READ_INDEX, left_us) == CONFIRMED
         except (OSError, Unavailable):  # TimeoutError is an OSError
             pass
         finally:
             with self._confirming:
-                self._ended, self._confirmed = self._begun, confirmed
+                self._confirm_finished, self._confirmed = self._confirm_started, confirmed
                 self._confirming.notify_all()
         return confirmed
 
-    def elsewhere(self, lane: str, position: int) -> bool:
-        """Report unreadable data as `tell`; return True if the reader can use another gateway."""
-        self.tell(lane, position)
-        return bool(self.others())
+    def report_corruption(self, lane: str, position: int) -> bool:
+        """Report unreadable data as `notify_scrubber`; return True if the reader can use another gateway."""
+        self.notify_scrubber(lane, position)
+        return bool(self.peers())
 
     def _recent_status(self) -> dict[str, Any]:
         """Return the last known status, empty if the gateway does not answer."""
-        stale = time.monotonic() - self._asked_at > limits.STATUS_WAIT_US_MAX / US
+        stale = time.monotonic() - self._refreshed_at > limits.STATUS_WAIT_US_MAX / US
         if stale and self._status_lock.acquire(blocking=False):
             try:
                 self._refresh()
@@ -222,20 +226,20 @@ class GatewayLink:
                 self._status_lock.release()
         return self._status or {}
 
-    def save_offset(self, reader: str, offset: int, back: bool = False, given_up: Callable[[], bool] = bool) -> None:
+    def save_offset(self, reader: str, offset: int, back: bool = False, is_cancelled: Callable[[], bool] = bool) -> None:
         """Save the offset of a named reader; the offset is committed when this returns.
 
         Args:
             reader: name of the reader.
             offset: its next offset.
             back: True allows an offset below the saved one.
-            given_up: returns True to end the wait.
+            is_cancelled: returns True to end the wait.
 
         Raises:
             Unavailable: the gateway does not answer.
             Refused: the gateway refuses the request.
         """
-        self._control.save_offset(reader, offset, back, given_up)
+        self._control.save_offset(reader, offset, back, is_cancelled)
 
     def close(self) -> None:
         """Close the connections to the gateway."""
@@ -245,25 +249,25 @@ class GatewayLink:
 
     def _refresh(self) -> None:
         try:
-            self._status, self.reason = self._ask(), ""
+            self._status, self.reason = self._request_status(), ""
         except TimeoutError:
             self._status, self.reason = None, f"the gateway did not answer within {limits.STATUS_WAIT_US_MAX / US:g} s"
         except (OSError, Unavailable, msgspec.DecodeError, zlib.error) as error:
             self._status, self.reason = None, f"the gateway does not answer: {error}"
-        self._asked_at = time.monotonic()
+        self._refreshed_at = time.monotonic()
 
-    def _ask(self) -> dict[str, Any]:
+    def _request_status(self) -> dict[str, Any]:
         """Request the status and return it."""
         if self._socket is None:
             raise Unavailable("this process was started without its status socket")
         self._report_refused(self._socket)
-        return _decoded(self._socket.ask(b"", limits.STATUS_WAIT_US_MAX))
+        return _decoded(self._socket.request(b"", limits.STATUS_WAIT_US_MAX))
 
     def _report_refused(self, gateway: StatusSocket) -> None:
         """Send the numbers of callers rejected since the last report."""
         for reason, times in dict(self._refused()).items():
             new = times - self._reported[reason]
-            if new and gateway.tell(REFUSED + new.to_bytes(8, "little") + reason.encode()):
+            if new and gateway.send(REFUSED + new.to_bytes(8, "little") + reason.encode()):
                 self._reported[reason] = times
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from tutti.data.gateway_states import CUT_OFF
 from tutti.data.histograms import LATENCY_BOUNDS_US, Histogram
 from tutti.errors import Refused, Unavailable
 from tutti.log.read.batch_limits import bytes_end, tick_end
@@ -38,14 +39,14 @@ from tutti_gateway.reads.protocol.tickets import (
     encode,
 )
 
-GivenUp = Callable[[], bool]
+IsCancelled = Callable[[], bool]
 Linearizable = TypeVar("Linearizable", FrontierRequest, OffsetForTimeRequest)
 
 
 class Action(NamedTuple):
     """An action: a description of its answer, and the method that computes it."""
 
-    sentence: str
+    description: str
     method: str
 
 
@@ -66,7 +67,6 @@ ACTIONS: dict[str, Action] = {
     "queries": Action("the queries that report to this gateway", "queries"),
 }
 _MAY_WAIT = frozenset({"frontier", "passed"})  # their duration includes waiting, so it is not measured
-_CUT_OFF = frozenset({"minority", "halted"})
 
 
 class Actions:
@@ -78,23 +78,23 @@ class Actions:
 
     def __init__(
         self,
-        shelf: ServedLogs,
+        served_logs: ServedLogs,
         plans: RangeSplitter,
         gateway: GatewayLink,
         watch: FrontierWatch[Frontier],
         queries: QueryReports,
     ) -> None:
-        """Create the answering service.
+        """Create the service.
 
         Args:
-            shelf: the served logs.
+            served_logs: the served logs.
             plans: splits ranges.
             gateway: the gateway, for requests that only it can serve.
             watch: watch of the frontier.
             queries: stores the reports of queries.
         """
-        self._shelf = shelf
-        ordered = shelf.of("")
+        self._served_logs = served_logs
+        ordered = served_logs.find("")
         self._reader = ordered.reader
         self._ranges = ordered.ranges
         self._plans = plans
@@ -104,11 +104,11 @@ class Actions:
         self._queries = queries
         self.act_us = Histogram(LATENCY_BOUNDS_US)
 
-    def act(self, kind: str, body: bytes, given_up: GivenUp, access: Access = FULL_ACCESS) -> bytes:
+    def act(self, kind: str, body: bytes, is_cancelled: IsCancelled, access: Access = FULL_ACCESS) -> bytes:
         """Return the answer to one action, with only the topics that the caller may read.
 
         Raises:
-            Fault: the action does not exist, or its body is wrong.
+            ReadError: the action does not exist, or its body is wrong.
         """
         action = ACTIONS.get(kind)
         if action is None:
@@ -116,26 +116,26 @@ class Actions:
                 "unknown_action", f"there is no action {kind[:100]!r}; the actions are {', '.join(ACTIONS)}", name=kind[:100]
             )
         began = time.monotonic_ns()
-        with converting_corruption(self._gateway.elsewhere, ""):
-            answer = getattr(self, action.method)(body, given_up)
+        with converting_corruption(self._gateway.report_corruption, ""):
+            answer = getattr(self, action.method)(body, is_cancelled)
         if kind not in _MAY_WAIT:
             self.act_us.add((time.monotonic_ns() - began) // 1000)
         if kind == "topics" and not access.may_read_all:
             answer = [line for line in answer if access.may_read(line["name"])]
         return encode(answer)
 
-    def frontier(self, body: bytes, given_up: GivenUp) -> object:
+    def frontier(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the frontier of a log."""
-        asked = decode(FrontierRequest, body, "the body of frontier")
-        served = self._shelf.of(asked.lane)
+        request = decode(FrontierRequest, body, "the body of frontier")
+        served = self._served_logs.find(request.lane)
         confirmed = {}
-        if asked.linearizable:
-            served.ranges.check_log(asked)
+        if request.linearizable:  # this action also answers without a confirmation, and reports which
+            served.ranges.check_log(request)
             confirmed["confirmed"] = served.ranges.confirmed()
-        frontier = served.ranges.frontier(_without_linearizable(asked), given_up)
-        if asked.beyond is not None and frontier.offset <= asked.beyond:
-            frontier = served.watch.wait(asked.beyond, asked.timeout_ms * 1000, given_up)
-            if frontier.offset <= asked.beyond:
+        frontier = served.ranges.frontier(_without_linearizable(request), is_cancelled)
+        if request.beyond is not None and frontier.offset <= request.beyond:
+            frontier = served.watch.wait(request.beyond, request.timeout_ms * 1000, is_cancelled)
+            if frontier.offset <= request.beyond:
                 refuse_if_stalled(served)
         gateways, silent = self._gateway.gateways()
         return {
@@ -152,58 +152,58 @@ class Actions:
             **confirmed,
         }
 
-    def offset_for_time(self, body: bytes, given_up: GivenUp) -> object:
+    def offset_for_time(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the offset of the first record at or after a time."""
-        asked = decode(OffsetForTimeRequest, body, "the body of offset_for_time")
-        served = self._shelf.of(asked.lane)
-        frontier = served.ranges.frontier(_without_linearizable(asked), given_up)
-        with converting_corruption(self._gateway.elsewhere, asked.lane):
-            found = served.reader.offset_for_time(asked.time_us)
-            if asked.linearizable and found >= frontier.offset:  # a record that exists is the first one on any gateway
-                served.ranges.frontier(asked, given_up)
-                found = served.reader.offset_for_time(asked.time_us)
+        request = decode(OffsetForTimeRequest, body, "the body of offset_for_time")
+        served = self._served_logs.find(request.lane)
+        frontier = served.ranges.frontier(_without_linearizable(request), is_cancelled)
+        with converting_corruption(self._gateway.report_corruption, request.lane):
+            found = served.reader.offset_for_time(request.time_us)
+            if request.linearizable and found >= frontier.offset:  # a record that exists is the first one on any gateway
+                served.ranges.frontier(request, is_cancelled)
+                found = served.reader.offset_for_time(request.time_us)
             return {"offset": found}
 
-    def ticks(self, body: bytes, given_up: GivenUp) -> object:
+    def ticks(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the ticks of a range."""
-        asked = decode(TicksRequest, body, "the body of ticks")
-        frontier = self._ranges.frontier(asked, given_up)
-        start, end = self._ranges.offsets(asked.start, asked.end, frontier)
-        found = [tick for tick in self._reader.ticks(start, end) if tick[0] >= asked.from_tick]
+        request = decode(TicksRequest, body, "the body of ticks")
+        frontier = self._ranges.frontier(request, is_cancelled)
+        start, end = self._ranges.offsets(request.start, request.end, frontier)
+        found = [tick for tick in self._reader.ticks(start, end) if tick[0] >= request.from_tick]
         return found[: limits.TICKS_AN_ANSWER_MAX]
 
-    def tick_end(self, body: bytes, given_up: GivenUp) -> object:
+    def tick_end(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the end offset of a micro-batch that ends at a tick."""
-        asked = decode(TickEndRequest, body, "the body of tick_end")
-        frontier = self._ranges.frontier(asked, given_up)
-        start, end = self._ranges.offsets(asked.start, asked.end, frontier)
-        return {"offset": tick_end(self._reader.ticks, start, min(asked.limit, end), end, asked.every)}
+        request = decode(TickEndRequest, body, "the body of tick_end")
+        frontier = self._ranges.frontier(request, is_cancelled)
+        start, end = self._ranges.offsets(request.start, request.end, frontier)
+        return {"offset": tick_end(self._reader.ticks, start, min(request.limit, end), end, request.every)}
 
-    def bytes_end(self, body: bytes, given_up: GivenUp) -> object:
+    def bytes_end(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the end offset of a micro-batch of a given size."""
-        asked = decode(BytesEndRequest, body, "the body of bytes_end")
-        frontier = self._ranges.frontier(asked, given_up)
-        start, end = self._ranges.offsets(asked.start, asked.end, frontier)
-        return {"offset": bytes_end(self._reader.rows(start, end, asked.topics), start, end, asked.bytes)}
+        request = decode(BytesEndRequest, body, "the body of bytes_end")
+        frontier = self._ranges.frontier(request, is_cancelled)
+        start, end = self._ranges.offsets(request.start, request.end, frontier)
+        return {"offset": bytes_end(self._reader.rows(start, end, request.topics), start, end, request.bytes)}
 
-    def plan(self, body: bytes, given_up: GivenUp) -> object:
+    def plan(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return a range split into parts."""
-        return self._plans.plan(decode(Command, body, "the body of plan"), given_up)
+        return self._plans.plan(decode(Command, body, "the body of plan"), is_cancelled)
 
-    def lanes(self, body: bytes, given_up: GivenUp) -> object:
+    def lanes(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the lanes of unordered records and their frontiers."""
-        self._ranges.frontier(decode(EmptyRequest, body, "the body of lanes"), given_up)
-        refuse_if_stalled(self._shelf.of(""))  # a follower repeats this request, so it must notice a stalled gateway
-        return self._shelf.lanes()
+        self._ranges.frontier(decode(EmptyRequest, body, "the body of lanes"), is_cancelled)
+        refuse_if_stalled(self._served_logs.find(""))  # a follower repeats this request, so it must notice a stalled gateway
+        return self._served_logs.lanes()
 
-    def topics(self, body: bytes, given_up: GivenUp) -> object:
+    def topics(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the topics with their counts."""
-        self._ranges.frontier(decode(EmptyRequest, body, "the body of topics"), given_up)
+        self._ranges.frontier(decode(EmptyRequest, body, "the body of topics"), is_cancelled)
         return [topic_line(topic) for topic in self._reader.topics()]
 
-    def producers(self, body: bytes, given_up: GivenUp) -> object:
+    def producers(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the producers with epoch, sequence and progress."""
-        self._ranges.frontier(decode(EmptyRequest, body, "the body of producers"), given_up)
+        self._ranges.frontier(decode(EmptyRequest, body, "the body of producers"), is_cancelled)
         return [
             {
                 "name": producer.name,
@@ -216,60 +216,60 @@ class Actions:
             for producer in self._reader.state().producers.values()
         ]
 
-    def readers(self, body: bytes, given_up: GivenUp) -> object:
+    def readers(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the committed offsets of named readers."""
-        self._ranges.frontier(decode(EmptyRequest, body, "the body of readers"), given_up)
+        self._ranges.frontier(decode(EmptyRequest, body, "the body of readers"), is_cancelled)
         return self._reader.state().readers
 
-    def save_offset(self, body: bytes, given_up: GivenUp) -> object:
+    def save_offset(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Commit the offset of a named reader, through the gateway."""
-        asked = decode(SaveOffsetRequest, body, "the body of save_offset")
-        frontier = self._ranges.frontier(asked, given_up)
-        self._ranges.check_not_beyond(f"reader {asked.reader!r} cannot commit offset {asked.offset}", asked.offset, frontier)
-        self._gateway.save_offset(asked.reader, asked.offset, asked.back, given_up)
-        return {"reader": asked.reader, "offset": asked.offset}
+        request = decode(SaveOffsetRequest, body, "the body of save_offset")
+        frontier = self._ranges.frontier(request, is_cancelled)
+        self._ranges.check_not_beyond(f"reader {request.reader!r} cannot commit offset {request.offset}", request.offset, frontier)
+        self._gateway.save_offset(request.reader, request.offset, request.back, is_cancelled)
+        return {"reader": request.reader, "offset": request.offset}
 
-    def passed(self, body: bytes, given_up: GivenUp) -> object:
-        """Return the committed offset of a named reader (None if it has none), once it is at least `offset`, or the timeout
-        ends.
-        """
-        asked = decode(PassedRequest, body, "the body of passed")
-        served = self._shelf.of("")
-        self._ranges.frontier(asked, given_up)
-        found = self._positions.of(asked.reader).offset
-        if found < asked.offset and asked.timeout_ms:
+    def passed(self, body: bytes, is_cancelled: IsCancelled) -> object:
+        """Return the committed offset of a named reader once it is at least `offset`, or after the timeout; None if it has none."""
+        request = decode(PassedRequest, body, "the body of passed")
+        served = self._served_logs.find("")
+        self._ranges.frontier(request, is_cancelled)
+        found = self._positions.committed(request.reader).offset
+        if found < request.offset and request.timeout_ms:
             refuse_if_stalled(served)
-            if served.state() in _CUT_OFF and self._gateway.others():
+            if served.state() in CUT_OFF and self._gateway.peers():
                 raise ReadError("unavailable", f"this gateway is {served.state()} and receives no new records: ask another gateway")
-            wait_us = asked.timeout_ms * 1000
-            found = self._watch.wait_beside(lambda: self._positions.of(asked.reader), asked.offset - 1, wait_us, given_up).offset
-        return {"reader": asked.reader, "offset": None if found < 0 else found}
+            wait_us = request.timeout_ms * 1000
+            found = self._watch.wait_on(
+                lambda: self._positions.committed(request.reader), request.offset - 1, wait_us, is_cancelled
+            ).offset
+        return {"reader": request.reader, "offset": None if found < 0 else found}
 
-    def report(self, body: bytes, given_up: GivenUp) -> object:
+    def report(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Record the progress of a query, and commit it to the log if the query has a name and has moved.
 
         A failed commit is not an error of the action. The answer and the action `queries` contain it as `trouble`.
         """
-        asked = decode(ReportRequest, body, "the body of report")
-        frontier = self._ranges.frontier(asked, given_up)
-        who = f"query {asked.name or asked.label!r}"
-        self._ranges.check_not_beyond(f"{who} reports offset {asked.offset} as processed", asked.offset, frontier)
-        self._queries.note(asked, time.time_ns() // 1000)
+        request = decode(ReportRequest, body, "the body of report")
+        frontier = self._ranges.frontier(request, is_cancelled)
+        query = f"query {request.name or request.label!r}"
+        self._ranges.check_not_beyond(f"{query} reports offset {request.offset} as processed", request.offset, frontier)
+        self._queries.record(request, time.time_ns() // 1000)
         trouble = ""
-        if asked.name and self._positions.of(asked.name).offset != asked.offset:
+        if request.name and self._positions.committed(request.name).offset != request.offset:
             try:
-                self._gateway.save_offset(asked.name, asked.offset, asked.back, given_up)
+                self._gateway.save_offset(request.name, request.offset, request.back, is_cancelled)
             except (Refused, Unavailable) as error:
                 trouble = str(error)
-        self._queries.trouble(asked.run, trouble)
+        self._queries.trouble(request.run, trouble)
         return {"trouble": trouble}
 
-    def queries(self, body: bytes, given_up: GivenUp) -> object:
+    def queries(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the queries that report to this gateway."""
-        frontier = self._ranges.frontier(decode(EmptyRequest, body, "the body of queries"), given_up)
+        frontier = self._ranges.frontier(decode(EmptyRequest, body, "the body of queries"), is_cancelled)
         return self._queries.lines(frontier.offset, time.time_ns() // 1000)
 
 
-def _without_linearizable(asked: Linearizable) -> Linearizable:
-    """Return the request without its wish for a linearizable answer, which the action handles itself."""
-    return msgspec.structs.replace(asked, linearizable=False)
+def _without_linearizable(request: Linearizable) -> Linearizable:
+    """Return the request without the field `linearizable`, which the action handles itself."""
+    return msgspec.structs.replace(request, linearizable=False)

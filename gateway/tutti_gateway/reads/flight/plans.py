@@ -42,50 +42,50 @@ class RangeSplitter:
 
     def __init__(
         self,
-        shelf: ServedLogs,
+        served_logs: ServedLogs,
         locations: Callable[[Callable[[], bool]], Sequence[str]],
-        elsewhere: Callable[[str, int], bool],
+        report_corruption: Callable[[str, int], bool],
     ) -> None:
         """Create the splitter.
 
         Args:
-            shelf: the served logs.
-            locations: returns the URIs of the gateways that hold the logs; its argument returns True if the caller is gone.
-            elsewhere: as in `sent_on`.
+            served_logs: the served logs.
+            locations: returns the URIs of the gateways that hold the logs; its argument returns True after a disconnect.
+            report_corruption: as in `flight_errors.corruption_error`.
         """
-        self._shelf = shelf
+        self._served_logs = served_logs
         self._locations = locations
-        self._elsewhere = elsewhere
+        self._report_corruption = report_corruption
 
-    def plan(self, command: Command, given_up: Callable[[], bool]) -> Plan:
+    def plan(self, command: Command, is_cancelled: Callable[[], bool]) -> Plan:
         """Answer the action `plan`."""
-        served = self._shelf.of(command.lane)
-        with converting_corruption(self._elsewhere, command.lane):
-            wanted = served.ranges.of(command, given_up)
-            end = wanted.frontier.offset if wanted.end is None else wanted.end
-            parts = _parts(served, command, wanted.start, end)
-        return Plan(served.reader.log, wanted.start, end, wanted.frontier.offset, parts, served.lane)
+        served = self._served_logs.find(command.lane)
+        with converting_corruption(self._report_corruption, command.lane):
+            resolved = served.ranges.resolve(command, is_cancelled)
+            end = resolved.frontier.offset if resolved.end is None else resolved.end
+            parts = _parts(served, command, resolved.start, end)
+        return Plan(served.reader.log, resolved.start, end, resolved.frontier.offset, parts, served.lane)
 
-    def info(self, command: Command, descriptor: flight.FlightDescriptor, given_up: Callable[[], bool]) -> flight.FlightInfo:
+    def info(self, command: Command, descriptor: flight.FlightDescriptor, is_cancelled: Callable[[], bool]) -> flight.FlightInfo:
         """Answer `get_flight_info`."""
-        served = self._shelf.of(command.lane)
-        with converting_corruption(self._elsewhere, command.lane):
-            wanted = served.ranges.of(command, given_up)
-            if wanted.end is None or command.follow:
-                parts = [Part(wanted.start, -1, -1, -1)]
+        served = self._served_logs.find(command.lane)
+        with converting_corruption(self._report_corruption, command.lane):
+            resolved = served.ranges.resolve(command, is_cancelled)
+            if resolved.end is None or command.follow:
+                parts = [Part(resolved.start, -1, -1, -1)]
             else:
-                parts = _parts(served, command, wanted.start, wanted.end)
+                parts = _parts(served, command, resolved.start, resolved.end)
         _check_tickets(command, len(parts))
-        whole = command.topics is None and not command.follow
-        locations = self._locations(given_up)
+        complete = command.topics is None and not command.follow
+        locations = self._locations(is_cancelled)
         return flight.FlightInfo(
             schema_of(check_columns(command.columns)),
             descriptor,
-            [_endpoint(served, command, wanted, part, list(locations)) for part in parts],
-            sum(part.rows for part in parts) if whole else -1,
-            sum(part.bytes for part in parts) if whole else -1,
+            [_endpoint(served, command, resolved, part, list(locations)) for part in parts],
+            sum(part.rows for part in parts) if complete else -1,
+            sum(part.bytes for part in parts) if complete else -1,
             ordered=True,
-            app_metadata=metadata(served, wanted),
+            app_metadata=metadata(served, resolved),
         )
 
 
@@ -93,7 +93,7 @@ def _check_tickets(command: Command, parts: int) -> None:
     """Refuse an answer that would be too large, because each of its tickets repeats all topic names.
 
     Raises:
-        Fault: `malformed`.
+        ReadError: `malformed`.
     """
     size = parts * len(encode(command.topics))
     if size > limits.TICKETS_BYTES_MAX:
@@ -113,11 +113,11 @@ def _parts(served: ServedLog, command: Command, start: int, end: int) -> list[Pa
 
 
 def _endpoint(
-    served: ServedLog, command: Command, wanted: ResolvedRange, part: Part, locations: list[str | flight.Location]
+    served: ServedLog, command: Command, resolved: ResolvedRange, part: Part, locations: list[str | flight.Location]
 ) -> flight.FlightEndpoint:
     ticket = Ticket(
         start=part.start,
-        end=wanted.end if command.follow else part.end,
+        end=resolved.end if command.follow else part.end,
         topics=command.topics,
         columns=command.columns,
         follow=command.follow,

@@ -22,10 +22,10 @@ WRITES_REFUSED = "the reads port accepts no records: send them with a Producer t
 
 
 class ActionAnswer:
-    """The answer of an action. It holds the lease of its call until the answer is sent or the caller is gone."""
+    """The answer of an action. It holds the lease of its call until the answer is sent or the caller has disconnected."""
 
     def __init__(self, answer: bytes, lease: Lease, call: Call) -> None:
-        self._left = [answer]
+        self._unsent = [answer]
         self._lease = lease
         self._call = call
 
@@ -35,10 +35,10 @@ class ActionAnswer:
 
     def __next__(self) -> bytes:
         """Return the answer, then release the lease."""
-        if not self._left:
+        if not self._unsent:
             self._lease.release()
             raise StopIteration
-        return self._left.pop()
+        return self._unsent.pop()
 
 
 class ReadsServer(flight.FlightServerBase):
@@ -56,7 +56,7 @@ class ReadsServer(flight.FlightServerBase):
         """Listen at a location.
 
         Args:
-            location: grpc://HOST:PORT, or grpc+tls://HOST:PORT with a certificate; port 0 takes a free one (see `port`).
+            location: grpc://HOST:PORT, or grpc+tls://HOST:PORT with a certificate; port 0 means any free port (see `port`).
 
         Raises:
             pa.ArrowException: the port is in use, or cannot be bound.
@@ -76,18 +76,18 @@ class ReadsServer(flight.FlightServerBase):
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Return a stream of records."""
         access, call = self._guard.caller(context), self._connections.call(context.peer())
-        asked = decode(Ticket, ticket.ticket, "the ticket")
-        self._guard.checked(lambda: access.require_read(asked.topics))
+        request = decode(Ticket, ticket.ticket, "the ticket")
+        self._guard.enforce(lambda: access.require_read(request.topics))
         with hints_for(access):
-            return self._streams.open(asked, call, context.is_cancelled)
+            return self._streams.open(request, call, context.is_cancelled)
 
     @raises_flight_errors
     def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
         """Return the endpoints of a range, one for each split."""
         access = self._guard.caller(context)
         command = _command(descriptor)
-        self._guard.checked(lambda: access.require_read(command.topics))
-        lease = self.calls.take()
+        self._guard.enforce(lambda: access.require_read(command.topics))
+        lease = self.calls.acquire()
         try:
             call = self._connections.call(context.peer())
             with hints_for(access):
@@ -111,7 +111,7 @@ class ReadsServer(flight.FlightServerBase):
     ) -> Iterator[flight.FlightInfo]:
         """Return the whole log as one flight."""
         access = self._guard.caller(context)
-        self._guard.checked(lambda: access.require_read(None))
+        self._guard.enforce(lambda: access.require_read(None))
         command = Command()
         descriptor = flight.FlightDescriptor.for_command(encode(command))
         return iter([self._plans.info(command, descriptor, context.is_cancelled)])
@@ -122,20 +122,20 @@ class ReadsServer(flight.FlightServerBase):
     ) -> list[tuple[str, str]]:
         """Return the name and description of each action."""
         self._guard.caller(context)
-        return [(name, action.sentence) for name, action in ACTIONS.items()]
+        return [(name, action.description) for name, action in ACTIONS.items()]
 
     @raises_flight_errors
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
         """Run one action, with JSON as body and answer."""
         access, body = self._guard.caller(context), action.body.to_pybytes()
         if access is not FULL_ACCESS and action.type in ACTIONS:
-            self._guard.checked(lambda: check_action(access, action.type, body))
-        call, lease = self._connections.call(context.peer()), self.calls.take()
+            self._guard.enforce(lambda: check_action(access, action.type, body))
+        call, lease = self._connections.call(context.peer()), self.calls.acquire()
         try:
             with hints_for(access):
                 return ActionAnswer(self._actions.act(action.type, body, context.is_cancelled, access), lease, call)
         except BaseException:
-            lease.release()
+            lease.release()  # without an `ActionAnswer`, which would release it
             raise
 
     @raises_flight_errors

@@ -1,7 +1,7 @@
 """Streams of records: a range with an end, or a range that follows the log.
 
 A stream is an iterator. A thread of the Flight library asks it for the next batch after the network has accepted the previous one.
-So a slow reader holds at most three batches and one thread, and nothing is prefetched.
+So a slow reader occupies at most three batches and one thread, and nothing is prefetched.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tutti_gateway.reads.protocol.tickets import Ticket
 US = 1_000_000
 METADATA_KEY = b"tutti"
 Batch = pa.RecordBatch | tuple[pa.RecordBatch, pa.Buffer]
-"""What the Flight library takes: a batch, with or without application metadata."""
+"""What the Flight library accepts: a batch, with or without application metadata."""
 
 
 class StreamMeters:
@@ -87,44 +87,45 @@ class Streams:
 
     def __init__(
         self,
-        shelf: ServedLogs,
-        elsewhere: Callable[[str, int], bool] = lambda lane, position: False,
+        served_logs: ServedLogs,
+        report_corruption: Callable[[str, int], bool] = lambda lane, position: False,
     ) -> None:
         """Create the service.
 
         Args:
-            shelf: the served logs.
-            elsewhere: reports an unreadable position to the gateway, and returns True if other gateways hold it.
+            served_logs: the served logs.
+            report_corruption: reports an unreadable position to the gateway, and returns True if other gateways hold it.
         """
-        self._elsewhere = elsewhere
-        self._shelf = shelf
+        self._report_corruption = report_corruption
+        self._served_logs = served_logs
         self.scans = ConcurrencyLimit("streams", limits.STREAMS_MAX, limits.BUSY_WAIT_US_MAX)
         self.followers = ConcurrencyLimit("follow streams", limits.FOLLOWERS_MAX, limits.BUSY_WAIT_US_MAX)
         self.meters = StreamMeters()
-        self.room = MemoryBudget()
+        self.memory = MemoryBudget()
 
-    def open(self, ticket: Ticket, call: Call, given_up: Callable[[], bool]) -> flight.FlightDataStream:
+    def open(self, ticket: Ticket, call: Call, is_cancelled: Callable[[], bool]) -> flight.FlightDataStream:
         """Open the stream that a ticket names.
 
         Args:
             ticket: the request.
             call: the connection of the caller.
-            given_up: returns True if the caller is gone.
+            is_cancelled: returns True if the caller has disconnected.
 
         Raises:
-            Fault: the ticket is wrong, or the limit of streams is reached.
+            ReadError: the ticket is wrong, or the limit of streams is reached.
         """
-        lease = (self.followers if ticket.follow else self.scans).take(given_up)
-        served = self._shelf.of(ticket.lane)
+        # An error below drops the lease, which releases the slot.
+        lease = (self.followers if ticket.follow else self.scans).acquire(is_cancelled)
+        served = self._served_logs.find(ticket.lane)
         if ticket.follow:
             refuse_if_stalled(served)
-        with converting_corruption(self._elsewhere, ticket.lane):
-            wanted = served.ranges.of(ticket, given_up)
-        schema = schema_of(check_columns(ticket.columns)).with_metadata({METADATA_KEY: metadata(served, wanted)})
-        if ticket.follow or wanted.end is None:
-            batches = self._follow(served, ticket, wanted, given_up)
+        with converting_corruption(self._report_corruption, ticket.lane):
+            resolved = served.ranges.resolve(ticket, is_cancelled)
+        schema = schema_of(check_columns(ticket.columns)).with_metadata({METADATA_KEY: metadata(served, resolved)})
+        if ticket.follow or resolved.end is None:
+            batches = self._follow(served, ticket, resolved, is_cancelled)
         else:
-            batches = iter(self._scan(served, ticket, wanted.start, wanted.end))
+            batches = iter(self._scan(served, ticket, resolved.start, resolved.end))
         self.meters.opened += 1
         stream = Stream(batches, lease, call, self.meters)
         return flight.GeneratorStream(schema, stream)  # type: ignore[arg-type]  # the stubs leave out pairs with metadata
@@ -138,11 +139,13 @@ class Streams:
         share = limits.READ_BUFFERS_BYTES // (limits.READ_BATCHES_A_STREAM * streams)
         return min(max(share, common_limits.READ_BATCH_BYTES_MIN), common_limits.READ_BATCH_BYTES_MAX)
 
-    def _scan(self, served: ServedLog, ticket: Ticket, start: int, end: int, *, goes_on: bool = False) -> Iterator[pa.RecordBatch]:
+    def _scan(
+        self, served: ServedLog, ticket: Ticket, start: int, end: int, *, sequential: bool = False
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a committed range.
 
         Args:
-            goes_on: True if this stream has read an earlier range.
+            sequential: True if this stream has read an earlier range.
         """
         reached = start
         try:
@@ -154,7 +157,7 @@ class Streams:
                 columns=ticket.columns,
                 rows_max=common_limits.READ_BATCH_ROWS_MAX,
                 bytes_max=self._batch_bytes(),
-                goes_on=goes_on,
+                sequential=sequential,
             )
             while (batch := self._next_batch(batches)) is not None:
                 if served.watch.stopping:
@@ -164,31 +167,31 @@ class Streams:
                 del batch  # frees this batch before the next one is built
         except Damaged as error:
             where = {"offset": reached} if ticket.topics is None else {}
-            raise corruption_error(error, self._elsewhere, served.lane, **where) from error
+            raise corruption_error(error, self._report_corruption, served.lane, **where) from error
 
     def _next_batch(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-        with self.room.for_a_batch():
+        with self.memory.reserve_batch():
             began = time.monotonic_ns()
             batch = next(batches, None)
             if batch is not None:
                 self.meters.batch_us.add((time.monotonic_ns() - began) // 1000)
             return batch
 
-    def _follow(self, served: ServedLog, ticket: Ticket, wanted: ResolvedRange, given_up: Callable[[], bool]) -> Iterator[Batch]:
-        """Yield committed records from the start of the range on, as they arrive. The last batch of each run carries the
-        position.
-        """
-        at, end = wanted.start, wanted.end
+    def _follow(
+        self, served: ServedLog, ticket: Ticket, resolved: ResolvedRange, is_cancelled: Callable[[], bool]
+    ) -> Iterator[Batch]:
+        """Yield committed records from the start of the range on. The last batch of each scan carries the position reached."""
+        at, end = resolved.start, resolved.end
         schema = schema_of(check_columns(ticket.columns))
         empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
         while end is None or at < end:
             frontier = served.watch.now()
             upto = frontier.offset if end is None else min(frontier.offset, end)
             if upto <= at:
-                frontier = served.watch.wait(at, limits.FOLLOW_BEAT_US, given_up)
+                frontier = served.watch.wait(at, limits.FOLLOW_BEAT_US, is_cancelled)
                 if served.watch.stopping:
                     raise _stopping()
-                if given_up():
+                if is_cancelled():
                     return
                 if frontier.offset <= at:
                     refuse_if_stalled(served)
@@ -197,7 +200,7 @@ class Streams:
             began = time.monotonic()
             last = empty
             try:
-                for batch in self._scan(served, ticket, at, upto, goes_on=at > wanted.start):
+                for batch in self._scan(served, ticket, at, upto, sequential=at > resolved.start):
                     if last is not empty:
                         yield last
                     last = batch
@@ -211,15 +214,15 @@ class Streams:
             time.sleep(max(0.0, limits.FOLLOW_GAP_US / US - (time.monotonic() - began)))
 
 
-def metadata(served: ServedLog, wanted: ResolvedRange) -> bytes:
+def metadata(served: ServedLog, resolved: ResolvedRange) -> bytes:
     """Return the metadata of a stream's schema."""
     return msgspec.json.encode(
         {
             "log": served.reader.log,
             **served.about,
             "start": served.reader.start,
-            "frontier": wanted.frontier.offset,
-            "range": (wanted.start, wanted.end),
+            "frontier": resolved.frontier.offset,
+            "range": (resolved.start, resolved.end),
         }
     )
 
@@ -228,7 +231,7 @@ def refuse_if_stalled(served: ServedLog) -> None:
     """Refuse to wait for new records at a stalled gateway.
 
     Raises:
-        Fault: `unavailable`.
+        ReadError: `unavailable`.
     """
     if served.watch.silent:
         raise ReadError("unavailable", "this gateway has stalled: continue at another gateway, from the offset reached")

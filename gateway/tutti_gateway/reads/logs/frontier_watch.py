@@ -2,7 +2,7 @@
 
 The gateway writes a byte into a pipe when its frontier moves. One thread reads the pipe, checks the live page and wakes all waiting
 callers. While no caller waits, the thread sleeps and leaves the bytes in the pipe, so a commit wakes no second process. The thread
-also checks the page every half second, in case a byte is missing. The end of the pipe means that the gateway is gone.
+also checks the page every half second, in case a byte is missing. The end of the pipe means that the gateway has ended.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ class FrontierWaiter(Protocol[Seen_co]):
     def now(self) -> Seen_co:
         """Return the current frontier."""
 
-    def wait(self, beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Seen_co:
+    def wait(self, beyond: int, timeout_us: int, is_cancelled: Callable[[], bool] = bool) -> Seen_co:
         """Wait until the frontier is above `beyond`, or the wait ends for another reason; return the frontier.
 
-        The other reasons are the timeout, a caller that is gone, a stopping process, and a stalled gateway.
+        The other reasons are the timeout, a caller that has disconnected, a stopping process, and a stalled gateway.
         """
 
 
 class LaneWatch(Generic[Frontier]):
     """Waits for the frontier of a lane, through the watch of the ordered log; one pipe signals both."""
 
-    def __init__(self, look: Callable[[], Frontier], watch: FrontierWatch[Any]) -> None:
-        """Create a watch; `look` reads the frontier, which never moves back, at low cost."""
-        self.now = look
+    def __init__(self, read_frontier: Callable[[], Frontier], watch: FrontierWatch[Any]) -> None:
+        """Create a watch; `read_frontier` reads the frontier, which never moves back, at low cost."""
+        self.now = read_frontier
         self._watch = watch
 
     @property
@@ -76,29 +76,29 @@ class LaneWatch(Generic[Frontier]):
         """True if the gateway has stalled."""
         return self._watch.silent
 
-    def wait(self, beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Frontier:
+    def wait(self, beyond: int, timeout_us: int, is_cancelled: Callable[[], bool] = bool) -> Frontier:
         """Wait as `FrontierWatch.wait` does."""
-        return self._watch.wait_beside(self.now, beyond, timeout_us, given_up)
+        return self._watch.wait_on(self.now, beyond, timeout_us, is_cancelled)
 
 
 class FrontierWatch(Generic[Frontier]):
     """Waits for the frontier, for many threads at the same time. A published frontier never moves back."""
 
-    def __init__(self, look: Callable[[], Frontier], notify_fd: int | None, gone: Callable[[], None]) -> None:
+    def __init__(self, read_frontier: Callable[[], Frontier], notify_fd: int | None, on_gateway_exit: Callable[[], None]) -> None:
         """Start watching.
 
         Args:
-            look: reads the frontier at low cost.
+            read_frontier: reads the frontier at low cost.
             notify_fd: read end of the gateway's pipe; None leaves only the slow poll.
-            gone: called once, in the watcher's thread, when the gateway is gone.
+            on_gateway_exit: called once, in the watcher's thread, when the gateway has ended.
         """
-        self._look = look
-        self._on_gone = gone
+        self._read_frontier = read_frontier
+        self._on_gateway_exit = on_gateway_exit
         self._notify_fd = notify_fd
         self._changed = threading.Condition()
-        self._waiting = self._waiting_beside = 0
+        self._waiting = self._waiting_on_others = 0
         self._signals = 0  # number of checks that a byte in the pipe caused
-        self._last = look()
+        self._last = read_frontier()
         self.stopping = False
         self.silent = False  # set by the liveness check of the gateway; a wait sees it within half a second
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -109,24 +109,24 @@ class FrontierWatch(Generic[Frontier]):
 
     def now(self) -> Frontier:
         """Return the current frontier, and wake all waiting callers if it moved."""
-        seen = self._look()
+        frontier = self._read_frontier()
         with self._changed:
             last = self._last
-            if seen.offset >= last.offset:
-                self._last = seen
-                if seen.offset > last.offset:
+            if frontier.offset >= last.offset:
+                self._last = frontier
+                if frontier.offset > last.offset:
                     self._changed.notify_all()
             return self._last
 
-    def wait(self, beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Frontier:
+    def wait(self, beyond: int, timeout_us: int, is_cancelled: Callable[[], bool] = bool) -> Frontier:
         """Wait until the frontier is above `beyond`, or the wait ends for another reason.
 
-        The other reasons are the timeout, a caller that is gone, a stopping process, and a stalled gateway.
+        The other reasons are the timeout, a caller that has disconnected, a stopping process, and a stalled gateway.
 
         Args:
             beyond: offset that the frontier must exceed.
             timeout_us: longest wait, us.
-            given_up: returns True if the caller is gone; checked at least every half second.
+            is_cancelled: returns True if the caller has disconnected; checked at least every half second.
 
         Returns:
             The frontier at the end of the wait, for the caller to compare.
@@ -136,31 +136,34 @@ class FrontierWatch(Generic[Frontier]):
             while True:
                 frontier = self.now()  # read after the watcher counts this caller, so a later move wakes it
                 left = deadline - time.monotonic()
-                if frontier.offset > beyond or left <= 0 or self.stopping or self.silent or given_up():
+                if frontier.offset > beyond or left <= 0 or self.stopping or self.silent or is_cancelled():
                     return frontier
                 with self._changed:
                     if self._last.offset <= beyond and not self.stopping:
                         self._changed.wait(min(left, limits.WATCH_POLL_US / US))
 
-    def wait_beside(self, look: Callable[[], Other], beyond: int, timeout_us: int, given_up: Callable[[], bool] = bool) -> Other:
-        """Wait as `wait` does, for another frontier that the same pipe signals; `look` reads it."""
+    def wait_on(
+        self, read_other: Callable[[], Other], beyond: int, timeout_us: int, is_cancelled: Callable[[], bool] = bool
+    ) -> Other:
+        """Wait as `wait` does, for another frontier that the same pipe signals; `read_other` reads it."""
         deadline = time.monotonic() + timeout_us / US
-        with self._counted(beside=1):
+        with self._counted(others=1):
             while True:
-                told = self._signals
-                frontier = look()  # `_signals` was read before, so a later move is noticed
+                signals = self._signals
+                frontier = read_other()  # `_signals` was read before, so a later move is noticed
                 left = deadline - time.monotonic()
-                if frontier.offset > beyond or left <= 0 or self.stopping or self.silent or given_up():
+                if frontier.offset > beyond or left <= 0 or self.stopping or self.silent or is_cancelled():
                     return frontier
                 with self._changed:
-                    if told == self._signals and not self.stopping:
+                    if signals == self._signals and not self.stopping:
                         self._changed.wait(min(left, limits.WATCH_POLL_US / US))
 
     @contextlib.contextmanager
-    def _counted(self, beside: int = 0) -> Iterator[None]:
+    def _counted(self, others: int = 0) -> Iterator[None]:
+        """Count a waiting caller within this context, and `others` of them as waiting on another frontier."""
         with self._changed:
             self._waiting += 1
-            self._waiting_beside += beside
+            self._waiting_on_others += others
             first = self._waiting == 1
         if first:
             self._wake()
@@ -169,7 +172,7 @@ class FrontierWatch(Generic[Frontier]):
         finally:
             with self._changed:
                 self._waiting -= 1
-                self._waiting_beside -= beside
+                self._waiting_on_others -= others
 
     def stop(self) -> None:
         """End every wait and the thread."""
@@ -200,9 +203,9 @@ class FrontierWatch(Generic[Frontier]):
                 poll.unregister(notify_fd)
                 notify_fd = None
                 if not self.stopping:
-                    self._on_gone()
+                    self._on_gateway_exit()
             if waiting:
-                self._signal_beside()
+                self._notify_others()
                 try:
                     self.now()
                     trouble = ""
@@ -211,10 +214,10 @@ class FrontierWatch(Generic[Frontier]):
                         trouble = repr(error)
                         LOG.error("the frontier cannot be read", extra={"fields": {"error": trouble}})
 
-    def _signal_beside(self) -> None:
+    def _notify_others(self) -> None:
         with self._changed:
             self._signals += 1
-            if self._waiting_beside:
+            if self._waiting_on_others:
                 self._changed.notify_all()
 
     def _drain(self, fd: int) -> bool:

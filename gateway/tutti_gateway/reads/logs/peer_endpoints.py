@@ -1,7 +1,7 @@
 """Finds the reads ports and admin pages of the other gateways, so that a client can read a range from any of them.
 
-The roster contains only client addresses, and a gateway reports its other ports in its welcome. So this module asks the client port
-of each peer, only while a caller needs the answer. Peers that do not answer are omitted until they do.
+The roster contains only client addresses, and a gateway reports its other ports in its welcome. So this module requests
+the welcome of each peer when a caller needs it. Peers that do not answer are omitted until they do.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class HasLog(Protocol):
 class KnowsGateways(Protocol):
     """The part of `tutti_gateway.reads.common.gateway_link.GatewayLink` that this module needs."""
 
-    def others(self) -> list[str]:
+    def peers(self) -> list[str]:
         """Return the urls of the other live gateways."""
 
 
@@ -54,34 +54,39 @@ class PeerCache:
     def __init__(
         self, reader: HasLog, gateway: KnowsGateways, credentials: Callable[[], Credentials | None] = lambda: None
     ) -> None:
-        """Create the cache; it asks the gateways that `gateway` names, with `credentials`, for the log of `reader`."""
+        """Create the cache; it sends requests to the peers of `gateway`, with `credentials`. They must have the log of `reader`."""
         self._credentials = credentials
         self._reader = reader
         self._gateway = gateway
         self.own = ""
         self._found: list[PeerEndpoints] = []
-        self._asked_at = -1e9
+        self._refreshed_at = -1e9
         self._changed = threading.Condition()
-        self._asking = False
+        self._refreshing = False
         self._stopping = False
 
-    def locations(self, given_up: Callable[[], bool] = bool) -> Sequence[str]:
+    def locations(self, is_cancelled: Callable[[], bool] = bool) -> Sequence[str]:
         """Return the URIs of the gateways that hold the log, this one first. The first call waits briefly for the answers."""
-        return list(dict.fromkeys([self.own, *(one.reads for one in self._known(given_up))]))
+        return list(dict.fromkeys([self.own, *(one.reads for one in self._endpoints(is_cancelled))]))
 
     def consoles(self) -> dict[str, str]:
         """Return the URI of each other gateway's admin pages, by name. The first call waits briefly for the answers."""
-        return {one.gateway: one.admin for one in self._known()}
+        return {one.gateway: one.admin for one in self._endpoints()}
 
-    def _known(self, given_up: Callable[[], bool] = bool) -> list[PeerEndpoints]:
+    def _endpoints(self, is_cancelled: Callable[[], bool] = bool) -> list[PeerEndpoints]:
         with self._changed:
-            first = not self._found and self._asked_at < 0
-            if time.monotonic() - self._asked_at > limits.LOCATIONS_FRESH_US / US and not self._asking and not self._stopping:
-                self._asked_at = time.monotonic()
-                threading.Thread(target=self._ask, name="other-gateways", daemon=True).start()
-                self._asking = True  # set after the start: if no thread can start, the flag stays False
+            first = not self._found and self._refreshed_at < 0
+            if (
+                time.monotonic() - self._refreshed_at > limits.LOCATIONS_FRESH_US / US
+                and not self._refreshing
+                and not self._stopping
+            ):
+                self._refreshed_at = time.monotonic()
+                threading.Thread(target=self._refresh, name="other-gateways", daemon=True).start()
+                self._refreshing = True  # set after the start: if no thread can start, the flag stays False
+            # Only the first call waits: later calls return the last answers while the thread refreshes them.
             deadline = time.monotonic() + limits.STATUS_WAIT_US_MAX / US
-            while first and self._asking and not given_up() and (left := deadline - time.monotonic()) > 0:
+            while first and self._refreshing and not is_cancelled() and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, limits.WATCH_POLL_US / US))
             return self._found
 
@@ -89,10 +94,10 @@ class PeerCache:
         """Send no more requests."""
         self._stopping = True
 
-    def _ask(self) -> None:
+    def _refresh(self) -> None:
         try:
             found = []
-            for url in self._gateway.others():
+            for url in self._gateway.peers():
                 one = None if self._stopping else self._endpoints_of(url)
                 if one is not None:
                     found.append(one)
@@ -102,15 +107,15 @@ class PeerCache:
             LOG.warning("the list of the other gateways is not available", extra={"fields": {"error": str(error)}})
         finally:
             with self._changed:
-                self._asking = False
+                self._refreshing = False
                 self._changed.notify_all()
 
     def _endpoints_of(self, url: str) -> PeerEndpoints | None:
         """Return the endpoints of the gateway at `url`; None if it does not answer, or has another log."""
         try:
             credentials = self._credentials()
-            with RequestClient(url, limits.STATUS_WAIT_US_MAX / US, rounds=1, learn=False, credentials=credentials) as talk:
-                welcome = talk.welcome()
+            with RequestClient(url, limits.STATUS_WAIT_US_MAX / US, rounds=1, learn=False, credentials=credentials) as client:
+                welcome = client.welcome()
         except TuttiError:
             return None
         return PeerEndpoints(welcome.gateway, welcome.reads, welcome.admin) if welcome.log == self._reader.log else None

@@ -27,16 +27,14 @@ class _Run(msgspec.Struct):
 
 
 class QueryReports:
-    """The latest report of each query run. Thread-safe and bounded: the run with the oldest report is dropped first, or after a
-    day.
-    """
+    """The latest report of each query run. Thread-safe. Drops runs without a report for a day, and the oldest when it is full."""
 
     def __init__(self) -> None:
         """Start without reports."""
         self._lock = threading.Lock()
         self._runs: OrderedDict[str, _Run] = OrderedDict()  # in order of the last report
 
-    def note(self, report: ReportRequest, now_us: int) -> None:
+    def record(self, report: ReportRequest, now_us: int) -> None:
         """Record a report that arrived at `now_us` (us since 1970)."""
         with self._lock:
             before = self._runs.pop(report.run, None)

@@ -11,7 +11,7 @@ from tutti.data.gateway_states import CUT_OFF
 from tutti.log.read.reader import Frontier, LogReader
 from tutti_gateway.reads.logs.frontier_watch import FrontierWaiter
 from tutti_gateway.reads.protocol.flight_errors import ReadError
-from tutti_gateway.reads.protocol.tickets import AtTime, Place, Request, Ticket
+from tutti_gateway.reads.protocol.tickets import AtTime, Position, Request, Ticket
 
 
 class ResolvedRange(NamedTuple):
@@ -45,14 +45,14 @@ class RangeResolver:
         self._watch = watch
         self._state = state
 
-    def frontier(self, caller: Request, given_up: Callable[[], bool]) -> Frontier:
+    def frontier(self, caller: Request, is_cancelled: Callable[[], bool]) -> Frontier:
         """Return the frontier of the log, which is at least what the caller has seen (C7).
 
-        The call waits briefly for a lower frontier to catch up, unless the gateway is cut off from the group. A linearizable answer
+        The call waits briefly for a lower frontier to catch up, unless the gateway has no majority. A linearizable answer
         covers all records that were committed before the request.
 
         Raises:
-            Fault: `other_log`, `behind`.
+            ReadError: `other_log`, `behind`.
         """
         self.check_log(caller)
         if caller.linearizable:
@@ -60,7 +60,7 @@ class RangeResolver:
         seen = caller.seen
         frontier = self._watch.now()
         if frontier.offset < seen and self._state() not in CUT_OFF:
-            frontier = self._watch.wait(seen - 1, limits.BEHIND_WAIT_US_MAX, given_up)
+            frontier = self._watch.wait(seen - 1, limits.BEHIND_WAIT_US_MAX, is_cancelled)
         if frontier.offset < seen:
             raise ReadError(
                 "behind",
@@ -75,7 +75,7 @@ class RangeResolver:
         """True if the gateway confirms that its frontier covers all records that are committed now.
 
         Raises:
-            Fault: `malformed`, for a lane.
+            ReadError: `malformed`, for a lane.
         """
         if self._confirm is None:
             raise ReadError("malformed", "a lane has no linearizable reads, because no majority decides it: omit `linearizable`")
@@ -89,7 +89,7 @@ class RangeResolver:
             why: the answer that the gateway would give otherwise.
 
         Raises:
-            Fault: `behind`.
+            ReadError: `behind`.
         """
         if not self.confirmed():
             frontier = self._watch.now().offset
@@ -105,7 +105,7 @@ class RangeResolver:
         """Refuse a caller that reads another log, because its offsets are meaningless here.
 
         Raises:
-            Fault: `other_log`.
+            ReadError: `other_log`.
         """
         log = self._reader.log
         if caller.log and log and caller.log != log:
@@ -116,13 +116,13 @@ class RangeResolver:
                 log=log,
             )
 
-    def of(self, ticket: Ticket, given_up: Callable[[], bool]) -> ResolvedRange:
+    def resolve(self, ticket: Ticket, is_cancelled: Callable[[], bool]) -> ResolvedRange:
         """Return the range that a ticket names.
 
         Raises:
-            Fault: `other_log`, `behind`, `below_start`, `beyond_frontier`, `malformed` (it ends before it begins), `unknown_topic`.
+            ReadError: `other_log`, `behind`, `below_start`, `beyond_frontier`, `malformed` (end below start), `unknown_topic`.
         """
-        frontier = self.frontier(ticket, given_up)
+        frontier = self.frontier(ticket, is_cancelled)
         self.check_topics(ticket)
         if not ticket.follow:
             return ResolvedRange(*self.offsets(ticket.start, ticket.end, frontier), frontier)
@@ -133,11 +133,11 @@ class RangeResolver:
             raise _reversed_range(start, end)
         return ResolvedRange(start, end, frontier)
 
-    def offsets(self, start: Place, end: Place | None, frontier: Frontier) -> tuple[int, int]:
+    def offsets(self, start: Position, end: Position | None, frontier: Frontier) -> tuple[int, int]:
         """Return the offsets of a committed range. Without an end, the range ends at the frontier.
 
         Raises:
-            Fault: `below_start`, `beyond_frontier`, `malformed` (it ends before it begins).
+            ReadError: `below_start`, `beyond_frontier`, `malformed` (end below start).
         """
         low = self.offset(start, frontier)
         self._check("start", low, frontier)
@@ -147,15 +147,15 @@ class RangeResolver:
             raise _reversed_range(low, high)
         return low, high
 
-    def offset(self, place: Place, frontier: Frontier) -> int:
-        """Return the offset of a place, which may be outside of the log."""
-        if isinstance(place, AtTime):
-            return self._reader.offset_for_time(place.time_us)
-        if place == "earliest":
+    def offset(self, position: Position, frontier: Frontier) -> int:
+        """Return the offset of a position, which may be outside of the log."""
+        if isinstance(position, AtTime):
+            return self._reader.offset_for_time(position.time_us)
+        if position == "earliest":
             return self._reader.start
-        if place == "latest":
+        if position == "latest":
             return frontier.offset
-        return int(place)
+        return int(position)
 
     def _check(self, which: str, offset: int, frontier: Frontier) -> None:
         start = self._reader.start
@@ -174,7 +174,7 @@ class RangeResolver:
         """Refuse an offset beyond the frontier. The refusal is permanent only if the frontier is confirmed.
 
         Raises:
-            Fault: `beyond_frontier`; `behind` if other gateways may have more.
+            ReadError: `beyond_frontier`; `behind` if other gateways may have more.
         """
         if offset <= frontier.offset:
             return
@@ -193,7 +193,7 @@ class RangeResolver:
         """Refuse topics that do not exist, unless the ticket permits absent topics.
 
         Raises:
-            Fault: `unknown_topic`; `behind` if other gateways may know the topics.
+            ReadError: `unknown_topic`; `behind` if other gateways may know the topics.
         """
         if ticket.topics is None or ticket.follow or ticket.absent_ok:
             return
@@ -203,7 +203,7 @@ class RangeResolver:
             self.require_confirmed(0, f"some of the topics {', '.join(ticket.topics)[:200]} are unknown here")
             if self._has_topics(ticket.topics):
                 return
-        # computes the state of the log, which costs more than a lookup of the numbers
+        # The names need the whole state of the log, which costs more than the lookup of the numbers above.
         known = {topic.name for topic in self._reader.state().topics.values()}
         for name in ticket.topics:
             if name not in known:

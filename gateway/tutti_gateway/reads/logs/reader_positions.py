@@ -23,13 +23,13 @@ class ReaderPositions:
     """The committed offsets of named readers at the frontier. Thread-safe, and cheap to call repeatedly."""
 
     def __init__(self, reader: LogReader) -> None:
-        """Follow the log of `reader`; the first call of `of` reads it."""
+        """Follow the log of `reader`; the first call of `committed` reads it."""
         self._reader = reader
         self._lock = threading.Lock()
         self._saved: dict[str, int] = {}
         self._upto = 0
 
-    def of(self, name: str) -> CommittedOffset:
+    def committed(self, name: str) -> CommittedOffset:
         """Return the position of one reader.
 
         Raises:
@@ -43,23 +43,23 @@ class ReaderPositions:
         if last <= self._upto:
             return
         if not self._upto or last - self._upto > _SKIP_FRAMES:
-            self._take_state()
+            self._load_state()
             return
         found: dict[str, int] = {}
         try:
             for view, rows in self._reader.positions(self._upto + 1, last):
                 for row in rows[rows["kind"] == Kind.OFFSETS]:
                     found |= decode_body(OffsetsBody, view.frame(row).body).readers
-        except OffsetOutOfRange:  # trimmed meanwhile
-            self._take_state()
+        except OffsetOutOfRange:  # retention removed the frames meanwhile
+            self._load_state()
             return
         except Damaged as error:  # a later snapshot may contain the commit
             self._reader.noticed(error.position)
-            self._take_state()
+            self._load_state()
             return
         self._saved |= found
         self._upto = last
 
-    def _take_state(self) -> None:
+    def _load_state(self) -> None:
         state = self._reader.state()
         self._saved, self._upto = dict(state.readers), state.position

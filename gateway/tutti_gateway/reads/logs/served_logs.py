@@ -28,9 +28,7 @@ IDENTITY = "identity.json"
 
 
 class ServedLog(NamedTuple):
-    """One served log: the ordered one (`lane` is empty), or a lane. `state` returns the gateway's state, or `halted` for a
-    halted lane.
-    """
+    """A served log: the ordered one (`lane` is empty), or a lane. `state` is the gateway's, or `halted` for a halted lane."""
 
     lane: str
     reader: LogReader
@@ -45,9 +43,7 @@ class ServedLog(NamedTuple):
 
 
 class LaneLine(msgspec.Struct, frozen=True):
-    """A lane in the answer of the action `lanes`. `halted` explains why it accepts no records here, `lost` why it cannot be
-    read.
-    """
+    """A lane in the answer of the action `lanes`. `halted` is why it accepts no records here, `lost` why it is unreadable."""
 
     lane: str
     gateway: str
@@ -90,11 +86,11 @@ class ServedLogs:
         self._lanes: OrderedDict[LaneName, ServedLog] = OrderedDict()
         self._lock = threading.Lock()
 
-    def of(self, text: str) -> ServedLog:
+    def find(self, text: str) -> ServedLog:
         """Return the log that a caller names: the ordered log, the newest lane of a gateway, or exactly one lane.
 
         Raises:
-            Fault: `unknown_lane`.
+            ReadError: `unknown_lane`.
         """
         if not text:
             return self._ordered
@@ -104,14 +100,14 @@ class ServedLogs:
             lane = self._newest(known).get(self._number(text))
         if lane is None or lane not in known:
             names = sorted({self._name(one.origin) for one in known})
-            there = f"it has lanes of {', '.join(names)}" if names else "it has no lanes yet"
-            raise ReadError("unknown_lane", f"this gateway has no lane {text!r}: {there}", name=text)
+            hint = f"it has lanes of {', '.join(names)}" if names else "it has no lanes yet"
+            raise ReadError("unknown_lane", f"this gateway has no lane {text!r}: {hint}", name=text)
         try:
             return self._served_lane(lane)
         except TuttiError as error:
             why = self._lost_reason(lane, error)
-            told = f"this gateway cannot read lane {text!r}: {why}" if why else f"this gateway has no lane {text!r} yet"
-            raise ReadError("unknown_lane", told, name=text) from error
+            message = f"this gateway cannot read lane {text!r}: {why}" if why else f"this gateway has no lane {text!r} yet"
+            raise ReadError("unknown_lane", message, name=text) from error
 
     def lanes(self) -> list[LaneLine]:
         """Return all lanes that this gateway has or had, by number, oldest first."""
@@ -191,13 +187,13 @@ class ServedLogs:
         watch = LaneWatch(reader.frontier, self._watch)
         return ServedLog(lane.text, reader, watch, RangeResolver(reader, watch, state), state)
 
-    def _newest(self, there: list[LaneName]) -> dict[int, LaneName]:
+    def _newest(self, lanes: list[LaneName]) -> dict[int, LaneName]:
         """Return the current lane of each gateway number: that of the disk in the roster, or else the one that began last."""
         newest: dict[int, LaneName] = {}
-        for lane in sorted(there, key=self._begin_time):
+        for lane in sorted(lanes, key=self._begin_time):
             newest[lane.origin] = lane
         for number, voter in self._reader.state().roster.items():
-            if LaneName(number, voter.incarnation) in there:
+            if LaneName(number, voter.incarnation) in lanes:
                 newest[number] = LaneName(number, voter.incarnation)
         return newest
 

@@ -66,7 +66,7 @@ class ReadError(TuttiError):
     Attributes:
         code: machine-readable reason.
         fields: further fields of the error's JSON.
-        hint: text with names, appended to the message only for callers who may read everything.
+        hint: text with names, appended to the message only for callers that may read everything.
     """
 
     def __init__(self, code: str, message: str, hint: str = "", /, **fields: object) -> None:
@@ -81,32 +81,32 @@ class ReadError(TuttiError):
         return ReadError(self.code, self._message, **self.fields)
 
 
-def corruption_error(error: Damaged, elsewhere: Callable[[str, int], bool], lane: str, **fields: object) -> ReadError:
+def corruption_error(error: Damaged, report_corruption: Callable[[str, int], bool], lane: str, **fields: object) -> ReadError:
     """Return the error for a corrupt frame: `unavailable` if other gateways hold it, else `damaged`.
 
     Args:
         error: the corruption.
-        elsewhere: reports lane (empty for the ordered log) and position to the gateway, and returns True if other gateways hold
-            them.
+        report_corruption: reports lane (empty for the ordered log) and position to the gateway, and returns True if other gateways
+            hold the frame.
         lane: the lane, or empty text.
         fields: further fields of the error's JSON.
     """
-    if elsewhere(lane, error.position):
+    if report_corruption(lane, error.position):
         return ReadError("unavailable", f"{error}; this gateway fetches it from another one: read there meanwhile", **fields)
     return ReadError("damaged", str(error), **fields)
 
 
 @contextlib.contextmanager
-def converting_corruption(elsewhere: Callable[[str, int], bool], lane: str) -> Iterator[None]:
-    """Convert corruption errors of a block as `of_damage` does.
+def converting_corruption(report_corruption: Callable[[str, int], bool], lane: str) -> Iterator[None]:
+    """Convert corruption errors of a block as `corruption_error` does.
 
     Raises:
-        Fault: the converted error.
+        ReadError: the converted error.
     """
     try:
         yield
     except Damaged as error:
-        raise corruption_error(error, elsewhere, lane) from error
+        raise corruption_error(error, report_corruption, lane) from error
 
 
 def flight_error(error: BaseException) -> flight.FlightError:
@@ -147,13 +147,13 @@ class SchemaError(Exception):
 
 
 def raises_schema_errors(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """Do the same as `told` for `get_schema`, which cannot send Flight errors."""
+    """As `raises_flight_errors`, for `get_schema`, which cannot send Flight errors."""
 
     @functools.wraps(call)
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
         try:
             return call(*args, **kwargs)
-        except Exception as error:  # noqa: BLE001 - as in `told`
+        except Exception as error:  # noqa: BLE001 - as in `raises_flight_errors`
             message = _message_of(flight_error(error))
         raise SchemaError(message)
 

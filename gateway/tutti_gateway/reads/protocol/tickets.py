@@ -23,12 +23,12 @@ Time = Annotated[int, msgspec.Meta(ge=-INT64_MAX, le=INT64_MAX)]
 
 
 class AtTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A place in the log: the first record at or after a time (us since 1970, UTC)."""
+    """A position in the log: the first record at or after a time (us since 1970, UTC)."""
 
     time_us: Time
 
 
-Place = Natural | Literal["earliest", "latest"] | AtTime
+Position = Natural | Literal["earliest", "latest"] | AtTime
 
 
 class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -54,8 +54,8 @@ class LaneRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True
 class Ticket(LaneRequest, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
     """The ticket of `do_get`: a range, with topics and columns."""
 
-    start: Place = "earliest"
-    end: Place | None = None
+    start: Position = "earliest"
+    end: Position | None = None
     topics: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     follow: bool = False
@@ -85,8 +85,8 @@ class OffsetForTimeRequest(LaneRequest, frozen=True, forbid_unknown_fields=True,
 class TicksRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of the action `ticks`."""
 
-    start: Place = "earliest"
-    end: Place | None = None
+    start: Position = "earliest"
+    end: Position | None = None
     from_tick: Natural = 0
 
 
@@ -178,26 +178,26 @@ def decode(kind: type[AnyRequest], data: bytes, what: str) -> AnyRequest:
         what: name of the request in errors, such as "the ticket".
 
     Raises:
-        Fault: `malformed`, `unknown_column`.
+        ReadError: `malformed`, `unknown_column`.
     """
     if len(data) > common_limits.TICKET_BYTES_MAX:
         raise ReadError("malformed", f"{what} has {len(data)} bytes; at most {common_limits.TICKET_BYTES_MAX} are permitted")
     try:
-        asked = _DECODERS[kind].decode(data or b"{}")
+        request = _DECODERS[kind].decode(data or b"{}")
     except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError) as error:
         fields = ", ".join(kind.__struct_fields__)
         raise ReadError(
             "malformed", f"{what} cannot be decoded: {error}. It must be a JSON object with the fields: {fields}"
         ) from error
-    if not isinstance(asked, kind):  # pragma: no cover - the decoder is typed
-        raise ReadError("malformed", f"{what} is a {type(asked).__name__}")
-    if isinstance(asked, Ticket):
-        _check_ticket(asked, what)
-    if isinstance(asked, SaveOffsetRequest | PassedRequest):
-        _check_name("reader", asked.reader, what)
-    if isinstance(asked, ReportRequest):
-        _check_query(asked, what)
-    return asked
+    if not isinstance(request, kind):  # pragma: no cover - the decoder is typed
+        raise ReadError("malformed", f"{what} is a {type(request).__name__}")
+    if isinstance(request, Ticket):
+        _check_ticket(request, what)
+    if isinstance(request, SaveOffsetRequest | PassedRequest):
+        _check_name("reader", request.reader, what)
+    if isinstance(request, ReportRequest):
+        _check_query(request, what)
+    return request
 
 
 def _check_ticket(ticket: Ticket, what: str) -> None:

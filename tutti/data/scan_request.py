@@ -1,0 +1,92 @@
+"""`ScanRequest`, which selects records of a committed log, and `ScanBatch`, of which the answer consists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from tutti.data.frames.columns import COLUMNS, check_columns, schema_of
+from tutti.errors import UsageError
+
+
+class ScanBatch(NamedTuple):
+    """A batch of a scan, and the next offset to read after it.
+
+    `column` holds the records' offsets if they have gaps.
+    """
+
+    batch: pa.RecordBatch
+    next: int
+    column: pa.Array[Any] | None = None
+
+    def offsets(self) -> Iterable[int]:
+        """Return the offset of each record."""
+        if self.column is None:
+            return range(self.next - self.batch.num_rows, self.next)
+        offsets: list[int] = self.column.to_numpy().tolist()
+        return offsets
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRequest:
+    """The committed records [start, end) of some topics, as batches with some columns.
+
+    Attributes:
+        start: first offset.
+        end: exclusive end, at most the frontier. A scan of an empty range checks the other fields.
+        topics: only these; None is all.
+        columns: only these, in this order.
+        absent_ok: treat topics that do not exist as empty.
+        time_left: returns the seconds that the caller still waits for a gateway; it can only shorten the source's patience.
+        schema: schema of the batches.
+
+    Raises:
+        UsageError: topics or columns are not a sequence of names, empty, or unknown.
+    """
+
+    start: int
+    end: int
+    topics: tuple[str, ...] | None = None
+    columns: tuple[str, ...] = COLUMNS
+    absent_ok: bool = False
+    time_left: Callable[[], float] | None = None
+    schema: pa.Schema = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check topics and columns, and set the schema."""
+        check_topics(self.topics)
+        object.__setattr__(self, "schema", schema_of(check_columns(self.columns)))
+
+    @property
+    def fetched_columns(self) -> tuple[str, ...]:
+        """The columns to fetch: with a topic filter also `offset`, because only that column shows the gaps between records."""
+        return (*self.columns, "offset") if self.topics is not None and "offset" not in self.columns else self.columns
+
+    def scan_batch(self, fetched: pa.RecordBatch, start: int) -> ScanBatch:
+        """Return the requested columns of a batch that was read from offset `start` on with `fetched_columns`."""
+        offsets = None if self.topics is None else fetched.column("offset")
+        after = start + fetched.num_rows if offsets is None else offsets[-1].as_py() + 1
+        if not fetched.schema.equals(self.schema, check_metadata=True):
+            fetched = pa.RecordBatch.from_arrays([fetched.column(name) for name in self.columns], schema=self.schema)
+        return ScanBatch(fetched, after, offsets)
+
+
+def check_topics(topics: Sequence[str] | None) -> tuple[str, ...] | None:
+    """Return the selected topics as a tuple; None is all.
+
+    Raises:
+        UsageError: the argument is a text, not a list of names, or empty.
+    """
+    if topics is None:
+        return None
+    if isinstance(topics, str):
+        raise UsageError(f"topics must be a list of names, not a text: use [{topics!r}]")
+    if not isinstance(topics, Iterable):
+        raise UsageError(f"topics must be a list of names, not {type(topics).__name__} ({topics!r})")
+    chosen = tuple(topics)
+    if not chosen:
+        raise UsageError("topics is empty: name at least one topic, or omit topics to read all")
+    return chosen
