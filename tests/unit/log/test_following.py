@@ -210,7 +210,7 @@ def test_a_tick_is_never_shown_before_the_offset_that_it_lies_at(
     reader = LogReader(tmp_path)
     assert reader.frontier().offset == 2
     assert reader._live is not None
-    words, read = reader._live.words, 0
+    words, read = reader._live.fields, 0
 
     class Words:
         """Another run is decided while a look goes from word to word."""

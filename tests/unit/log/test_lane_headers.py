@@ -38,10 +38,10 @@ def test_a_bad_header_of_a_lane_is_made_again_by_the_start(
     other_boot(path)
     logs = begun(tmp_path, options)
     (log,) = begun(tmp_path, options).start()
-    assert (log.position + len(log.tail), log.halted, logs.told) == (201, "", [])
+    assert (log.position + len(log.tail), log.halted, logs.messages) == (201, "", [])
     assert list(logs.read(ReadLane(1, *lane, newest, newest + 1))) == history.frames[newest - 1 : newest + 1]
     while not logs.rounds:  # those that a start does not need are made again by the round
-        logs.look()
+        logs.scrub()
     assert [file.read_bytes() for file in files] == good
     logs.close()
     assert verify(path).damage == []

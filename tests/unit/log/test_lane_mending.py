@@ -20,16 +20,16 @@ from tutti_gateway.log.tools.verify import verify
 def searched(logs: LaneLogs) -> LaneCorrupt | None:
     """What is found as long as a look is wanted soon."""
     for _ in range(1000):
-        if not logs.hurried:
+        if not logs.urgent:
             return None
-        found = logs.look()
+        found = logs.scrub()
         if found is not None:
             return found
     raise AssertionError("it looks for ever")
 
 
 def mended(logs: LaneLogs, history: LaneHistory, lost: LaneCorrupt) -> LaneCorrupt:
-    return logs.mend(RepairLane(lost.origin, lost.incarnation, tuple(history.frames[lost.first - 1 : lost.last])))
+    return logs.repair(RepairLane(lost.origin, lost.incarnation, tuple(history.frames[lost.first - 1 : lost.last])))
 
 
 def rotten(tmp_path: Path, lane: LaneName, position: int = 6) -> tuple[LaneHistory, Path]:
@@ -45,19 +45,19 @@ def rotten(tmp_path: Path, lane: LaneName, position: int = 6) -> tuple[LaneHisto
 def test_a_lane_that_could_not_be_read_is_mended_in_place(tmp_path: Path, lane: LaneName, restart: bool) -> None:
     history, path = rotten(tmp_path, lane)
     logs, found = opened(tmp_path)
-    assert (found[lane].position, logs.told, logs.hurried) == (11, [], False)
+    assert (found[lane].position, logs.messages, logs.urgent) == (11, [], False)
     assert logs.read(ReadLane(1, *lane, 6, 8)) == ()
     assert logs.suspect(lane.incarnation[:8]) == [lane]
     assert logs.suspect(lane.incarnation[:8]) == []
     if restart:
         logs.close()
         logs, found = opened(tmp_path)
-        assert (found[lane].position, found[lane].halted, logs.told) == (11, "", [])
+        assert (found[lane].position, found[lane].halted, logs.messages) == (11, "", [])
     assert "the whole lane is scrubbed" in logs.damaged[lane]
     lost = searched(logs)
     assert lost == LaneCorrupt(*lane, 6, 6)
     assert "fetches the frames from another gateway" in logs.damaged[lane]
-    assert not logs.hurried  # until frames come
+    assert not logs.urgent  # until frames come
     assert mended(logs, history, lost) == LaneCorrupt(*lane, 0, 0)
     assert searched(logs) is None
     assert (logs.damaged, (path / SUSPECT).exists()) == ({}, False)
@@ -83,7 +83,7 @@ def test_lanes_are_looked_at_without_a_reason_too_each_in_its_turn(tmp_path: Pat
     written(tmp_path, sample(OTHER), 11)
     rotten(tmp_path, OWN)
     logs, _ = opened(tmp_path)
-    found = [one for _ in range(20) if (one := logs.look()) is not None]
+    found = [one for _ in range(20) if (one := logs.scrub()) is not None]
     assert found == [LaneCorrupt(*OWN, 6, 6)]  # told once
     assert logs.rounds > 0  # what is lost keeps no other from being looked at
     logs.close()
@@ -115,7 +115,7 @@ def test_a_lane_that_was_suspected_for_nothing_stays_as_it_is(tmp_path: Path) ->
     logs.suspect(OTHER.incarnation)
     logs.close()
     logs, found = opened(tmp_path)
-    assert (searched(logs), found[OTHER].position, logs.told, logs.damaged) == (None, 11, [], {})
+    assert (searched(logs), found[OTHER].position, logs.messages, logs.damaged) == (None, 11, [], {})
     logs.close()
     assert not (Path(lane_path(str(tmp_path), OTHER)) / SUSPECT).exists()
 

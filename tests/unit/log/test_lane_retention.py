@@ -66,7 +66,7 @@ def kept(
         logs.sync()
         logs.frontier(history.lane, until, history.offset(until))
         logs.decided(history.deliver(first, until))
-    logs.held(LaneHeld(*history.lane, last if held is None else held))
+    logs.set_replicated(LaneHeld(*history.lane, last if held is None else held))
     idle(logs)
     return logs
 
@@ -133,7 +133,7 @@ def test_lanes_keep_to_retention_while_their_thread_never_rests(tmp_path: Path) 
     slack = 2 * limits.LANE_SEGMENT_BYTES  # what came since the lane's last turn, and what the mark does not name yet
     assert size(lane_path(str(tmp_path), OTHER)) <= SMALL.retention_bytes + slack
     assert list_positions(lane_path(str(tmp_path), OTHER), "seg")[0] > 100
-    assert list_positions(lane_path(str(tmp_path), OWN), "seg", all_there=True)[0] > 1
+    assert list_positions(lane_path(str(tmp_path), OWN), "seg", include_trimmed=True)[0] > 1
     assert set(logs.starts) == {OWN, OTHER}
     assert min(logs.starts.values()) > 0
     logs.close()
@@ -144,7 +144,7 @@ def test_what_somebody_lacks_stays(tmp_path: Path) -> None:
     logs = kept(tmp_path, long(OTHER), held=30)
     assert list_positions(path, "seg")[0] <= 31
     assert size(path) > SMALL.retention_bytes
-    logs.held(LaneHeld(*OTHER, 201))
+    logs.set_replicated(LaneHeld(*OTHER, 201))
     idle(logs)
     assert size(path) <= SMALL.retention_bytes
     logs.close()
@@ -161,7 +161,7 @@ def test_what_is_old_goes_but_for_the_newest_segment(tmp_path: Path, monkeypatch
         os.utime(os.path.join(path, "log", f"{first:020d}.snap"), (then, then))
     logs.close()
     logs = begun(tmp_path, LogOptions(retention_us=hour))
-    logs.held(LaneHeld(*OTHER, 201))
+    logs.set_replicated(LaneHeld(*OTHER, 201))
     right_us = time.time_ns() // 1000
     monkeypatch.setattr(time, "time_ns", lambda: 9 * 10**18)  # the clock of this host leaps, the group's time does not
     idle(logs)
@@ -190,7 +190,7 @@ def test_nothing_is_let_go_of_a_lane_that_is_being_cut_or_replaced(tmp_path: Pat
     """What found no room comes again, and until then where the lane begins may be another place: no other is written down."""
     history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
     logs = kept(tmp_path, history, held=0)
-    before = list_positions(path, "seg", all_there=True)
+    before = list_positions(path, "seg", include_trimmed=True)
     frame = history.frames[-1]
     history.batch(b"more")
     begin = LaneBegin(202, frame.view, history.frames[-1].header_crc, history.offset(202), (1, 2, 3))
@@ -202,11 +202,11 @@ def test_nothing_is_let_go_of_a_lane_that_is_being_cut_or_replaced(tmp_path: Pat
         patch.setattr("tutti_gateway.log.writer.replace_log", full)
         with pytest.raises(DiskFull):
             logs.persist(PersistLane(1, *OTHER, begin=begin))
-    logs.held(LaneHeld(*OTHER, 201))
+    logs.set_replicated(LaneHeld(*OTHER, 201))
     for _ in range(3):
-        assert not logs.let_go()
+        assert not logs.apply_retention()
     assert read_start(path) == LogStart()
-    assert list_positions(path, "seg", all_there=True) == before
+    assert list_positions(path, "seg", include_trimmed=True) == before
     logs.persist(PersistLane(1, *OTHER, begin=begin))
     assert logs.starts[OTHER] == history.offset(202)
     logs.close()
@@ -259,7 +259,7 @@ def test_a_damaged_lane_that_begins_further_on_keeps_what_is_good_of_it(tmp_path
     logs = LaneLogs(Owner(str(tmp_path)), SMALL)
     (log,) = logs.start()
     assert log.position + len(log.tail) == 199
-    assert len(logs.told) == 1
+    assert len(logs.messages) == 1
     assert logs.begin(ReadLane(1, *OTHER, 1, 1)) is not None
     logs.close()
     assert verify(path).damage == []

@@ -13,7 +13,7 @@ from tests.unit.log.test_lanes import rot
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path, list_lanes
 from tutti_gateway.core import limits
-from tutti_gateway.log.lanes.quarantine import quarantined_lanes
+from tutti_gateway.log.lanes.lane_recovery import quarantined_lanes
 
 KEPT = limits.LANES_QUARANTINED_MAX
 THIRD = LaneName(3, bytes(range(32, 48)))
@@ -35,7 +35,7 @@ def started(path: Path, *histories: LaneHistory) -> list[str]:
         logs.persist(history.write(begin, 11))
         logs.sync()
         logs.decided(history.deliver(log.position + 1, 11))
-    told = logs.told
+    told = logs.messages
     logs.close()
     return told
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.log.history import other_boot, write_log
 from tests.unit.log.history import sample as log_sample
-from tests.unit.log.lanes import opened, sample, written
+from tests.unit.log.lanes import opened, sample
 from tests.unit.log.test_lanes import rot
 from tutti.data.lane_name import NEW_LANE_REMEDY, LaneName
 from tutti.log.files.lane_paths import OWN, lane_path
@@ -38,7 +38,7 @@ def test_a_halted_own_lane_is_told_with_what_ends_it(tmp_path: Path, what: str, 
         shutil.rmtree(path)
     logs, found = opened(tmp_path, incarnation=incarnation)
     halted = found[lane].halted
-    assert logs.told == [halted]  # as the log of its gateway tells it
+    assert logs.messages == [halted]  # as the log of its gateway tells it
     logs.close()
     assert main(["log", "verify", str(tmp_path)]) == 4
     verified = capsys.readouterr().err
@@ -48,16 +48,3 @@ def test_a_halted_own_lane_is_told_with_what_ends_it(tmp_path: Path, what: str, 
         told = " ".join(told.split())
         assert NEW_LANE_REMEDY in told, told
         assert "log repair" not in told, told
-
-
-def test_another_gateways_lane_is_never_said_to_want_a_repair(tmp_path: Path) -> None:
-    history = sample()
-    written(tmp_path, history, 8)
-    path = lane_path(str(tmp_path), history.lane)
-    rot(Path(path), history, 9, 20)
-    other_boot(path)
-    logs, _ = opened(tmp_path)
-    (told,) = logs.told
-    assert "fetched again from the other gateways" in told
-    assert "log repair" not in told
-    logs.close()

@@ -64,7 +64,7 @@ class Gateway:
         other_boot(path)
         again = Gateway(self.path)
         (log,) = again.found
-        assert (log.position, log.offset, again.logs.told) == (*end, [])
+        assert (log.position, log.offset, again.logs.messages) == (*end, [])
         again.logs.close()
 
 

@@ -22,7 +22,7 @@ from tutti.log.files.log_start import start_path
 from tutti.log.files.options import LogOptions
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import ReadLane
-from tutti_gateway.log.lanes import lane_directory, lane_logs, salvage
+from tutti_gateway.log.lanes import lane_directory, lane_logs, lane_recovery
 from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.writer import LogWriter
 
@@ -60,12 +60,12 @@ def test_a_damaged_identity_is_written_again(tmp_path: Path, lane: LaneName, bef
     other_boot(path)
     logs, found = opened(tmp_path)
     assert (found[lane].position, list(found[lane].tail), found[lane].halted) == (6, history.frames[6:], "")
-    assert len(logs.told) == 1
-    assert "identity.json was corrupt and was rebuilt" in logs.told[0]
+    assert len(logs.messages) == 1
+    assert "identity.json was corrupt and was rebuilt" in logs.messages[0]
     logs.close()
     assert Path(path, "identity.json").read_bytes() == good
     logs, found = opened(tmp_path)
-    assert logs.told == []
+    assert logs.messages == []
     logs.close()
 
 
@@ -84,7 +84,7 @@ def test_an_identity_that_the_device_cannot_read_is_written_again(tmp_path: Path
 
     monkeypatch.setattr(lane_directory, "read_identity", failing)
     logs, found = opened(tmp_path)
-    assert (reads, found[OTHER].position, len(logs.told)) == (1, 6, 1)
+    assert (reads, found[OTHER].position, len(logs.messages)) == (1, 6, 1)
     logs.close()
     error.append(errno.EACCES)
     with pytest.raises(DirectoryRefused):
@@ -101,8 +101,8 @@ def test_where_nothing_says_that_the_lane_began_its_identity_is_damage(tmp_path:
         for first in list_positions(path, kind):
             os.remove(os.path.join(path, "log", f"{first:020d}.{kind}"))
     logs, found = opened(tmp_path)
-    assert len(logs.told) == 1
-    assert ("accepts no more records" if lane == OWN else "fetched again") in logs.told[0]
+    assert len(logs.messages) == 1
+    assert ("accepts no more records" if lane == OWN else "fetched again") in logs.messages[0]
     assert bool(found[lane].halted) == (lane == OWN)
     logs.close()
 
@@ -159,13 +159,13 @@ def test_a_trimmed_lane_whose_start_is_damaged_keeps_what_is_good_of_it(tmp_path
     log = found[OTHER]
     assert log.position + len(log.tail) == 201
     assert log.position > 150  # marks say what was decided: the rest need not be decided again
-    assert len(logs.told) == 1
-    assert "fetched again" in logs.told[0]
+    assert len(logs.messages) == 1
+    assert "fetched again" in logs.messages[0]
     learns(logs, history, begin)
     logs.close()
     assert verify(path).damage == []
     logs, _ = opened(tmp_path)
-    assert logs.told == []
+    assert logs.messages == []
     logs.close()
 
 
@@ -189,7 +189,7 @@ def test_what_stands_before_a_gap_is_not_the_lane(tmp_path: Path, monkeypatch: p
             file.seek(FRAMES_AT + 20)
             file.write(b"\xff\xff\xff")
     else:
-        monkeypatch.setattr("tutti_gateway.log.lanes.salvage.read_header", unreadable)
+        monkeypatch.setattr("tutti_gateway.log.lanes.lane_recovery.read_header", unreadable)
     other_boot(path)
     logs, found = opened(tmp_path)
     log = found[OTHER]
@@ -208,7 +208,7 @@ def test_what_cannot_be_read_of_a_damaged_lane_is_told_and_ends_no_start(
     history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
     kept(tmp_path, history).close()
     no_start(path)
-    whole: Callable[[str, LogWriter], int] = salvage.salvage
+    whole: Callable[[str, LogWriter], int] = lane_recovery.salvage
 
     def short(damaged: str, writer: LogWriter) -> int:
         whole(damaged, writer)
@@ -217,7 +217,7 @@ def test_what_cannot_be_read_of_a_damaged_lane_is_told_and_ends_no_start(
     monkeypatch.setattr(lane_logs, "salvage", short)
     logs, found = opened(tmp_path)
     assert found[OTHER].position + len(found[OTHER].tail) == 201
-    assert len(logs.told) == 1
-    assert f"{OTHER.text}.damaged-1" in logs.told[0]
-    assert f"no more of it could be copied ({error})" in logs.told[0]
+    assert len(logs.messages) == 1
+    assert f"{OTHER.text}.damaged-1" in logs.messages[0]
+    assert f"no more of it could be copied ({error})" in logs.messages[0]
     logs.close()

@@ -20,7 +20,7 @@ from tutti.log.files.lane_paths import lane_path
 from tutti_gateway.core import limits
 from tutti_gateway.log.lanes import lane_logs
 from tutti_gateway.log.lanes.lane_logs import LaneLogs
-from tutti_gateway.log.lanes.salvage import salvage
+from tutti_gateway.log.lanes.lane_recovery import salvage
 from tutti_gateway.log.tools.verify import verify
 from tutti_gateway.log.writer import LogWriter
 
@@ -79,7 +79,7 @@ def test_what_finds_no_room_comes_again_wherever_it_stopped(
         logs, found = opened(path)
         log = found[history.lane]
         assert log.position + len(log.tail) == len(history.frames)
-        assert logs.told == []
+        assert logs.messages == []
         logs.close()
         assert not verify(lane_path(str(path), history.lane)).damage
     logs.close()
@@ -110,10 +110,10 @@ def test_what_a_lane_promises_tells_copies_of_the_directory_from_it(tmp_path: Pa
     logs.start()
     history = sample(OWN)
     logs.persist(history.write(1, 3, attempt=1))
-    before = owner.freshened
+    before = owner.refreshed
     logs.persist(history.write(4, 5))
     logs.sync()
-    assert owner.freshened > before
+    assert owner.refreshed > before
     logs.close()
 
 
@@ -132,7 +132,7 @@ def test_a_damaged_lane_for_which_there_is_no_room_keeps_no_gateway_from_startin
     monkeypatch.setattr(lane_logs, "salvage", full)
     logs, found = opened(tmp_path)
     assert found[OTHER].position == 19
-    assert "after position 19" in logs.told[0]
+    assert "after position 19" in logs.messages[0]
     logs.persist(history.write(20, 61))
     logs.sync()
     logs.close()

@@ -65,7 +65,7 @@ def test_the_lane_of_another_is_set_aside_and_what_is_there_of_it_is_learned_aga
     logs, found = opened(tmp_path)
     assert (found[OWN].position, found[OWN].halted) == (11, "")
     assert not found[OTHER].halted
-    assert any("fetched again" in told and "cannot be read" in told for told in logs.told), logs.told
+    assert any("fetched again" in told and "cannot be read" in told for told in logs.messages), logs.messages
     logs.close()
 
 

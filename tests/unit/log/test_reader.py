@@ -288,7 +288,7 @@ def test_a_damaged_body_is_never_served_and_everything_before_it_is(tmp_path: Pa
     frame = [frame for frame in history.frames if frame.kind == Kind.BATCH and frame.position not in history.void][33]
     ((view, rows),) = reader.positions(frame.position, frame.position)
     with open(view.path, "r+b") as file:
-        at = int(rows["place"][0]) + frame.size - 20
+        at = int(rows["file_position"][0]) + frame.size - 20
         file.seek(at)
         byte = file.read(1)[0]
         file.seek(at)

@@ -36,7 +36,7 @@ def own(tmp_path: Path) -> LaneName:
 def flip(path: str, history: LaneHistory, frame: Frame) -> None:
     """Change a byte in the body of a frame."""
     ((view, rows),) = LogReader(path).positions(frame.position, frame.position)
-    file, at = Path(view.path), int(rows["place"][0]) + frame.size - 30
+    file, at = Path(view.path), int(rows["file_position"][0]) + frame.size - 30
     data = bytearray(file.read_bytes())
     data[at] ^= 4
     file.write_bytes(data)
@@ -109,7 +109,7 @@ def test_what_is_advised_is_so(tmp_path: Path) -> None:
     Path(path, SUSPECT).touch()
     logs, _ = opened(tmp_path)
     looks = 0
-    while (lost := logs.look()) is None and looks < 100:
+    while (lost := logs.scrub()) is None and looks < 100:
         looks += 1
     assert lost == LaneCorrupt(*OTHER, 4, 4)
     logs.close()

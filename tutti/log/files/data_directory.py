@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import uuid
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
@@ -97,6 +97,43 @@ def no_identity(path: str) -> WrongDirectory:
     return WrongDirectory(f"{path} is not the data directory of a gateway: it has no {IDENTITY}{hint}")
 
 
+class LogDirectory(Protocol):
+    """A directory with one writer process: a gateway's data directory, or the directory of a lane in it."""
+
+    path: str
+    storage: Storage
+
+    @property
+    def copied(self) -> bool:
+        """True if the directory is a copy of the one that its identity describes."""
+
+    @property
+    def incarnation(self) -> bytes:
+        """Uuid of this disk, 16 bytes."""
+
+    @property
+    def log(self) -> bytes:
+        """Uuid of the log, 16 bytes; empty until the log exists."""
+
+    def store_log_uuid(self, log: bytes) -> None:
+        """Store the uuid of the log, once the log durably exists."""
+
+    def declare_original(self) -> None:
+        """Declare this directory the original, before any promise."""
+
+    def refresh_identity(self, after_us: int) -> None:
+        """Make copies made before the latest promise or vote detectable, if the last such write is older than `after_us`."""
+
+    def refresh_if_stale(self, after_us: int) -> None:
+        """Call `freshen` if a promise or vote followed the last identity write; for an idle disk."""
+
+    def become_new_disk(self) -> None:
+        """Turn the directory into a new disk, because it holds outdated files."""
+
+    def close(self) -> None:
+        """Release the directory."""
+
+
 class DataDirectory:
     """An open and locked data directory. The lock ends with the process, even after a crash.
 
@@ -139,16 +176,16 @@ class DataDirectory:
         """Uuid of the log, 16 bytes; empty until the log exists."""
         return bytes.fromhex(self.identity.log)
 
-    def remember_log(self, log: bytes) -> None:
+    def store_log_uuid(self, log: bytes) -> None:
         """Store the uuid of the log, once the log durably exists."""
         if log != self.log:
             self._write(log=log.hex())
 
-    def leave(self, reason: str) -> None:
+    def mark_left(self, reason: str) -> None:
         """Store that the group continues without this disk, and why: no gateway starts on it again."""
         self._write(left=reason)
 
-    def settle(self) -> None:
+    def declare_original(self) -> None:
         """Declare this directory the original, so that earlier copies become detectable. Each start does so before any promise."""
         try:
             self._write(place=_log_inode(self.path))
@@ -157,7 +194,7 @@ class DataDirectory:
                 raise
         self.copied, self._is_original = False, True
 
-    def freshen(self, after_us: int) -> None:
+    def refresh_identity(self, after_us: int) -> None:
         """Rewrite the identity if the last write is older than `after_us`. Call this after a promise or a vote.
 
         Without it, a copy of a running gateway's files would stay undetected if it replaces them after a crash.
@@ -175,12 +212,12 @@ class DataDirectory:
         except OSError:
             self._written_at = time.monotonic()
 
-    def rested(self, after_us: int) -> None:
+    def refresh_if_stale(self, after_us: int) -> None:
         """Call `freshen` if a promise or vote followed the last identity write; for an idle disk. Raises as `freshen`."""
         if self._stale:
-            self.freshen(after_us)
+            self.refresh_identity(after_us)
 
-    def renew(self) -> None:
+    def become_new_disk(self) -> None:
         """Turn a copied or outdated directory into a new disk without a vote, which keeps its log.
 
         The original's later promises and votes are unknown, so the old vote must not be used.
@@ -252,7 +289,7 @@ def declare_moved(path: str | os.PathLike[str]) -> bool:
     directory = lock_directory(path)
     try:
         copied = directory.copied
-        directory.settle()
+        directory.declare_original()
     finally:
         directory.close()
     return copied
@@ -339,7 +376,9 @@ def _is_copy(path: str, identity: Identity) -> bool:
     Owner and mode do not count, because some hosts set them again at each start.
     """
     file = identity.file
-    return 0 < identity.place != _log_inode(path) or not (file is None or file.fits(file_identity_of(os.path.join(path, IDENTITY))))
+    return 0 < identity.place != _log_inode(path) or not (
+        file is None or file.matches(file_identity_of(os.path.join(path, IDENTITY)))
+    )
 
 
 def _log_inode(path: str) -> int:

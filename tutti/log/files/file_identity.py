@@ -33,7 +33,7 @@ class FileIdentity(msgspec.Struct, frozen=True):
     born: int = 0
     generation: int = 0
 
-    def fits(self, other: FileIdentity) -> bool:
+    def matches(self, other: FileIdentity) -> bool:
         """True if both can be the same file. Only values known on both sides count, because kernels differ in what they return."""
         pairs = ((self.born, other.born), (self.generation, other.generation))
         return self.inode == other.inode and all(not mine or not its or mine == its for mine, its in pairs)
@@ -47,13 +47,13 @@ def file_identity_of(path: str) -> FileIdentity:
     """
     fd = with_descriptor_wait(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     try:
-        born = _born(fd)
+        born = _birth_time(fd)
         return FileIdentity(os.fstat(fd).st_ino, born, 0 if born else _generation(fd))
     finally:
         os.close(fd)
 
 
-def _born(fd: int) -> int:
+def _birth_time(fd: int) -> int:
     """Return the birth time in ns; 0 if the file system, the kernel, a syscall filter or the C library does not provide it."""
     import ctypes  # noqa: PLC0415 - only gateways need ctypes, but clients import this module
 

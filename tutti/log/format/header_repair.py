@@ -10,7 +10,7 @@ from tutti.data.frames.frame import Kind, check_payload
 from tutti.errors import Damaged, FormatError
 from tutti.log.files.layout import FRAMES_AT, SegmentHeader, list_positions, read_header, segment_path
 from tutti.log.files.storage import Storage
-from tutti.log.format.frame_iterator import FrameScan, SegmentMap, walk
+from tutti.log.format.frame_iterator import FrameScan, SegmentMap, scan_frames
 from tutti.log.format.snapshot import Snapshot, newest_snapshot, read_snapshot
 
 
@@ -45,7 +45,7 @@ def rebuilt_headers(directory: str, log: bytes) -> list[SegmentHeader]:
         chain = header.chain if header is not None else end.chain
         found = _walk(directory, first, chain) if header is not None or end.position == first else None
         end = _UNKNOWN
-        if found is not None and found.places:
+        if found is not None and found.file_positions:
             end = _End(found.position, found.chain)
             logs |= _rosters(found)
             if header is None:
@@ -66,7 +66,7 @@ def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base
     """
     if all(_header(directory, first) for first in firsts):
         return
-    position, chain, place = base.position, base.state.chain, base.place
+    position, chain, file_position = base.position, base.state.chain, base.file_position
     for first in firsts:
         if _header(directory, first) is None:
             before = read_snapshot(directory, first)
@@ -74,8 +74,8 @@ def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base
             if known is None:
                 return
             _write(directory, storage, first, known, log)
-        found = walk(SegmentMap(segment_path(directory, first), first), place, position, chain, bodies_from=None)
-        position, chain, place = found.position, found.chain, FRAMES_AT
+        found = scan_frames(SegmentMap(segment_path(directory, first), first), file_position, position, chain, bodies_from=None)
+        position, chain, file_position = found.position, found.chain, FRAMES_AT
 
 
 def _write(directory: str, storage: Storage, first: int, chain: int, log: bytes) -> None:
@@ -96,7 +96,7 @@ def _header(directory: str, first: int) -> SegmentHeader | None:
 
 def _walk(directory: str, first: int, chain: int) -> FrameScan | None:
     try:
-        return walk(SegmentMap(segment_path(directory, first), first), FRAMES_AT, first, chain, bodies_from=None)
+        return scan_frames(SegmentMap(segment_path(directory, first), first), FRAMES_AT, first, chain, bodies_from=None)
     except Damaged:
         return None
 

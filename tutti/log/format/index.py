@@ -36,7 +36,7 @@ ROWS_AT = 64
 ROW: np.dtype[np.void] = np.dtype(
     [
         ("position", "<u8"),
-        ("place", "<u8"),
+        ("file_position", "<u8"),
         ("offset", "<i8"),
         ("producer", "<u8"),
         ("first_sequence", "<u8"),
@@ -97,7 +97,7 @@ def read_sealed(data: Buffer, first: int) -> Sealed | None:
     return Sealed(found, rows, offset, next_offset, max_timestamp, rows_crc) if version == _VERSION and found == first else None
 
 
-def encode_row(frame: Frame, place: int, offset: int, tick: tuple[int, int], aborted: bool) -> bytes:
+def encode_row(frame: Frame, file_position: int, offset: int, tick: tuple[int, int], aborted: bool) -> bytes:
     """Encode one row. `offset` is that of the frame's first record; `tick` is number and time of the last tick up to this frame."""
     low, high = frame.min_timestamp, frame.max_timestamp
     if frame.kind == _TICK:
@@ -105,7 +105,7 @@ def encode_row(frame: Frame, place: int, offset: int, tick: tuple[int, int], abo
     staged = frame.staged
     row = _ROW.pack(
         frame.position,
-        place,
+        file_position,
         offset,
         frame.producer,
         frame.first_sequence,
@@ -126,7 +126,7 @@ def encode_row(frame: Frame, place: int, offset: int, tick: tuple[int, int], abo
 
 def build_rows(
     headers: npt.NDArray[np.void],
-    places: npt.NDArray[np.uint64],
+    file_positions: npt.NDArray[np.uint64],
     sizes: npt.NDArray[np.uint32],
     ticks: Sequence[tuple[int, TickBody]],
     *,
@@ -138,7 +138,7 @@ def build_rows(
 
     Args:
         headers: the frames' headers (HEADER_DTYPE), in position order.
-        places, sizes: byte offset of each frame in its segment, and its size in bytes.
+        file_positions, sizes: byte offset of each frame in its segment, and its size in bytes.
         ticks: (index among the frames, body) of the TICK frames.
         aborted: positions of void batches.
         offset, tick: next offset and number of the last tick before the first frame.
@@ -148,7 +148,7 @@ def build_rows(
         rows[name] = headers[name]
     for name in ("kind", "origin"):
         rows[name] = headers[name]
-    rows["place"] = places
+    rows["file_position"] = file_positions
     rows["size"] = sizes
     staged = headers["flags"] & STAGED_FLAG != 0
     rows["flags"][staged] = STAGED

@@ -80,25 +80,25 @@ def find_lost_end(directory: str, first: int, size: int) -> tuple[int, str] | No
 
     Both are durable before the segment gets its name. Return the byte and a description of the first lost part, or None.
     """
-    there = os.path.getsize(segment_path(directory, first))
-    if there < size:
-        return there, f"the file ends at byte {there}, but was created with {size} bytes"
+    actual_size = os.path.getsize(segment_path(directory, first))
+    if actual_size < size:
+        return actual_size, f"the file ends at byte {actual_size}, but was created with {size} bytes"
     if not any(segment_marks(directory, first)):
         return MARK_SLOTS[0], "both of its marks are corrupt, so the durable end of the log is unknown"
     return None
 
 
-def check_end(directory: str, firsts: list[int], newest: int, *, heals: bool = False) -> Damaged | None:
+def check_end(directory: str, firsts: list[int], newest: int, *, peers_can_repair: bool = False) -> Damaged | None:
     """Check that the last segment exists and is complete: without it, a start would take a shorter log for the whole log.
 
     Args:
         firsts: first positions of the existing segments.
         newest: first position of the newest segment, from the hard state.
-        heals: True if peers can hold the lost end. If only the end of the file is lost and a mark is valid, the error is returned
-            instead of raised; the caller raises it if the peers cannot repair it.
+        peers_can_repair: True if peers can hold the lost end. If only the end of the file is lost and a mark is valid, the error is
+            returned instead of raised; the caller raises it if the peers cannot repair it.
 
     Returns:
-        The error with `heals`, or None if nothing is lost.
+        The error with `peers_can_repair`, or None if nothing is lost.
 
     Raises:
         Damaged: the segment is missing or incomplete.
@@ -113,7 +113,7 @@ def check_end(directory: str, firsts: list[int], newest: int, *, heals: bool = F
         f"segment {segment_path(directory, firsts[-1])} is corrupt at byte {lost[0]}: {lost[1]}. No file was changed. "
         f"Restore the file, {repair_advice(directory)}"
     )
-    if heals and any(segment_marks(directory, firsts[-1])):
+    if peers_can_repair and any(segment_marks(directory, firsts[-1])):
         return error
     raise error
 

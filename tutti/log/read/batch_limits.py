@@ -48,17 +48,17 @@ def bytes_end(parts: Iterable[Rows], start: int, end: int, bytes_max: int) -> in
         end: exclusive end offset.
         bytes_max: limit of bytes on disk.
     """
-    held = 0
+    total = 0
     has_one = False
     for rows in parts:
         if not len(rows):
             continue
         offsets, counts = rows["offset"].astype(np.int64), np.maximum(rows["count"].astype(np.int64), 1)
         inside = np.minimum(offsets + counts, end) - np.maximum(offsets, start)
-        upto = held + np.cumsum(rows["size"].astype(np.int64) * inside // counts)
-        over = upto > bytes_max
-        over[0] &= has_one
-        if over.any():
-            return int(offsets[int(np.argmax(over))])
-        held, has_one = int(upto[-1]), True
+        upto = total + np.cumsum(rows["size"].astype(np.int64) * inside // counts)
+        too_large = upto > bytes_max
+        too_large[0] &= has_one
+        if too_large.any():
+            return int(offsets[int(np.argmax(too_large))])
+        total, has_one = int(upto[-1]), True
     return end

@@ -27,7 +27,7 @@ class LaneEnd(NamedTuple):
     offset: int
 
 
-def known_end(path: str) -> LaneEnd | None:
+def last_known_end(path: str) -> LaneEnd | None:
     """Return a lower bound of a lane's decided end, from the remains of its directory; None if unknown."""
     try:
         with closing(LogReader(path, damaged=True)) as reader:
