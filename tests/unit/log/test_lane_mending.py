@@ -42,7 +42,7 @@ def rotten(tmp_path: Path, lane: LaneName, position: int = 6) -> tuple[LaneHisto
 
 @pytest.mark.parametrize("lane", [OWN, OTHER])
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_lane_that_could_not_be_read_is_mended_in_place(tmp_path: Path, lane: LaneName, restart: bool) -> None:
+def test_a_lane_that_could_not_be_read_is_repaired_in_place(tmp_path: Path, lane: LaneName, restart: bool) -> None:
     history, path = rotten(tmp_path, lane)
     logs, found = opened(tmp_path)
     assert (found[lane].position, logs.messages, logs.urgent) == (11, [], False)
@@ -57,25 +57,15 @@ def test_a_lane_that_could_not_be_read_is_mended_in_place(tmp_path: Path, lane: 
     lost = searched(logs)
     assert lost == LaneCorrupt(*lane, 6, 6)
     assert "fetches the frames from another gateway" in logs.damaged[lane]
-    assert not logs.urgent  # until frames come
+    assert not logs.urgent  # until frames arrive
+    assert mended(logs, sample(LaneName(3, lane.incarnation)), lost) == lost, "frames of another origin do not fit"
+    assert lane in logs.damaged
     assert mended(logs, history, lost) == LaneCorrupt(*lane, 0, 0)
     assert searched(logs) is None
     assert (logs.damaged, (path / SUSPECT).exists()) == ({}, False)
     assert list(logs.read(ReadLane(1, *lane, 1, 11))) == history.frames
     logs.close()
     assert verify(path).damage == []
-
-
-def test_what_others_give_that_stood_not_there_is_not_written(tmp_path: Path) -> None:
-    _, path = rotten(tmp_path, OWN)
-    logs, _ = opened(tmp_path)
-    logs.suspect(OWN.incarnation)
-    lost = searched(logs)
-    assert lost is not None
-    assert mended(logs, sample(LaneName(3, OWN.incarnation)), lost) == lost
-    assert OWN in logs.damaged
-    logs.close()
-    assert [one.position for one in verify(path).damage] == [6]
 
 
 def test_lanes_are_looked_at_without_a_reason_too_each_in_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,20 +99,13 @@ def test_a_lane_that_was_closed_while_something_of_it_was_lost_is_looked_at_anew
     assert verify(path).damage == []
 
 
-def test_a_lane_that_was_suspected_for_nothing_stays_as_it_is(tmp_path: Path) -> None:
-    written(tmp_path, sample(OTHER), 11)
+@pytest.mark.parametrize("decided", [0, 11])
+def test_a_lane_that_was_suspected_for_nothing_stays_as_it_is(tmp_path: Path, decided: int) -> None:
+    written(tmp_path, sample(OTHER), decided)
     logs, _ = opened(tmp_path)
     logs.suspect(OTHER.incarnation)
     logs.close()
     logs, found = opened(tmp_path)
-    assert (searched(logs), found[OTHER].position, logs.messages, logs.damaged) == (None, 11, [], {})
+    assert (searched(logs), found[OTHER].position, logs.messages, logs.damaged) == (None, decided, [], {})
     logs.close()
     assert not (Path(lane_path(str(tmp_path), OTHER)) / SUSPECT).exists()
-
-
-def test_an_empty_lane_that_is_suspected_ends_the_looking(tmp_path: Path) -> None:
-    written(tmp_path, sample(OTHER), 0)
-    logs, _ = opened(tmp_path)
-    logs.suspect(OTHER.incarnation)
-    assert (searched(logs), logs.damaged) == (None, {})
-    logs.close()

@@ -16,7 +16,7 @@ from tutti import limits as common_limits
 from tutti.data.lane_name import LaneName
 from tutti.errors import DiskFull, OffsetOutOfRange
 from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import FRAMES_AT, list_positions
+from tutti.log.files.layout import list_positions
 from tutti.log.files.log_start import LogStart, read_start
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
@@ -245,24 +245,6 @@ def test_a_lane_is_replaced_by_how_it_begins_elsewhere_and_goes_on(tmp_path: Pat
     assert log.position + len(log.tail) == 201
     assert list(logs.read(ReadLane(1, *OTHER, 101, 102))) == history.frames[100:102]
     logs.close()
-
-
-def test_a_damaged_lane_that_begins_further_on_keeps_what_is_good_of_it(tmp_path: Path) -> None:
-    history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
-    kept(tmp_path, history).close()
-    firsts = list_positions(path, "seg")
-    place = sum(frame.size for frame in history.frames[firsts[-1] - 1 : 199])
-    with open(os.path.join(path, "log", f"{firsts[-1]:020d}.seg"), "r+b") as file:
-        file.seek(FRAMES_AT + place + 20)
-        file.write(b"\xff\xff\xff")
-    other_boot(path)
-    logs = LaneLogs(Owner(str(tmp_path)), SMALL)
-    (log,) = logs.start()
-    assert log.position + len(log.tail) == 199
-    assert len(logs.messages) == 1
-    assert logs.begin(ReadLane(1, *OTHER, 1, 1)) is not None
-    logs.close()
-    assert verify(path).damage == []
 
 
 def test_a_lane_that_is_hardly_used_takes_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

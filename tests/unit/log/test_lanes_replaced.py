@@ -82,10 +82,11 @@ def late(gateway: Gateway, history: LaneHistory) -> None:
 
 
 @pytest.mark.parametrize("order", [overtaking, late])
-@pytest.mark.parametrize("room", [True, False])
+@pytest.mark.parametrize(("room", "end"), [(True, 50), (False, 50), (True, 41)])
 def test_a_run_of_before_moves_nothing_back(
-    tmp_path: Path, order: Callable[[Gateway, LaneHistory], None], room: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, order: Callable[[Gateway, LaneHistory], None], room: bool, end: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The lane continues up to `end`; at 41, where the replacement ends, the next start follows at once."""
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     history, gateway = sample(OTHER, 60), Gateway(tmp_path)
     gateway.disk.persist(history.write(1, 21))
@@ -101,19 +102,10 @@ def test_a_run_of_before_moves_nothing_back(
         monkeypatch.setattr(gateway.logs, "persist", lacking)
     order(gateway, history)
     gateway.until_nothing_waits()
-    gateway.disk.persist(history.write(42, 50))
-    gateway.until_nothing_waits()
-    gateway.decide(history, 42, 50)
-    gateway.until_nothing_waits()
-    assert list(gateway.logs.read(ReadLane(3, *OTHER, 42, 50))) == history.frames[41:50]
-    gateway.ends(history, 50)
-
-
-@pytest.mark.parametrize("order", [overtaking, late])
-def test_a_start_right_behind_it_finds_the_lane_whole(tmp_path: Path, order: Callable[[Gateway, LaneHistory], None]) -> None:
-    history, gateway = sample(OTHER, 60), Gateway(tmp_path)
-    gateway.disk.persist(history.write(1, 21))
-    gateway.disk.run_once()
-    order(gateway, history)
-    gateway.until_nothing_waits()
-    gateway.ends(history, 41)
+    if end > 41:
+        gateway.disk.persist(history.write(42, end))
+        gateway.until_nothing_waits()
+        gateway.decide(history, 42, end)
+        gateway.until_nothing_waits()
+        assert list(gateway.logs.read(ReadLane(3, *OTHER, 42, end))) == history.frames[41:end]
+    gateway.ends(history, end)

@@ -13,7 +13,7 @@ from tests.unit.log.history import other_boot
 from tests.unit.log.lanes import OTHER, OWN, LaneHistory, opened, sample, written
 from tests.unit.log.test_lane_retention import kept, long
 from tutti.data.lane_name import LaneName
-from tutti.errors import Damaged, DirectoryRefused, WrongDirectory
+from tutti.errors import Damaged, DirectoryRefused, DiskFull, WrongDirectory
 from tutti.log.files import layout
 from tutti.log.files.data_directory import Identity, read_identity
 from tutti.log.files.lane_paths import lane_path
@@ -148,20 +148,32 @@ def learns(logs: lane_logs.LaneLogs, history: LaneHistory, begin: int) -> None:
     logs.sync()
 
 
-def test_a_trimmed_lane_whose_start_is_damaged_keeps_what_is_good_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("corrupt", "end"), [("start", 201), ("frame", 199)])
+def test_a_corrupt_trimmed_lane_keeps_its_valid_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corrupt: str, end: int
+) -> None:
     small(monkeypatch)
     history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
     kept(tmp_path, history).close()
-    begin = list_positions(path, "seg")[0]
-    assert begin > 1
-    no_start(path)
+    firsts = list_positions(path, "seg")
+    assert firsts[0] > 1
+    if corrupt == "start":
+        no_start(path)
+    else:
+        with open(segment_path(path, firsts[-1]), "r+b") as file:
+            file.seek(FRAMES_AT + sum(frame.size for frame in history.frames[firsts[-1] - 1 : end]) + 20)
+            file.write(b"\xff\xff\xff")
+        other_boot(path)
     logs, found = opened(tmp_path)
     log = found[OTHER]
-    assert log.position + len(log.tail) == 201
-    assert log.position > 150  # marks say what was decided: the rest need not be decided again
+    assert log.position + len(log.tail) == end
+    assert log.position > 150  # the marks name the decided end, so the copied frames need no second decision
     assert len(logs.messages) == 1
     assert "fetched again" in logs.messages[0]
-    learns(logs, history, begin)
+    assert logs.begin(ReadLane(1, *OTHER, 1, 1)) is not None
+    logs.persist(history.write(end + 1, 201))  # fetched from other gateways
+    logs.sync()
+    learns(logs, history, firsts[0])
     logs.close()
     assert verify(path).damage == []
     logs, _ = opened(tmp_path)
@@ -200,7 +212,9 @@ def test_what_stands_before_a_gap_is_not_the_lane(tmp_path: Path, monkeypatch: p
     assert verify(path).damage == []
 
 
-@pytest.mark.parametrize("error", [Damaged("a snapshot"), WrongDirectory("a frame"), OSError(errno.EIO, "input/output error")])
+@pytest.mark.parametrize(
+    "error", [Damaged("a snapshot"), WrongDirectory("a frame"), OSError(errno.EIO, "input/output error"), DiskFull("no space")]
+)
 def test_what_cannot_be_read_of_a_damaged_lane_is_told_and_ends_no_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:

@@ -10,19 +10,15 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import other_boot
-from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample, written
-from tests.unit.log.test_lanes import rot
+from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample
 from tests.unit.log.test_no_room import Filling
 from tests.unit.log.watched import Watched, failing
 from tutti.data.lane_name import LaneName
 from tutti.errors import DiskFailed, DiskFull
 from tutti.log.files.lane_paths import lane_path
 from tutti_gateway.core import limits
-from tutti_gateway.log.lanes import lane_logs
 from tutti_gateway.log.lanes.lane_logs import LaneLogs
-from tutti_gateway.log.lanes.lane_recovery import salvage
 from tutti_gateway.log.tools.verify import verify
-from tutti_gateway.log.writer import LogWriter
 
 
 def goes_through(storage: Filling, logs: LaneLogs, history: LaneHistory) -> bool:
@@ -114,25 +110,4 @@ def test_what_a_lane_promises_tells_copies_of_the_directory_from_it(tmp_path: Pa
     logs.persist(history.write(4, 5))
     logs.sync()
     assert owner.refreshed > before
-    logs.close()
-
-
-def test_a_damaged_lane_for_which_there_is_no_room_keeps_no_gateway_from_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What of it finds no room is learned when there is some."""
-    history = sample(OTHER, 60)
-    written(tmp_path, history, 61)
-    rot(Path(lane_path(str(tmp_path), OTHER)), history, 20, 20)
-
-    def full(directory: str, lane: LogWriter) -> int:
-        salvage(directory, lane)
-        raise DiskFull("no room for the rest")
-
-    monkeypatch.setattr(lane_logs, "salvage", full)
-    logs, found = opened(tmp_path)
-    assert found[OTHER].position == 19
-    assert "after position 19" in logs.messages[0]
-    logs.persist(history.write(20, 61))
-    logs.sync()
     logs.close()

@@ -11,13 +11,12 @@ import pytest
 
 from tests.unit.log.history import sample as log_sample
 from tests.unit.log.history import write_log
-from tests.unit.log.lanes import OTHER, LaneHistory, opened, sample, written
+from tests.unit.log.lanes import OTHER, LaneHistory, sample, written
 from tutti.data.frames.frame import Frame
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import OWN, SUSPECT, lane_path
 from tutti.log.read.reader import LogReader
 from tutti_gateway.cli.main import main
-from tutti_gateway.core.protocol.events import LaneCorrupt
 from tutti_gateway.log.tools.verify import verify, verify_lanes
 
 
@@ -98,21 +97,6 @@ def test_a_damaged_lane_is_found_in_the_directory(
     said = json.loads(capsys.readouterr().out)
     assert (said["ok"], said["damage"]) == (False, [])
     assert {one["lane"]: (one["ok"], len(one["damage"])) for one in said["lanes"] if not one["ok"]} == {lane.text: (False, 1)}
-
-
-def test_what_is_advised_is_so(tmp_path: Path) -> None:
-    """The next start looks at all of the lane, and says what it wants of others."""
-    history = sample()
-    written(tmp_path, history, len(history.frames))
-    path = lane_path(str(tmp_path), OTHER)
-    flip(path, history, history.frames[3])
-    Path(path, SUSPECT).touch()
-    logs, _ = opened(tmp_path)
-    looks = 0
-    while (lost := logs.scrub()) is None and looks < 100:
-        looks += 1
-    assert lost == LaneCorrupt(*OTHER, 4, 4)
-    logs.close()
 
 
 @pytest.mark.parametrize("gone", ["directory", "identity", "scalars"])
