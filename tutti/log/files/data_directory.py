@@ -73,6 +73,7 @@ def read_identity(path: str) -> Identity | None:
     except OSError as error:
         raise DirectoryRefused(f"{file} cannot be read: {error.strerror}; {remedy(error)}") from error
     try:
+        # Check the format first: an identity of another format may have other fields.
         version = msgspec.json.decode(data, type=dict[str, Any]).get("format")
         if isinstance(version, int) and version != FORMAT_VERSION:
             raise WrongDirectory(
@@ -320,6 +321,7 @@ def _make_directories(path: str, storage: Storage) -> None:
         path = os.path.dirname(path)
     for directory in reversed(missing):
         os.mkdir(directory, DIRECTORY_MODE if directory == missing[0] else 0o777)
+        # Without a sync of the parent, a power loss may drop the new directory with everything in it.
         storage.sync_directory(os.path.dirname(directory))
 
 
@@ -328,11 +330,13 @@ def _lock(path: str, when_in_use: str) -> int:
 
     lock = open_file(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT)
     try:
+        # The kernel releases an flock when the process ends, so a crash leaves no stale lock.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
         raise DirectoryRefused(f"data directory {path} is in use by process {holder}: {when_in_use}") from None
+    # The pid only serves the error message of another process; the flock alone decides.
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
@@ -355,6 +359,7 @@ def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None
             raise WrongDirectory(
                 f"data directory {path} belongs to {what} {has!r}, not to {wanted!r}: give this gateway a directory of its own"
             )
+    # Tools, which do not create directories, may still read and repair a disk that has left its group.
     if found.left and create:
         raise WrongDirectory(f"no gateway can start on data directory {path} again: {found.left}")
     if not os.path.isdir(os.path.join(path, LOG)):
@@ -365,6 +370,7 @@ def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None
 def _load_or_create(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
     found = _check(path, gateway, group, create)
     if found is None:
+        # The identity comes last: an empty log folder without one is an interrupted first start.
         os.makedirs(os.path.join(path, LOG), exist_ok=True)
         found = _write_identity(path, Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex, place=_log_inode(path)), storage)
     return found
@@ -396,6 +402,7 @@ def _write_identity(path: str, identity: Identity, storage: Storage) -> Identity
     made = _new_file(os.path.join(path, _NEW), os.path.join(path, _TEMPORARY), storage)
     identity = msgspec.structs.replace(identity, file=made)
     data = msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"
+    # `replace_file` fills that new file under its temporary name, so the content names its own inode.
     storage.replace_file(os.path.join(path, IDENTITY), data)
     return identity
 
@@ -405,6 +412,7 @@ def _new_file(path: str, then: str, storage: Storage) -> FileIdentity | None:
 
     None if the identity changes with the name, as on file systems that derive inodes from paths: such an identity is useless.
     """
+    # A new file for each write: a copy of an older identity then names a file that no longer exists.
     storage.close(storage.open(path, create=True))
     made = file_identity_of(path)
     storage.rename(path, then)

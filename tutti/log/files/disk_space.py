@@ -100,6 +100,7 @@ class DiskSpace:
         except OSError as error:
             if not is_disk_full(error) or not os.path.exists(self._reserve):
                 raise
+        # The freed blocks are for required writes: `in_reserve` makes the writer refuse batches until there is space again.
         self._storage.remove(self._reserve)
         self.in_reserve = True
         try:
@@ -114,8 +115,10 @@ class DiskSpace:
         if not size or (os.path.exists(self._reserve) and os.path.getsize(self._reserve) >= size):
             self.in_reserve = False
             return
+        # A new reserve must not take the space that records need.
         if self._storage.free_bytes(self._directory) < self._options.disk_low_bytes + size:
             return
+        # The final name appears only when all blocks are allocated, so an existing reserve is usable in full.
         temporary = self._reserve + ".tmp"
         fd = self._storage.open(temporary, create=True)
         try:

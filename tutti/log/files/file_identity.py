@@ -45,6 +45,7 @@ def file_identity_of(path: str) -> FileIdentity:
     Raises:
         OSError: the file cannot be opened.
     """
+    # O_NONBLOCK: the open must not wait for a writer if the path is a FIFO.
     fd = with_descriptor_wait(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     try:
         born = _birth_time(fd)
@@ -62,6 +63,7 @@ def _birth_time(fd: int) -> int:
         failed = ctypes.CDLL(None).statx(fd, b"", _OF_DESCRIPTOR, _BIRTH, found)
     except AttributeError:
         return 0
+    # The kernel sets a bit in the mask for each field that the file system provides.
     if failed or not _MASK.unpack_from(found)[0] & _BIRTH:
         return 0
     seconds, rest = _TIME.unpack_from(found, _TIME_AT)
@@ -72,6 +74,7 @@ def _generation(fd: int) -> int:
     """Return the generation of the inode; 0 if unknown."""
     import fcntl  # noqa: PLC0415 - clients also run on systems without fcntl, and never call this
 
+    # The request number encodes a long, but file systems return an int.
     found = bytearray(8)
     try:
         fcntl.ioctl(fd, _GET_GENERATION, found)

@@ -44,6 +44,7 @@ def process_started(pid: int) -> int:
     """Return a process's start time in clock ticks after boot; 0 if it does not run. With the pid it identifies the process."""
     try:
         with with_reserved_descriptor(lambda: open(f"/proc/{pid}/stat", "rb")) as file:
+            # The command name, in parentheses, may contain spaces, so the fields are split after it.
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return 0
@@ -97,6 +98,7 @@ class LivePage:
         self.frontier(state.position, state.next_offset)
         self.indexed(state)  # after the frontier, so that no tick or row above the frontier becomes visible
         words[INODE] = self._inode
+        # The boot id is stored last: a page that was invalid stays invalid until all other words are set.
         words[MAGIC] = _MAGIC
         boot = boot_id()
         words[BOOT_HIGH] = int.from_bytes(boot[8:], "little")
@@ -148,7 +150,9 @@ class LivePage:
 
     def close(self) -> None:
         """End the run cleanly and unmap the page; its frontier stays valid."""
+        # Without a pid, readers report the gateway as stopped.
         self._fields[PID] = 0
+        # An mmap cannot be closed while a memoryview exports its buffer.
         self._fields.release()
         self._map.close()
 
@@ -169,6 +173,7 @@ class LiveView:
     @property
     def alive(self) -> bool:
         """True if the process that writes the page is running."""
+        # The start time distinguishes the gateway from a later process with the same pid.
         pid = self.fields[PID]
         return self.valid and bool(pid) and process_started(pid) == self.fields[STARTED]
 
@@ -188,6 +193,7 @@ def open_live(directory: str) -> LiveView | None:
     except FileNotFoundError:
         return None
     try:
+        # A crash before the allocation leaves a shorter file, and an access to its mapping would end in SIGBUS.
         return LiveView(fd) if os.fstat(fd).st_size >= PAGE else None
     finally:
         os.close(fd)

@@ -90,6 +90,7 @@ class SegmentMap:
             self.size = os.fstat(fd).st_size
             self.map = map_file(fd, self.size) if self.size else None
         finally:
+            # The mapping keeps the file: it stays readable after a rename or a removal.
             os.close(fd)
         self.view = memoryview(self.map) if self.map is not None else memoryview(b"")
         self.buffer = pa.py_buffer(self.view)
@@ -102,6 +103,7 @@ class SegmentMap:
         Raises:
             Damaged: the bytes are not a frame, the file ends inside it, or the device cannot read its header.
         """
+        # Pages are read before the first access: a bad sector then raises an error instead of SIGBUS.
         if file_position + HEADER_SIZE > populated_to:
             self.populate(file_position, file_position + HEADER_SIZE)
         try:
@@ -151,6 +153,7 @@ class SegmentMap:
         """Release the bytes from this process's memory; the page cache may keep them."""
         if self.map is None:
             return
+        # A folio stays in memory until the whole of it is released.
         start -= start % _FOLIO_BYTES
         end = min(end + -end % _FOLIO_BYTES, len(self.map))
         if start < end:
@@ -192,6 +195,7 @@ class FrameScan:
         """Return a copy of the headers of all scanned frames."""
         data = np.frombuffer(self.segment.view, dtype=np.uint8)
         file_positions = np.frombuffer(self.file_positions, dtype=np.uint64) if self.file_positions else np.empty(0, np.uint64)
+        # Headers lie at irregular positions, so they are gathered into rows of one size.
         gathered = data[file_positions.astype(np.int64)[:, None] + np.arange(HEADER_SIZE)]
         return np.ascontiguousarray(gathered).view(HEADER_DTYPE).reshape(-1)
 
@@ -212,6 +216,7 @@ class FrameScan:
             for at in np.flatnonzero(headers["kind"] == Kind.TICK)
         ]
         file_positions = np.frombuffer(self.file_positions, dtype=np.uint64) if self.file_positions else np.empty(0, np.uint64)
+        # Each frame ends where the next one begins, and the last one where the scan ended.
         ends = np.append(file_positions[1:], np.uint64(self.file_position))[: len(headers)]
         file_positions = file_positions[: len(headers)]
         return build_rows(
@@ -273,20 +278,26 @@ def scan_frames(
                 released = file_position
         head = bytes(view[file_position : file_position + HEADER_SIZE])
         magic, version, kind, _, _, named = _FIXED.unpack_from(head)
+        # The CRC continues the previous header, so a frame counts only after the frame that it was written after.
         crc = extend(chain, head[:CRC_AT])
         if magic != MAGIC or crc != _CRC.unpack_from(head, CRC_AT)[0] or named != position:
+            # Unwritten space and terminators are zeros. Everything else is a torn or a corrupt header.
             found.stop = StopReason.CLEAN if head == TERMINATOR else StopReason.HEADER
             break
+        # The CRC is valid, so a newer release wrote this frame. A truncation here would lose its data.
         if version != VERSION or kind not in KINDS:
             raise WrongDirectory(
                 f"{segment.path}, byte {file_position}: the frame at position {position} has version {version} and kind {kind}, "
                 f"which this release does not support (version {VERSION}): use the release that wrote it"
             )
+        # Only a header with a valid CRC has lengths that can be trusted.
         progress_length, body_length = _LENGTHS.unpack_from(head, 70)
         end = file_position + HEADER_SIZE + padded(progress_length) + padded(body_length)
+        # The writer never splits a frame between segments.
         if end > size:
             found.stop = StopReason.HEADER
             break
+        # A torn write may leave a complete header without its body.
         if (
             bodies_from is not None
             and (kind != Kind.BATCH or position >= bodies_from)

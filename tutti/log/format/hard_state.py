@@ -75,6 +75,7 @@ def read_hard_state(directory: str) -> HardStateSlot | None:
     except FileNotFoundError:
         return None
     slots = [slot for at in SLOTS if (slot := decode_slot(data[at : at + MARK_SIZE_BOUND], path)) is not None]
+    # A member without its promises could vote twice, so there is no default.
     if not slots:
         raise Damaged(
             f"{path}: both slots are corrupt (bytes 0 and {PAGE}), so the promises of this gateway are unknown: "
@@ -110,6 +111,7 @@ class HardStateFile:
         self.path = os.path.join(directory, HARD_STATE_FILE)
         if stored is None:
             stored = HardStateSlot(1, HardState(), VoteMark(), 0)
+            # Both slots exist from the start, so later writes do not change the size of the file.
             storage.replace_file(self.path, encode_slot(stored).ljust(2 * PAGE, b"\0"))
         self.sequence = stored.sequence
         self.hard_state = stored.hard_state
@@ -124,6 +126,7 @@ class HardStateFile:
 
     def write(self, hard_state: HardState, mark: VoteMark, segment: int) -> None:
         """Store hard state, mark and the newest segment's first position durably."""
+        # The write goes to the older slot, so a torn write leaves the newer one valid.
         stored = HardStateSlot(self.sequence + 1, hard_state, mark, segment)
         self._storage.write(self._fd, [encode_slot(stored)], self._next)
         self._storage.make_durable(self._fd)

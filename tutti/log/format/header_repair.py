@@ -38,6 +38,7 @@ def rebuilt_headers(directory: str, log: bytes) -> list[SegmentHeader]:
         return []
     logs = {header.log for header in headers.values() if header is not None}
     made: list[SegmentHeader] = []
+    # The snapshot at the start of the log gives the chain value before the first segment.
     begin = newest_snapshot(directory, firsts[0] - 1, starts_only=True).state
     end = _End(begin.position + 1, begin.chain)
     for first in firsts:
@@ -45,11 +46,13 @@ def rebuilt_headers(directory: str, log: bytes) -> list[SegmentHeader]:
         chain = header.chain if header is not None else end.chain
         found = _walk(directory, first, chain) if header is not None or end.position == first else None
         end = _UNKNOWN
+        # A frame that continues the chain proves a rebuilt header. A segment without frames proves nothing.
         if found is not None and found.file_positions:
             end = _End(found.position, found.chain)
             logs |= _rosters(found)
             if header is None:
                 made.append(SegmentHeader(log, first, chain, found.segment.size))
+    # A file of another log makes all rebuilt headers doubtful, so none of them is used.
     return made if logs == {log} else []
 
 
@@ -70,6 +73,7 @@ def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base
     for first in firsts:
         if _header(directory, first) is None:
             before = read_snapshot(directory, first)
+            # The chain value comes from the scan before this segment, from its snapshot, or is 0 at position 1.
             known = chain if first == position else before.state.chain if before is not None else 0 if first == 1 else None
             if known is None:
                 return
@@ -81,6 +85,7 @@ def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base
 def _write(directory: str, storage: Storage, first: int, chain: int, log: bytes) -> None:
     fd = storage.open(segment_path(directory, first))
     try:
+        # In place: a torn write fails the CRC again, and the next start repeats the repair.
         storage.write(fd, [SegmentHeader(log, first, chain, storage.size(fd)).to_bytes()], 0)
         storage.make_durable(fd)
     finally:

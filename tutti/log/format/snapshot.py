@@ -91,6 +91,7 @@ def newest_snapshot(directory: str, at_most: int, *, starts_only: bool = False) 
 
     With `starts_only`, only snapshots at the start of a segment count.
     """
+    # An invalid snapshot costs only time: the scan then starts from an earlier one.
     for position in reversed(list_positions(directory, "snap")):
         if position <= at_most + 1:
             found = read_snapshot(directory, position)
@@ -107,5 +108,7 @@ def rows_before(directory: str, snapshot: Snapshot) -> Rows | None:
     mapped = map_rows(index_path(directory, snapshot.segment))
     if mapped is None or len(mapped[1]) < count:
         return None
+    # A copy, because an access to the mapping fails after the writer has shortened the file.
     rows = mapped[1][:count].copy()
+    # A snapshot within a segment is not synced, so it counts only with exactly the rows before it.
     return rows if crc_of_rows(rows) == snapshot.rows_crc else None

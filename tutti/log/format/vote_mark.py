@@ -104,6 +104,7 @@ def check_end(directory: str, firsts: list[int], newest: int, *, peers_can_repai
         Damaged: the segment is missing or incomplete.
         WrongDirectory: a newer release wrote the segment.
     """
+    # The hard state records each new segment, so a missing last file is noticed.
     if newest > firsts[-1]:
         raise Damaged(f"segment {segment_path(directory, newest)} is missing: restore it, {repair_advice(directory)}")
     lost = find_lost_end(directory, firsts[-1], read_header(directory, firsts[-1]).size)

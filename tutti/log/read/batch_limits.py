@@ -25,6 +25,7 @@ def tick_end(ticks: Ticks, start: int, limit: int, end: int, every: int) -> int:
         return [offset for number, _, offset in ticks(low + 1, high) if not number % every]
 
     high, window = limit, _WINDOW
+    # The last tick before the limit is usually near it, so the search goes backwards in growing windows.
     while high > start:
         low = max(start, high - window)
         if found := between(low, high):
@@ -57,6 +58,7 @@ def bytes_end(parts: Iterable[Rows], start: int, end: int, bytes_max: int) -> in
         inside = np.minimum(offsets + counts, end) - np.maximum(offsets, start)
         upto = total + np.cumsum(rows["size"].astype(np.int64) * inside // counts)
         too_large = upto > bytes_max
+        # The first batch is always included. Otherwise a batch above the limit would stop the reader for good.
         too_large[0] &= has_one
         if too_large.any():
             return int(offsets[int(np.argmax(too_large))])

@@ -82,6 +82,7 @@ class Catalog:
     def refresh(self) -> bool:
         """List the segments again. Return True if the list changed."""
         existing = list_positions(self.directory, "seg")
+        # Read the start after the listing: a trim moves the start before it removes files.
         self.start = read_start(self.directory)
         firsts = [first for first in existing if first >= self.start.first]
         changed = firsts != self.firsts
@@ -112,11 +113,13 @@ class Catalog:
         if view is None:
             view = self._views[first] = self._opened(first)
             if len(self._views) > limits.SEGMENTS_MAPPED_MAX:
+                # Batches that were returned keep the mapping of the dropped view alive.
                 self._views.popitem(last=False)
         self._views.move_to_end(first)
         return view
 
     def _opened(self, first: int) -> SegmentView:
+        # The list can be older than the file, and a trim can remove the file at any time.
         if self._has(first) or (self.refresh() and self._has(first)):
             with suppress(FileNotFoundError):
                 return SegmentView(self.directory, first)
@@ -185,6 +188,7 @@ class Catalog:
         hiding = damage or loaded.later_damage
         if hiding is not None and len(rebuilt):
             views = rebuilt["position"][(rebuilt["kind"] == Kind.VIEW) & (rebuilt["position"] < hiding.position)]
+            # No ABORT reaches back over a VIEW, or over more frames than may be undecided.
             settled = max([loaded.view, hiding.position - limits.UNDECIDED_FRAMES_MAX - 1, *views[-1:].tolist()])
             known = rebuilt[rebuilt["position"] <= settled]
             if len(known) < len(rebuilt):
@@ -200,6 +204,7 @@ class Catalog:
             return _SegmentRows(rows, no_rows())
         try:
             walked = view.scan(rows, last)
+            # The gateway may have begun a segment meanwhile, so `last` can be too high.
             if walked.position <= last and self.refresh():
                 return self._load(first, upto)
             offset, tick = self._before(first, rows, upto)
@@ -227,6 +232,7 @@ class Catalog:
             return 0, 0
         snapshot = read_snapshot(self.directory, first)
         if snapshot is None:
+            # A trim may have removed the snapshot since the listing.
             if first < self.start.first or self.refresh():
                 raise trimmed_error(self.start)
             raise Damaged(
@@ -308,6 +314,7 @@ class Catalog:
         count = last - first
         if count < limits.PLAN_SEGMENTS_MAX:
             return None
+        # A sample of file sizes bounds the work for a log of many segments.
         step = -(-count // limits.PLAN_SEGMENTS_WEIGHED_MAX)
         some = [os.stat(segment_path(self.directory, position)).st_size for position in firsts[first:last:step]]
         sizes = np.append(np.repeat(np.asarray(some, np.int64), step)[:count], 0)
@@ -329,12 +336,14 @@ class Catalog:
         for view, parts in self.onward(first, upto, self.certain_rows):
             for part in parts:
                 offsets = part["offset"]
+                # The first batch may begin before `start`.
                 low = max(bisect_right(offsets, start) - 1, 0)
                 high = bisect_left(offsets, end)
                 for chunk in range(low, high, _CHUNK):
                     some = part[chunk : min(chunk + _CHUNK, high)]
                     some = some[(some["count"] > 0) & (some["offset"] + some["count"] > start)]
                     yield from self._visible(view, some, start, end, upto)
+                # Stop before the next segment is opened: a range needs nothing after its end.
                 if high < len(part) or int(offsets[-1]) + int(part["count"][-1]) >= end:
                     return
 
@@ -354,6 +363,7 @@ class Catalog:
             if damage is not None:
                 raise damage
             invariant(parts, f"the segment at position {first} has no rows up to position {upto.position}, but is not corrupt")
+            # Positions have no gaps, so the next segment begins after these rows.
             first += sum(map(len, parts))
 
     def _visible(self, view: SegmentView, rows: Rows, start: int, end: int, upto: ReadLimit) -> Iterator[tuple[SegmentView, Rows]]:
@@ -367,6 +377,7 @@ class Catalog:
         for at in [*txns, len(rows)]:
             some = [(view, rows[done:at])]
             if at < len(rows):
+                # The batches are where they were staged, possibly in earlier segments.
                 for segment, part in txn_parts(view.frame(rows[at]), rows[at], self.firsts):
                     if not segment:
                         self.check_begin()
@@ -392,6 +403,7 @@ class Catalog:
         """Return the header of a segment's index if it is sealed, from a cache if possible."""
         found = self._sealed.get(first)
         if found is None:
+            # A sealed index never changes, but an unsealed one may be sealed at any time.
             found = sealed_header(self.directory, first)
             if found is not None:
                 self._sealed[first] = found

@@ -132,6 +132,7 @@ class NameRegistry:
             if damage is None:
                 damage = wrong or next_damage
                 self._loaded_upto = position - 1 if wrong is None else wrong.position - 1
+            # Frames after a corrupt or missing part can still register names.
             first, position = following, max(position, following)
         return damage
 

@@ -179,6 +179,7 @@ class LogReader:
                 self._check_same(live)
                 live = self._live = open_live(self.path)
             found, indexed = self._watermark() if live is None or not live.valid else self._from_page(live)
+            # Without a live page the watermark counts, which lags. A frontier must never move back (C7).
             if found.position < self._seen.position or found.offset < self._seen.offset:
                 found = self._seen._replace(live=found.live)
             self._seen = found
@@ -225,9 +226,11 @@ class LogReader:
         check_hard_state(self.path, stored, firsts, self._log)
         if stored is None or not firsts:
             return Frontier(0, 0, 0, 0, False), 0
+        # Without its last segment, a log would look shorter than it is.
         if not self._damaged:
             check_end(self.path, firsts, stored.segment)
         mark = newest_mark(self.path, stored.mark, firsts)
+        # The live page has already reported a later frontier than the mark.
         if mark.frontier_position <= self._seen.position:
             return self._seen, 0
         upto = ReadLimit(mark.frontier_position, 0)
@@ -266,6 +269,7 @@ class LogReader:
             except Damaged:
                 if newest_snapshot(self.path, upto.position).position <= state.position + 1:
                     raise  # no snapshot lies after the corruption
+        # A load of the newest snapshot is cheaper than a replay of many frames.
         state = max(state, newest_snapshot(self.path, upto.position).state, key=lambda one: one.position)
         return replay(state.copy(), self.positions(state.position + 1, upto.position))
 
@@ -299,6 +303,7 @@ class LogReader:
         """
         known = self.state()
         begin = self.start
+        # Only topics whose first record was trimmed need a search for their first remaining record.
         old = {number for number, topic in known.topics.items() if 0 <= topic.first_offset < begin}
         lost = {number for number in old if known.topics[number].last_offset < begin}
         wanted = {number for number in old - lost if self._firsts.get(number, _NO_RECORD)[0] < begin}
@@ -404,6 +409,7 @@ class LogReader:
         while 0 < first <= upto.position:
             with self._lock:
                 sealed = self._catalog.sealed(first)
+                # The header of a sealed index excludes a whole segment without its rows.
                 if sealed is not None and sealed.max_timestamp < time_us:
                     first += sealed.rows  # the next segment's first position, if it exists
                     continue
@@ -413,6 +419,7 @@ class LogReader:
                 if len(hits):
                     with self._lock:
                         view, row = self._catalog.at_time(view, rows[hits[0]], time_us, upto)
+                    # The row has only the largest timestamp of the batch, so the body is needed to find the record.
                     times = decode_batch(view.frame(row).body).column(2).cast(pa.int64())
                     return int(row["offset"]) + int(np.argmax(times.to_numpy() >= time_us))
             if damage is not None:
@@ -448,6 +455,7 @@ class LogReader:
         self.check_range(start, end)
         known = topics is None or self.topic_numbers(topics)
         with self._lock:
+            # Over many segments, the file sizes are precise enough, and no index row is read.
             found = self._catalog.split_at_segments(start, end, split_bytes, splits, self._refresh()[1]) if known else None
         return found or split_range(start, end, list(self.rows(start, end, topics)), split_bytes, splits)
 

@@ -62,6 +62,7 @@ def scan(
     chosen = check_columns(columns)
     schema = schema_of(chosen)
     pick = reader.picking(topics)
+    # A sequential read needs no small first batches.
     firsts = () if goes_on else limits.READ_FIRST_BYTES
     group_limits, made = _group_limits(firsts, bytes_max), _sizes(firsts, bytes_max)
     for view, rows in reader.batches(start, end):
@@ -154,6 +155,7 @@ def _joined(view: SegmentView, rows: Rows, sizes: Iterator[int]) -> Iterator[tup
         try:
             body, compressed = _body(view, file_position, position, count)
         except Damaged as error:
+            # The records before the corruption are delivered first.
             damage = error
             break
         if compressed:
@@ -175,6 +177,7 @@ def _cut(reader: LogReader, rows: Rows, bodies: list[pa.RecordBatch], start: int
     """Yield the records of the frames that are in the range. A single frame with too many records is split."""
     skip = np.maximum(start - rows["offset"], 0)
     keep = np.minimum(end - rows["offset"], rows["count"]) - skip
+    # Only a frame that is alone in its batch can exceed the limit of records.
     if len(bodies) == 1:
         first, last = int(skip[0]), int(skip[0] + keep[0])
         for at in range(first, last, rows_max):
@@ -225,6 +228,7 @@ class _Part:
         return _int64(np.repeat(self._rows[name].astype(np.int64), self._counts))
 
     def _names(self, kind: Kind, numbers: npt.NDArray[Any]) -> pa.Array[Any]:
+        # One lookup for each distinct number, not for each record.
         distinct, codes = np.unique(numbers, return_inverse=True)
         names = [self._reader.name_of(kind, int(number)) for number in distinct]
         if len(names) == 1:
@@ -240,6 +244,7 @@ def _body(view: SegmentView, file_position: int, position: int, count: int) -> t
         raise Damaged(
             f"{view.path} ends at byte {len(data)}, before position {position}; see `tutti log verify {view.directory}`", position
         )
+    # The fields have fixed offsets in the header; a full decode would create an object for each frame.
     progress_length, length, _, crc = _PAYLOAD.unpack_from(data, file_position + 70)
     progress_at = file_position + HEADER_SIZE
     body_at = progress_at + padded(progress_length)
@@ -255,6 +260,7 @@ def _body(view: SegmentView, file_position: int, position: int, count: int) -> t
             f"see `tutti log verify {view.directory}`",
             position,
         )
+    # No copy: the columns refer to the mapping and keep it alive.
     batch = pa.ipc.read_record_batch(view.segment.buffer.slice(body_at, length), BATCH_SCHEMA)
     if batch.num_rows != count:
         raise Damaged(
@@ -268,6 +274,7 @@ def _counting(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> p
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
     ramps = starts - before
+    # Consecutive frames, the usual case, form one run.
     if (ramps == ramps[0]).all():
         return _int64(np.arange(ramps[0], ramps[0] + total, dtype=np.int64))
     return _int64(np.repeat(ramps, counts) + np.arange(total, dtype=np.int64))
@@ -278,6 +285,7 @@ def _int64(values: npt.NDArray[np.int64]) -> pa.Array[Any]:
 
 
 def _constant(text: str, rows: int) -> pa.Array[Any]:
+    # The buffers are built directly, because a Python list needs an object for each record.
     data = text.encode()
     offsets = np.arange(rows + 1, dtype=np.int32) * len(data)
     return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets.data), pa.py_buffer(data * rows)])

@@ -52,13 +52,16 @@ class SegmentView:
             self._load_sealed()
         if self._sealed is not None:
             return self._sealed[:count]
+        # The gateway publishes the indexed position after the write of the rows, so these rows are complete.
         covered = 0 if self._corrupt else min(last, upto.indexed) - self.first + 1
         if covered > len(self._mapped):
+            # The file has grown since it was mapped.
             found = map_rows(self._index)
             self._mapped = found[1] if found is not None else no_rows()
         if 0 < covered <= len(self._mapped) and self._check_rows(covered):
             return self._mapped[:covered]
         if self._snapshot_rows is None:
+            # Without a live page, the CRC in a snapshot proves the rows before it.
             snapshot = newest_snapshot(self.directory, upto.position)
             prefix = rows_before(self.directory, snapshot) if snapshot.segment == self.first else None
             self._snapshot_rows = no_rows() if prefix is None else prefix
@@ -77,6 +80,7 @@ class SegmentView:
         if header is None:
             return
         mapped = map_rows(self._index)
+        # The CRC over all rows is checked once, on first use.
         if mapped is not None and index_sealed(self._index, self.first) is not None:
             self._sealed = mapped[1][: header.rows]
         else:
@@ -85,6 +89,7 @@ class SegmentView:
     def scan(self, rows: Rows, last: int) -> FrameScan:
         """Scan the frames after `rows` (the first rows of this segment) up to position `last`."""
         position = self.first + len(rows)
+        # Rows without an index are requested repeatedly, so the last scan is kept.
         found = self._scanned
         if found is not None and found.first == position and found.position == last + 1:
             return found
@@ -93,6 +98,7 @@ class SegmentView:
             file_position, chain = before + int(rows["size"][-1]), self.segment.frame(before).header_crc
         else:
             file_position, chain = FRAMES_AT, read_header(self.directory, self.first).chain
+        # Bodies of batches are skipped: rows need only headers, and every read checks the body.
         self._scanned = found = scan_frames(self.segment, file_position, position, chain, last=last, bodies_from=last + 1)
         return found
 

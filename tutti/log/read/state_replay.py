@@ -43,6 +43,7 @@ def replay(state: LogState, found: Iterable[tuple[SegmentView, Rows]]) -> LogSta
 def _apply(state: LogState, view: SegmentView, file_position: int, populated_to: int, aborted: bool) -> int:
     """Apply the frame at byte `file_position` and return its end. The segment is populated up to `populated_to`."""
     frame = view.segment.frame(file_position, populated_to)
+    # The chain proves that no frame between the state and this one is missing or replaced.
     if frame.position != state.position + 1 or not chained(frame, state.chain):
         raise Damaged(
             f"{view.path} at byte {file_position} has a header that does not continue the log at position {state.position + 1}"

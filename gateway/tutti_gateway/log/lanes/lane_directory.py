@@ -91,13 +91,16 @@ def open_lane_directory(owner: DataDirectory, lane: LaneName, storage: Storage) 
         _write_identity(path, identity, storage)
         renewed = f"{os.path.join(path, IDENTITY)} was corrupt and was rebuilt from the other files of the lane: {error}"
     if identity is None:
+        # A lane with segments must not begin again: its positions would name different records.
         if list_positions(path, "seg"):
             raise Damaged(f"{os.path.join(path, IDENTITY)} is missing, but the lane's log exists: restore the file")
+        # The identity comes last: a lane without one and without segments is still being created.
         for folder in (os.path.dirname(path), path, os.path.join(path, LOG)):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
         identity = Identity(FORMAT_VERSION, owner.gateway, owner.group, lane.incarnation.hex())
         _write_identity(path, identity, storage)
+        # Both levels: the name of the lane in `lanes`, and the name `lanes` in the gateway's directory.
         storage.make_names_durable(os.path.dirname(path))
         storage.make_names_durable(owner.path)
     elif not os.path.isdir(os.path.join(path, LOG)):
@@ -112,6 +115,7 @@ def _read(path: str, lane: LaneName) -> Identity | None:
     except WrongDirectory as error:
         raise Damaged(str(error)) from error
     except DirectoryRefused as error:
+        # A bad sector is corruption of this lane. Any other refusal, such as missing rights, needs the operator.
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO:
             raise Damaged(str(error)) from error
         raise
@@ -127,6 +131,7 @@ def _read(path: str, lane: LaneName) -> Identity | None:
 def _rebuild_identity(path: str, owner: DataDirectory, lane: LaneName, reason: Damaged) -> Identity:
     """Rebuild a corrupt identity from a segment header with a valid CRC. Without such a header, raise the given error."""
     firsts = list_positions(path, "seg", include_trimmed=True)
+    # Without proof that the lane has begun, a rebuilt identity could let it begin again.
     if not firsts or read_header(path, firsts[-1]).log != lane.incarnation:
         raise reason
     name = lane.incarnation.hex()

@@ -429,6 +429,7 @@ class LaneLogs:
         for frame in run.frames:
             offsets.append(offset)
             offset += frame.count
+        # The frontier of the own lane is published earlier, before its receipts leave.
         if lane.incarnation != self._incarnation:
             writer.frontier(run.frames[-1].position, offset)
         writer.decided(run.frames, offsets)
@@ -441,6 +442,7 @@ class LaneLogs:
     def idle(self) -> bool:
         """Do background work while no request is queued, and return True if some is left: then call again within 10 ms."""
         left = [self.apply_retention() for _ in range(len(self._writers))]
+        # Most lanes are at rest, so only the others cost a sync.
         sync_in_parallel([partial(_idle, writer, left) for writer in self._writers.values() if not writer.at_rest])
         return any(left)
 

@@ -62,6 +62,7 @@ class LaneQuarantine:
         excess = max(0, len(existing) + 1 - limits.LANES_QUARANTINED_MAX)
         messages = [_removed(one) for one in existing[:excess] if one not in self._this_start]
         new_path = f"{path}{_SUFFIX}{number}"
+        # One rename: after a crash the lane has its old name or its new one.
         self._storage.rename(path, new_path)
         self._storage.make_names_durable(os.path.dirname(path))
         self._this_start.add(new_path)
@@ -131,6 +132,7 @@ def salvage(damaged: str, writer: LogWriter) -> int:
     for first in list_positions(damaged, "seg", include_trimmed=True):
         if first < begin:
             continue
+        # After a gap the chain value is unknown, so nothing more can be checked.
         if first != position:
             break
         segment = SegmentMap(segment_path(damaged, first), first)
@@ -181,6 +183,7 @@ def _continues_at(damaged: str, first: int, following: int) -> bool:
 def _copy(frames: list[Frame], writer: LogWriter, offset: int, decided: int) -> int:
     """Append frames and index the decided ones; return the offset after those."""
     writer.append(frames)
+    # The frames are durable before the frontier names them, as everywhere.
     writer.sync()
     known = [frame for frame in frames if frame.position <= decided]
     offsets = []
@@ -202,6 +205,7 @@ def _decided(damaged: str) -> int:
         finally:
             reader.close()
     except TuttiError:
+        # A reader needs the identity and the start, which may be the corrupt files.
         return _decided_by_marks(damaged)
 
 

@@ -92,6 +92,7 @@ class LaneScrubber:
             DiskFailed, DiskFull: a rebuilt file could not be written.
             OSError: a file could not be read.
         """
+        # Suspects come first. A lane with a known corrupt range waits for its frames.
         lane = next((one for one in self._suspects if one not in self._lost), None) or self._next()
         if lane is None:
             return None

@@ -106,6 +106,7 @@ def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None
                 fate = "aborted" if flags & ABORTED else "staged" if flags & STAGED else "decided"
                 yield _frame_info(view.frame(row), int(row["offset"]), fate, view.path, int(row["file_position"]))
         if last > frontier:
+            # Undecided frames have no index rows, so the segments are scanned.
             for found in _pending(reader, frontier, last):
                 for index, file_position in enumerate(found.file_positions):
                     if found.first + index >= start:
@@ -123,6 +124,7 @@ def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[FrameScan]
         found = scan_frames(segment, file_position, position, chain, last=last)
         yield found
         position = found.position
+    # Later segments hold only undecided frames.
     for first in list_positions(reader.path, "seg"):
         if first == position:
             found = scan_frames(

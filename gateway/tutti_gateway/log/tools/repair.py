@@ -74,6 +74,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
         UsageError: the corruption begins at another offset, or there is none.
         Damaged: the first lost record, or what the gateway promised, cannot be determined.
     """
+    # The lock proves that the gateway is down.
     directory, storage = lock_directory(path), storage or Storage()
     try:
         report, folder = verify(directory.path), ""
@@ -96,6 +97,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
                 folder = folder or _new_folder(directory.path, storage)
                 _move(directory.path, [finding.file for finding in remaining], folder, storage)
             return Repair(damage, kept_in=folder)
+        # Without its offset, an operator cannot decide about the loss.
         if first.offset < 0:
             raise Damaged(f"{first.file}, byte {first.byte}: {first.what}; the offset there is unknown: restore the file")
         position, offset = _truncation_point(directory.path, first)
@@ -193,17 +195,20 @@ def _truncate(path: str, position: int, offset: int, folder: str, storage: Stora
     if os.path.exists(index_path(path, segment)):
         indexes.append(index_path(path, segment))
     _move(path, indexes, folder, storage)
+    # The live page of the last run may name a frontier that is lost now.
     live = LivePage(path)
     live.invalidate()
     live.close()
     hard_state_file = HardStateFile(path, storage, stored)
     try:
+        # The sequence is above that of all marks in the remaining segments, so this mark counts.
         lowered = mark._replace(
             sequence=newest.sequence + 1, frontier_position=frontier[0], frontier_offset=frontier[1], time_us=time.time_ns() // 1000
         )
         hard_state_file.write(stored.hard_state, lowered, segment)
     finally:
         hard_state_file.close()
+    # Without a valid mark in its last segment, the log could not start.
     if find_lost_end(path, segment, size) is not None:
         _write_mark(segment_path(path, segment), lowered, storage)
     return folder
@@ -221,6 +226,7 @@ def _end_segment_at(file: str, file_position: int, size: int, folder: str, stora
     storage.sync_directory(folder)
     fd = storage.open(file)
     try:
+        # A start takes a last segment below its full size for corrupt.
         if storage.size(fd) < size:
             storage.allocate(fd, size)
         if file_position + HEADER_SIZE <= size:

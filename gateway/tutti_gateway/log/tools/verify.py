@@ -103,6 +103,7 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
         durable = newest_mark(reader.path, stored.mark, firsts).position if stored is not None and firsts else 0
         if stored is not None:
             durable = max(durable, stored.mark.position)
+        # A running gateway may begin segments during the check.
         newest = stored.segment if stored is not None and not frontier.live else 0
         report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position), newest)
     _Check(reader.path, firsts, report, progress).run()
@@ -191,6 +192,7 @@ class _Check:
         self._firsts = firsts
         self._report = report
         self._progress = progress
+        # A running gateway may truncate the frames after the frontier.
         self._last = report.frontier.position if report.frontier.live else None
         begin = read_start(path).first
         start = read_snapshot(path, begin) if begin > 1 else empty_snapshot()
@@ -210,6 +212,7 @@ class _Check:
         found: FrameScan | None = None
         for first, following in pairwise([*self._firsts, 0]):
             header_chain = self._header(first, position, chain, found)
+            # Under a corrupt header, the frames are checked against the chain of the segment before it.
             found = self._walk(first, chain if header_chain is None else header_chain)
             self._segment(found, aborts, complete=found.position == following)
             self._report.segments += 1
@@ -340,6 +343,7 @@ class _Check:
         stored = read_file(path, ROWS_AT + len(rows))[ROWS_AT:]
         for at in range(0, len(stored) - ROW_SIZE + 1, ROW_SIZE):
             row = stored[at : at + ROW_SIZE]
+            # Rows of zeros were allocated ahead and are not written yet.
             if row != rows[at : at + ROW_SIZE] and any(row):
                 position = found.first + at // ROW_SIZE
                 self._note(position, path, ROWS_AT + at, "the index row is corrupt; reads rebuild it from the segment")

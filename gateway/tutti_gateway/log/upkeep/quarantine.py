@@ -66,6 +66,7 @@ def copy_segment(directory: str, storage: Storage, first: int) -> str:
         storage.close(target)
         if not done:
             storage.remove(copy + ".tmp")
+    # The caller overwrites the original next, so the copy is durable before it gets its name.
     storage.rename(copy + ".tmp", copy)
     storage.make_names_durable(os.path.join(directory, LOG))
     return copy
@@ -73,6 +74,7 @@ def copy_segment(directory: str, storage: Storage, first: int) -> str:
 
 def _quarantine_segments(directory: str, storage: Storage, firsts: Sequence[int]) -> None:
     """Rename segments to quarantine names that recovery ignores, durably, and remove their indexes, which can be rebuilt."""
+    # The last segment goes first, so that a crash leaves consecutive segments.
     for first in reversed(firsts):
         file = segment_path(directory, first)
         with contextlib.suppress(FileNotFoundError):
@@ -84,6 +86,7 @@ def _quarantine_segments(directory: str, storage: Storage, firsts: Sequence[int]
 
 def is_zero_after_frames(storage: Storage, segment: Segment) -> bool:
     """True if a segment file has its full size and only zeros after its valid frames."""
+    # An unreadable block counts as data, so it is quarantined before it is erased.
     size = storage.size(segment.fd)
     return size >= segment.size and not any(
         any(_readable(storage, segment.fd, at, b"?")) for at in range(segment.file_position, size, WRITE_BYTES)

@@ -326,6 +326,7 @@ class LogScrubber:
             if frame is not None and self._continued(fd, rows, index, frame, last):
                 return CorruptRange(at.position, position - 1, at.file_position, at.chain, int(rows["file_position"][index]), frame)
         if upto < last and upto - at.segment < len(rows):
+            # No valid frame within reach: this part is repaired first, and the scrub continues after it.
             return CorruptRange(at.position, upto, at.file_position, at.chain, _end_of(rows, upto - at.segment))
         end = _end_of(rows, -1) if len(rows) and at.segment + len(rows) > last else 0
         return CorruptRange(at.position, last, at.file_position, at.chain, end, None, self._chain_after(last))
@@ -348,6 +349,7 @@ class LogScrubber:
         if index + 1 >= len(rows):
             return False
         try:
+            # The next header continues the chain, which proves the header of this frame.
             following = decode_header(self._storage.read(fd, HEADER_SIZE, int(rows["file_position"][index + 1])))
         except (OSError, FormatError):
             return False
@@ -413,6 +415,7 @@ class LogScrubber:
         chain, file_position = lost.chain, lost.file_position
         for position, frame in enumerate(frames, lost.first):
             file_position += frame.size
+            # Each frame must continue the chain, so frames of another log or view do not fit.
             if position > lost.last or frame.position != position or not chained(frame, chain) or 0 < lost.end < file_position:
                 break
             chain = frame.header_crc
@@ -436,11 +439,13 @@ class LogScrubber:
             file_position += frames[fitting].size
             fitting += 1
         with self._opened(segment_path(self._directory, at.segment)) as fd:
+            # The file lost its end. Its blocks are restored first, and readers map the new size.
             if self._storage.size(fd) < size:
                 self._storage.allocate(fd, size)
                 self._remap_readers()
             # A partial write into an unreadable page would fail.
             _zero_unreadable_pages(self._storage, fd, at.file_position, file_position)
+            # After a crash during this write the range fails its CRC, and the next round finds it again.
             self._storage.write(fd, [part for frame in frames[:fitting] for part in frame.extents()], at.file_position)
             self._storage.make_durable(fd)
         return at
@@ -461,6 +466,7 @@ class LogScrubber:
                 header = SegmentHeader(self._log, first, chain, self._segment_bytes)
                 self._storage.write(fd, [header.to_bytes()], 0)
                 self._storage.make_durable(fd)
+            # The name appears only with a durable header. The frames are then fetched like any corrupt range.
             self._storage.rename(path, segment_path(self._directory, first))
             self._storage.make_names_durable(os.path.join(self._directory, LOG))
         self._firsts = self._first_positions()

@@ -45,6 +45,7 @@ def replace_log(
         sequence: sequence number of the mark, above all existing ones.
     """
     first = state.position + 1
+    # Steps 1 and 2 of the module docstring; `_finish` performs the others.
     write_snapshot(directory, Snapshot(state, first, FRAMES_AT, 0), storage, durable=True)
     write_start(directory, LogStart(first, state.next_offset, replacing=True), storage)
     fd, mark = _finish(directory, storage, options, hard_state_file, state, sequence)
@@ -69,6 +70,7 @@ def finish_replacement(directory: str, storage: Storage, options: LogOptions) ->
     marks = [stored.mark] if stored is not None else []
     for first in list_positions(directory, "seg", include_trimmed=True):
         marks += [mark for mark in segment_marks(directory, first) if mark is not None]
+    # The new mark must be newer than all marks of the old log, whose segments may still exist.
     sequence = max((mark.sequence for mark in marks), default=0) + 1
     with contextlib.closing(HardStateFile(directory, storage, stored)) as hard_state_file:
         fd, _ = _finish(directory, storage, options, hard_state_file, snapshot.state, sequence)
@@ -86,12 +88,14 @@ def _finish(
     # The mark in the new segment has a higher sequence than all old marks, so the old log no longer counts.
     fd = begin_segment(directory, storage, header, mark, None)
     try:
+        # Both slots: an older slot would still name the end of the old log.
         write_mark_to_hard_state(hard_state_file, mark, first)
         for kind in ("seg", "idx", "snap"):
             for position in reversed(list_positions(directory, kind)):
                 if position > first:
                     storage.remove(os.path.join(directory, LOG, f"{position:020d}.{kind}"))
         storage.make_names_durable(os.path.join(directory, LOG))
+        # The new log is complete. From now on a start reads it like any trimmed log.
         write_start(directory, LogStart(first, state.next_offset), storage)
         remove_before(directory, storage, first)
     except BaseException:

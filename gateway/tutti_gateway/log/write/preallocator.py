@@ -100,6 +100,7 @@ class SegmentPreallocator:
             storage.close(fd)
             if not done:
                 storage.remove(path + ".tmp")
+        # Only a complete segment gets the name that the writer looks for.
         storage.rename(path + ".tmp", path + ".seg")
         storage.sync_directory(os.path.dirname(path))
         return True
@@ -114,6 +115,7 @@ class SegmentPreallocator:
         return False
 
     def _run(self) -> None:
+        # On Linux each thread has a nice value of its own.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while True:
             self._needed.wait()

@@ -144,10 +144,12 @@ def recover(
     # Under the same boot, the live page may name a later frontier than the marks do.
     frontier = max(mark.frontier_position, live[0])
     base = _base_snapshot(directory, firsts[-1], frontier)
+    # A gateway alone halts instead, and `tutti log repair` rebuilds the header.
     if options.lane or _has_several_voters(base.state.roster.values()):
         repair_headers(
             directory, storage, [first for first in firsts if first >= base.segment], base, options.lane or base.state.log
         )
+    # Peers may hold the lost end, so the error is raised only where they do not.
     short_file = check_end(directory, firsts, stored.segment, peers_can_repair=True)
     if base.segment < firsts[0]:
         raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or corrupt: restore the file")
@@ -168,6 +170,7 @@ def recover(
         _check_later(directory, ending, mark)
     elif not options.peers_can_repair or ending.later:
         raise short_file
+    # Only the frames above the mark are uncertain: those below were durable before the failed sync.
     if failed:
         _rewrite_tail(storage, ending, mark.position)
     if ending.walks:
@@ -231,6 +234,7 @@ def _step_back(directory: str, firsts: list[int], stored: VoteMark, begin: _Scan
     """
     frontier, base, ending = begin
     marks = [stored, *(mark for first in reversed(firsts) for mark in segment_marks(directory, first) if mark is not None)]
+    # Every mark contains a watermark. Position 0 is one where the log begins at position 1.
     stops = sorted({mark.frontier_position for mark in marks} | ({0} if firsts[0] == 1 else set()), reverse=True)
     for stop in stops:
         # Only a watermark before the corrupt range can be reached.
@@ -283,6 +287,7 @@ def _check_durable(
         if not ending.walks or not ((peers_can_repair and ending.position) or _others_vote(base, ending, decided)):
             raise short_file or _corruption_error(directory, base, ending, mark.position)
         return Damage(ending.position + 1, mark.position, mark.view, mark.chain)
+    # The log reaches the mark, so its frame there must be the durable one.
     chain = base.state.chain if mark.position == base.state.position else None
     for found in ending.walks:
         if found.first <= mark.position < found.position:
@@ -489,7 +494,9 @@ def _result(
         void = void_positions(some[:decided], aborts)
         for position in range(found.first, found.first + decided):
             state.apply(found.frame(position), position in void)
+        # The protocol decides or drops the undecided frames.
         tail += [found.frame(position) for position in range(found.first + decided, found.position)]
+        # The last segment stays open for writes, even if all of its frames are decided.
         if found is not ending.walks[-1] and decided == len(found.file_positions):
             finished.append((found.segment.first, rows))
         else:

@@ -109,6 +109,7 @@ class Segment:
             file_positions.append(file_position)
             file_position = after
             position, view, chain = position + 1, frame.view, frame.header_crc
+        # The terminator erases the header of an older frame here, so no scan continues into old bytes.
         parts.append(TERMINATOR)
         return parts, file_positions, file_position, (position, view, chain)
 
@@ -167,6 +168,7 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
     try:
         if source is None:
             storage.truncate(fd, 0)  # a crash may have left the file
+            # A full disk fails here, before the segment exists, and not in the middle of a group of frames.
             storage.allocate(fd, header.size)
         storage.write(fd, [header.to_bytes(), mark.to_bytes()], 0)
         storage.make_durable(fd)
@@ -181,6 +183,7 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
 
 def older_slot(marks: list[VoteMark | None]) -> int:
     """Return the mark slot to write next: the one that does not hold the newest mark."""
+    # An invalid slot holds no mark that could be lost.
     return min(range(len(marks)), key=lambda slot: -1 if (mark := marks[slot]) is None else mark.sequence)
 
 

@@ -42,6 +42,7 @@ def end_at(directory: str, segments: Sequence[Segment], decided: End, position: 
     if position == decided[0]:
         return decided
     segment = next(segment for segment in reversed(segments) if segment.first <= position)
+    # A segment without decided frames is scanned from its start, with the chain value of its header.
     if segment.first > decided[0]:
         start, file_position, chain = segment.first, FRAMES_AT, read_header(directory, segment.first).chain
     else:
