@@ -111,7 +111,7 @@ class LogWriter:
         try:
             finish_replacement(directory.path, storage, options)
             args = directory.path, storage, options
-            # The live page of the previous run counts only under the same boot; `inherited` returns zeros otherwise.
+            # The live page of the previous run counts only under the same boot; `previous_frontier` returns zeros otherwise.
             found = recover(*args, log=directory.log, live=live.previous_frontier(), failed=live.last_run_failed)
             # A directory that lost its promises becomes a new incarnation, which has no vote until the old one is replaced.
             (directory.become_new_disk if lost_promises(found.recovered, directory) else directory.declare_original)()

@@ -348,7 +348,7 @@ def test_frames_whose_rows_wait_for_room_are_read_for_others(tmp_path: Path, mon
         raise DiskFull(f"no room for {what}")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer._indexer._disk_space, "with_room", full)
+        patch.setattr(writer._indexer._disk_space, "with_reserve", full)
         with pytest.raises(DiskFull):
             decide(writer, history, 11, 15)
         for position in (9, 10, 11, 12, 15, 16, 20):

@@ -222,8 +222,8 @@ def test_a_tick_is_never_shown_before_the_offset_that_it_lies_at(
                 decide(writer, history, before + 1, len(history.frames))
             return words[number]
 
-    monkeypatch.setattr(reader._live, "words", Words())
-    monkeypatch.setattr(live_page.LiveView, "good", True)
+    monkeypatch.setattr(reader._live, "fields", Words())
+    monkeypatch.setattr(live_page.LiveView, "valid", True)
     monkeypatch.setattr(live_page.LiveView, "alive", True)
     found = reader.frontier()
     assert found.tick == 0 or found.offset == 4

@@ -126,7 +126,7 @@ class LogDirectory(Protocol):
         """Make copies made before the latest promise or vote detectable, if the last such write is older than `after_us`."""
 
     def refresh_if_stale(self, after_us: int) -> None:
-        """Call `freshen` if a promise or vote followed the last identity write; for an idle disk."""
+        """Call `refresh_identity` if a promise or vote followed the last identity write; for an idle disk."""
 
     def become_new_disk(self) -> None:
         """Turn the directory into a new disk, because it holds outdated files."""
@@ -214,7 +214,11 @@ class DataDirectory:
             self._written_at = time.monotonic()
 
     def refresh_if_stale(self, after_us: int) -> None:
-        """Call `freshen` if a promise or vote followed the last identity write; for an idle disk. Raises as `freshen`."""
+        """Call `refresh_identity` if a promise or vote followed the last identity write; for an idle disk.
+
+        Raises:
+            SyncFailed: as `refresh_identity`.
+        """
         if self._stale:
             self.refresh_identity(after_us)
 

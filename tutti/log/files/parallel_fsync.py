@@ -44,5 +44,5 @@ def _start(act: Callable[[], None], errors: list[Exception]) -> threading.Thread
 def _run(act: Callable[[], None], errors: list[Exception]) -> None:
     try:
         act()
-    except Exception as error:  # noqa: BLE001 - `together` raises it after all have ended
+    except Exception as error:  # noqa: BLE001 - `sync_in_parallel` raises it after all have ended
         errors.append(error)

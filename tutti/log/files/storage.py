@@ -164,7 +164,7 @@ def translating_read_errors(path: str | None = None) -> Iterator[None]:
     """Context in which EIO becomes `MediumError`, for reads of a file's content.
 
     Raises:
-        Unreadable: the device cannot read the data.
+        MediumError: the device cannot read the data.
     """
     try:
         yield
@@ -179,7 +179,7 @@ def read_file(path: str, size: int = -1) -> bytes:
 
     Raises:
         OSError: the file cannot be opened.
-        Unreadable: the device cannot read it.
+        MediumError: the device cannot read it.
     """
     with with_descriptor_wait(lambda: open(path, "rb", opener=open_file)) as file, translating_read_errors(path):
         return file.read(size)

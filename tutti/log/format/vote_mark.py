@@ -120,7 +120,7 @@ def check_end(directory: str, firsts: list[int], newest: int, *, peers_can_repai
 
 
 def repair_advice(directory: str) -> str:
-    """Return the alternative to a restored file for an error text. A lane is never truncated: see `lane_name.NEW_LANE`."""
+    """Return the alternative to a restored file for an error text. A lane is never truncated: see `lane_name.NEW_LANE_REMEDY`."""
     if lane_of_path(directory) is not None:
         return "as it was when its gateway stopped"
     return f"or check what a truncation would lose with `tutti log repair {directory}`"

@@ -179,7 +179,7 @@ class Catalog:
         return [part for part in (loaded.trusted, loaded.rebuilt) if len(part)], loaded.damage
 
     def certain_rows(self, first: int, upto: ReadLimit) -> tuple[list[Rows], Damaged | None]:
-        """As `good_rows` without the possibly void rows; the corruption that can hide their ABORT is returned instead.
+        """As `readable_rows` without the possibly void rows; the corruption that can hide their ABORT is returned instead.
 
         An ABORT voids only batches after the last VIEW frame, within the limit of undecided frames (design, 4.4).
         """
@@ -350,7 +350,7 @@ class Catalog:
     def onward(
         self, first: int, upto: ReadLimit, rows: Callable[[int, ReadLimit], tuple[list[Rows], Damaged | None]] | None = None
     ) -> Iterator[tuple[SegmentView, list[Rows]]]:
-        """Yield the segments from `first` on, each with its rows from `rows` (default `good_rows`), without a gap in positions.
+        """Yield the segments from `first` on, each with its rows from `rows` (default `readable_rows`), without a gap in positions.
 
         Raises:
             Damaged: as `rows`, or a segment is missing; after the rows before it.

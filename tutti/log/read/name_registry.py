@@ -54,7 +54,7 @@ class NameRegistry:
 
         Raises:
             Damaged: the log up to there does not hold the name.
-            Forgotten: the log permanently lacks the name.
+            NameForgotten: the log permanently lacks the name.
             OffsetOutOfRange: a trim removed the registration.
         """
         if not number:

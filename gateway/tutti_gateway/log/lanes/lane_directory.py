@@ -28,7 +28,7 @@ class LaneDirectory:
     """
 
     def __init__(self, path: str, identity: Identity, owner: DataDirectory, storage: Storage, renewed: str) -> None:
-        """Create the directory object; use `open_home` instead."""
+        """Create the directory object; use `open_lane_directory` instead."""
         self.path = path
         self.storage = storage
         self.renewed = renewed

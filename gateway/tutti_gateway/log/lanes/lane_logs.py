@@ -449,7 +449,7 @@ class LaneLogs:
     def apply_retention(self) -> bool:
         """Trim the next lane as far as retention and all gateways allow, and return True if files are left to remove.
 
-        Each lane gets a turn every `RETENTION_LOOK_US`. A call checks one lane, so it delays the thread only briefly.
+        Each lane is checked every `RETENTION_CHECK_US`. A call checks one lane, so it delays the thread only briefly.
 
         Raises:
             DiskFull: the disk has no space for the new start of the lane.

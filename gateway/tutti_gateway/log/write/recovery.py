@@ -136,7 +136,7 @@ def recover(
     stored = read_hard_state(directory)
     firsts = list_positions(directory, "seg")
     check_hard_state(directory, stored, firsts, log.hex())
-    # `check_kept` has already excluded a begun log that lost these files.
+    # `check_hard_state` has already excluded a begun log that lost these files.
     if stored is None or not firsts:
         return _empty_log(stored)
     check_begin(directory, firsts)

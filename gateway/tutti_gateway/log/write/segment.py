@@ -48,7 +48,7 @@ class Segment:
         self.index = index
         self.slot = slot
         self.undecided = array("Q")
-        self.undecided_from = 0  # how many leading entries of `undecided` are decided by now; `take_places` removes them in blocks
+        self.undecided_from = 0  # number of leading entries that are decided; `pop_file_positions` deletes them in blocks
 
     @property
     def next_undecided(self) -> int:
