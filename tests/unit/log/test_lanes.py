@@ -1,4 +1,4 @@
-"""Lanes on a disk: what a start finds, what is cut, and what becomes of a damaged one."""
+"""Lanes on disk: what a start recovers, how many are open, and what happens to a corrupt one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_directory_without_lanes_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reboot", [False, True])
-def test_a_start_finds_what_was_decided_and_the_tail(tmp_path: Path, reboot: bool) -> None:
+def test_a_start_recovers_the_decided_state_and_the_tail(tmp_path: Path, reboot: bool) -> None:
     history = sample(OTHER)
     written(tmp_path, history, 6)
     if reboot:
@@ -44,7 +44,7 @@ def test_a_start_finds_what_was_decided_and_the_tail(tmp_path: Path, reboot: boo
     logs.close()
 
 
-def test_the_own_lane_has_its_attempt_and_its_producers(tmp_path: Path) -> None:
+def test_the_own_lane_recovers_its_attempt_and_its_producers(tmp_path: Path) -> None:
     history = sample(OWN)
     logs, _ = opened(tmp_path)
     logs.persist(history.write(1, 0, attempt=1))
@@ -130,14 +130,14 @@ def test_the_own_lane_is_halted_where_its_end_is_unknown(tmp_path: Path, what: s
         assert last_known_end(str(path)) == known.get(what)
 
 
-def test_the_lane_of_a_disk_that_was_replaced_is_anothers(tmp_path: Path) -> None:
+def test_the_lane_of_a_replaced_disk_is_not_the_own_lane(tmp_path: Path) -> None:
     written(tmp_path, sample(OWN), 11)
     logs, found = opened(tmp_path, incarnation=bytes(16))
     assert (found[OWN].position, found[OWN].lines, found[OWN].halted) == (11, {}, "")
     logs.close()
 
 
-def test_no_more_lanes_are_open_than_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_open_lanes_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LANES_OPEN_MAX", 3)
     names = [OWN, *(LaneName(number, bytes([number]) * 16) for number in range(2, 8))]
     histories = [sample(name, 4) for name in names]
@@ -178,8 +178,8 @@ def test_one_round_writes_more_lanes_than_may_be_open(tmp_path: Path, monkeypatc
     logs.close()
 
 
-def test_readers_are_shown_the_frontier_while_a_lane_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread of the sockets shows it before any receipt, and waits for no disk."""
+def test_the_frontier_is_published_while_another_lane_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The socket thread publishes it before any receipt, and must not wait for a disk."""
     monkeypatch.setattr(limits, "LANES_OPEN_MAX", 2)
     logs, _ = opened(tmp_path)
     own, others = sample(OWN, 4), [sample(LaneName(number, bytes([number]) * 16), 4) for number in (2, 3)]
@@ -202,8 +202,8 @@ def test_readers_are_shown_the_frontier_while_a_lane_is_closed(tmp_path: Path, m
     logs.close()
 
 
-def test_producers_that_the_log_forgot_leave_the_lane(tmp_path: Path) -> None:
-    """There are never many more lines than the ordered log has producers, whether they are forgotten in a run or between two."""
+def test_a_lane_deletes_producers_that_the_ordered_log_forgot(tmp_path: Path) -> None:
+    """In a running gateway by a FORGET, and at a start by comparison with the ordered log."""
     history = LaneHistory(OWN)
     history.view()
     for producer in range(1, 9):
@@ -218,11 +218,11 @@ def test_producers_that_the_log_forgot_leave_the_lane(tmp_path: Path) -> None:
     logs.close()
     again = LaneLogs(Owner(str(tmp_path)))
     again.start(LogState(producers={number: Producer(f"p{number}", b"", 1, 0, b"") for number in (4, 5)}, next_producer=7))
-    assert again.producers(OWN) == {4, 5, 7, 8}  # 7 and 8 are not given yet in a log that was cut short
+    assert again.producers(OWN) == {4, 5, 7, 8}  # a shortened ordered log has not assigned 7 and 8 yet
     again.close()
 
 
-def test_the_lane_of_a_number_that_this_gateway_had_is_learned_again_as_any_other(tmp_path: Path) -> None:
+def test_a_lane_under_an_earlier_number_is_fetched_like_any_other(tmp_path: Path) -> None:
     written(tmp_path, sample(OWN), 11)
     path = Path(lane_path(str(tmp_path), OWN))
     rot(path, sample(OWN), 9, 20)
@@ -233,15 +233,15 @@ def test_the_lane_of_a_number_that_this_gateway_had_is_learned_again_as_any_othe
     logs.close()
 
 
-def test_a_lane_is_not_for_repair(tmp_path: Path) -> None:
-    """What is cut off the own lane would be placed anew, and others' are fetched again by themselves; both may be open, too."""
+def test_repair_refuses_a_lane(tmp_path: Path) -> None:
+    """Positions of a truncated own lane would be assigned again; other lanes are fetched again without an operator."""
     written(tmp_path, sample(OWN), 11)
     with pytest.raises(WrongDirectory, match="is a lane"):
         lock_directory(lane_path(str(tmp_path), OWN))
 
 
-def test_a_gateway_that_got_another_number_has_two_lanes_of_its_own(tmp_path: Path) -> None:
-    """It was removed and added again: the attempts of the new lane begin anew, and it is the new one that must not be gone."""
+def test_a_gateway_with_a_new_number_has_two_own_lanes(tmp_path: Path) -> None:
+    """After a removal and an addition the new lane starts at attempt 1, and only the new lane must exist."""
     old, new = LaneHistory(OWN), LaneHistory(LaneName(9, OWN.incarnation))
     logs, _ = opened(tmp_path)
     for history, attempt in ((old, 7), (new, 1)):

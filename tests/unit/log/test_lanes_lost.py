@@ -23,7 +23,7 @@ MEMBERS = (1, 2, 3)
 
 
 def lost(history: LaneHistory, first: int, last: int, promised: int = 1, shown: int = 0) -> LostEnd:
-    """What is to be said of it."""
+    """The expected report."""
     at = history.frames[last - 1]
     return LostEnd(first, last, at.view, at.header_crc, promised, MEMBERS, shown)
 
@@ -37,7 +37,7 @@ def lane_file(path: Path) -> str:
 
 
 def finished(path: Path, history: LaneHistory) -> None:
-    """What is written again up to the end is healed by a later attempt, and by nothing else."""
+    """Only a later attempt ends the report, even if all frames up to the end are written again."""
     logs, found = opened(path)
     assert (found[OWN].lost, found[OWN].attempt) == (lost(history, 12, 11), 1)
     logs.persist(PersistLane(1, *OWN, (), attempt=2))
@@ -86,7 +86,7 @@ def test_a_lost_end_is_reported_until_a_later_attempt_begins(tmp_path: Path, fir
 
 
 def test_a_frame_of_a_later_attempt_says_that_all_is_back(tmp_path: Path) -> None:
-    """That attempt was promised before it began, though the newest slot of the scalars is gone that says so."""
+    """The frame proves that the attempt was promised, even if the slot of the hard state with the promise is lost."""
     history = sample(OWN)
     written(tmp_path, history, 11)
     rot(own(tmp_path), history, 9, 20)
@@ -125,7 +125,7 @@ def test_whole_frames_after_the_mark_belong_to_the_lost_end(tmp_path: Path, firs
 
 
 @pytest.mark.parametrize("damaged", [(10,), (4, 10)])
-def test_what_was_shown_behind_the_mark_is_missed(tmp_path: Path, damaged: tuple[int, ...]) -> None:
+def test_frames_after_the_mark_that_were_published_are_reported(tmp_path: Path, damaged: tuple[int, ...]) -> None:
     history = sample(OWN)
     logs, _ = opened(tmp_path)
     logs.persist(history.write(1, 8, attempt=1))
@@ -142,7 +142,7 @@ def test_what_was_shown_behind_the_mark_is_missed(tmp_path: Path, damaged: tuple
     again.close()
 
 
-def test_an_attempt_that_was_promised_and_not_begun_is_said_too(tmp_path: Path) -> None:
+def test_a_promised_attempt_that_did_not_begin_is_reported(tmp_path: Path) -> None:
     history = sample(OWN)
     written(tmp_path, history, 11)
     logs, _ = opened(tmp_path)
@@ -155,8 +155,8 @@ def test_an_attempt_that_was_promised_and_not_begun_is_said_too(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("first", [2, 8])
-def test_the_disks_of_the_last_attempt_are_said_where_its_view_names_them(tmp_path: Path, first: int) -> None:
-    """A start finds them in the frame, or in what it keeps of the frames that are known as decided."""
+def test_the_disks_of_the_last_attempt_are_reported(tmp_path: Path, first: int) -> None:
+    """A start takes them from the VIEW frame, or from the recovered state."""
     disks = tuple(bytes([number]) * 16 for number in MEMBERS)
     history = LaneHistory(OWN)
     history.view(disks)
@@ -172,7 +172,7 @@ def test_the_disks_of_the_last_attempt_are_said_where_its_view_names_them(tmp_pa
 
 
 @pytest.mark.parametrize("behind", [0, 40, 4096])
-def test_a_lane_that_has_all_that_a_mark_names_may_lack_what_stood_behind(tmp_path: Path, behind: int) -> None:
+def test_a_short_file_may_have_held_frames_after_the_mark(tmp_path: Path, behind: int) -> None:
     history = sample(OWN)
     written(tmp_path, history, 11)
     os.truncate(lane_file(tmp_path), file_position(history, 12) + behind)
@@ -194,7 +194,7 @@ def test_a_lane_that_has_all_that_a_mark_names_may_lack_what_stood_behind(tmp_pa
     logs.close()
 
 
-def test_no_room_for_the_whole_segment_passes(tmp_path: Path) -> None:
+def test_a_full_disk_delays_the_repair_of_a_short_file(tmp_path: Path) -> None:
     history = sample(OWN)
     written(tmp_path, history, 11)
     size = os.path.getsize(lane_file(tmp_path))
@@ -221,4 +221,4 @@ def test_no_room_for_the_whole_segment_passes(tmp_path: Path) -> None:
             assert steps > 2
             logs.close()
             return
-    pytest.fail("there is never room enough")
+    pytest.fail("the disk is always full")

@@ -1,4 +1,4 @@
-"""Proves that a lane never goes back behind what it was replaced by, whatever of before comes to be indexed after that."""
+"""A replaced lane never moves back, even if a run of the old lane is indexed after the replacement."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tutti_gateway.node.disk.lane_thread import LaneFacts, LaneThread
 
 
 def replacing(history: LaneHistory, position: int) -> PersistLane:
-    """The lane is what it was at a position elsewhere."""
+    """The action that replaces the lane by its state at a position of another gateway."""
     frame = history.frames[position - 1]
     return PersistLane(2, *OTHER, begin=LaneBegin(position, frame.view, frame.header_crc, history.offset(position), (1, 2, 3)))
 
 
 class Gateway:
-    """Lanes and their thread, which works when it is told to."""
+    """Lanes and their thread, which runs only on request."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.events = path, list[Event]()
@@ -69,13 +69,13 @@ class Gateway:
 
 
 def overtaking(gateway: Gateway, history: LaneHistory) -> None:
-    """One round takes both: what is to be written goes before what is to be indexed."""
+    """Both in one round: writes are performed before indexing."""
     gateway.decide(history, 1, 21)
     gateway.disk.persist(replacing(history, 41))
 
 
 def late(gateway: Gateway, history: LaneHistory) -> None:
-    """What was written in the round before is decided while the lane is being replaced."""
+    """Frames of the round before are decided while the lane is replaced."""
     gateway.disk.persist(replacing(history, 41))
     gateway.disk.run_once()
     gateway.decide(history, 1, 21)
@@ -83,7 +83,7 @@ def late(gateway: Gateway, history: LaneHistory) -> None:
 
 @pytest.mark.parametrize("order", [overtaking, late])
 @pytest.mark.parametrize(("room", "end"), [(True, 50), (False, 50), (True, 41)])
-def test_a_run_of_before_moves_nothing_back(
+def test_a_run_of_the_old_lane_moves_nothing_back(
     tmp_path: Path, order: Callable[[Gateway, LaneHistory], None], room: bool, end: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lane continues up to `end`; at 41, where the replacement ends, the next start follows at once."""

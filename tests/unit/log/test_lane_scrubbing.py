@@ -1,4 +1,4 @@
-"""Proves that what cannot be read of a lane, the own one too, is found, written again in place and served, restarts or not."""
+"""The scrubber finds corrupt frames of a lane, own or not, and repairs them in place, also after a restart."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from tutti_gateway.log.tools.verify import verify
 
 
 def searched(logs: LaneLogs) -> LaneCorrupt | None:
-    """What is found as long as a look is wanted soon."""
+    """Scrub while it is urgent; return the first corrupt range."""
     for _ in range(1000):
         if not logs.urgent:
             return None
         found = logs.scrub()
         if found is not None:
             return found
-    raise AssertionError("it looks for ever")
+    raise AssertionError("the scrub never ends")
 
 
-def mended(logs: LaneLogs, history: LaneHistory, lost: LaneCorrupt) -> LaneCorrupt:
+def repaired(logs: LaneLogs, history: LaneHistory, lost: LaneCorrupt) -> LaneCorrupt:
     return logs.repair(RepairLane(lost.origin, lost.incarnation, tuple(history.frames[lost.first - 1 : lost.last])))
 
 
@@ -58,9 +58,9 @@ def test_a_lane_that_could_not_be_read_is_repaired_in_place(tmp_path: Path, lane
     assert lost == LaneCorrupt(*lane, 6, 6)
     assert "fetches the frames from another gateway" in logs.damaged[lane]
     assert not logs.urgent  # until frames arrive
-    assert mended(logs, sample(LaneName(3, lane.incarnation)), lost) == lost, "frames of another origin do not fit"
+    assert repaired(logs, sample(LaneName(3, lane.incarnation)), lost) == lost, "frames of another origin do not fit"
     assert lane in logs.damaged
-    assert mended(logs, history, lost) == LaneCorrupt(*lane, 0, 0)
+    assert repaired(logs, history, lost) == LaneCorrupt(*lane, 0, 0)
     assert searched(logs) is None
     assert (logs.damaged, (path / SUSPECT).exists()) == ({}, False)
     assert list(logs.read(ReadLane(1, *lane, 1, 11))) == history.frames
@@ -68,20 +68,18 @@ def test_a_lane_that_could_not_be_read_is_repaired_in_place(tmp_path: Path, lane
     assert verify(path).damage == []
 
 
-def test_lanes_are_looked_at_without_a_reason_too_each_in_its_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_open_lanes_are_scrubbed_in_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SCRUB_FRAMES", 2)
     written(tmp_path, sample(OTHER), 11)
     rotten(tmp_path, OWN)
     logs, _ = opened(tmp_path)
     found = [one for _ in range(20) if (one := logs.scrub()) is not None]
-    assert found == [LaneCorrupt(*OWN, 6, 6)]  # told once
-    assert logs.rounds > 0  # what is lost keeps no other from being looked at
+    assert found == [LaneCorrupt(*OWN, 6, 6)]  # reported once
+    assert logs.rounds > 0  # a corrupt range does not stop the scrub of other lanes
     logs.close()
 
 
-def test_a_lane_that_was_closed_while_something_of_it_was_lost_is_looked_at_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_corrupt_lane_that_was_closed_is_scrubbed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LANES_OPEN_MAX", 2)
     history, path = rotten(tmp_path, OTHER)
     logs, _ = opened(tmp_path)
@@ -91,16 +89,16 @@ def test_a_lane_that_was_closed_while_something_of_it_was_lost_is_looked_at_anew
     for number in (3, 4):
         logs.persist(sample(LaneName(number, bytes([number]) * 16), 2).write(1, 3))
         logs.sync()
-    mended(logs, history, lost)
+    repaired(logs, history, lost)
     assert searched(logs) == lost
-    assert mended(logs, history, lost) == LaneCorrupt(*OTHER, 0, 0)
+    assert repaired(logs, history, lost) == LaneCorrupt(*OTHER, 0, 0)
     assert searched(logs) is None
     logs.close()
     assert verify(path).damage == []
 
 
 @pytest.mark.parametrize("decided", [0, 11])
-def test_a_lane_that_was_suspected_for_nothing_stays_as_it_is(tmp_path: Path, decided: int) -> None:
+def test_a_suspicion_of_a_valid_lane_changes_nothing(tmp_path: Path, decided: int) -> None:
     written(tmp_path, sample(OTHER), decided)
     logs, _ = opened(tmp_path)
     logs.suspect(OTHER.incarnation)
