@@ -40,10 +40,10 @@ def written(path: Path, history: History = HISTORY, storage: Storage | None = No
     return writer, close
 
 
-def round_of(mender: LogScrubber) -> None:
+def round_of(scrubber: LogScrubber) -> None:
     """Look until all was looked at, or something is lost."""
-    rounds = mender.rounds
-    while mender.lost is None and mender.rounds == rounds and not mender.scrub():
+    rounds = scrubber.rounds
+    while scrubber.lost is None and scrubber.rounds == rounds and not scrubber.scrub():
         continue
 
 

@@ -88,11 +88,6 @@ class LaneWriter(LogWriter):
         if position > self._marks.frontier[0]:
             super().frontier(position, offset)
 
-    @property
-    def producers(self) -> set[int]:
-        """Return the numbers of the producers of which the lane keeps state."""
-        return set(self._indexer.state.producers)
-
     def delete_producers(self, producers: Iterable[int]) -> None:
         """Delete the state of producers that the ordered log deleted. Their numbers are never assigned again."""
         for number in producers:
@@ -251,15 +246,6 @@ class LaneLogs:
         return self._own_lane
 
     # Open lanes
-
-    def producers(self, lane: LaneName) -> set[int]:
-        """Return the numbers of the producers of which an open lane keeps state."""
-        return self._writers[lane].producers
-
-    @property
-    def open_count(self) -> int:
-        """Return the number of open lanes."""
-        return len(self._writers)
 
     def _open(self, lane: LaneName) -> tuple[LaneWriter, Recovered]:
         with self._translating(lane):
