@@ -149,9 +149,8 @@ class DataDirectory:
         self.identity = identity
         self.storage = storage
         self._lock = lock
-        self._write_lock = (
-            threading.Lock()
-        )  # the disk thread and the thread that handles a removal from the group both write the identity
+        # The disk thread and the thread that handles a removal from the group both write the identity.
+        self._write_lock = threading.Lock()
         self._is_original = self._stale = False
         self._written_at = 0.0
         self.copied = _is_copy(path, identity)

@@ -62,9 +62,8 @@ def list_positions(directory: str, kind: str, *, include_trimmed: bool = False) 
         names = with_descriptor_wait(lambda: os.listdir(os.path.join(directory, LOG)))
     except FileNotFoundError:
         return []
-    start = (
-        0 if include_trimmed else read_start(directory).first
-    )  # read after the listing: a trim moves the start before it removes files
+    # Read the start after the listing: a trim moves the start before it removes files.
+    start = 0 if include_trimmed else read_start(directory).first
     found = (int(match[1]) for name in names if name.endswith(kind) and (match := _NAMED.match(name)))
     return sorted(position for position in found if position >= start)
 

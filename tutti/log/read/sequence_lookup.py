@@ -39,9 +39,8 @@ def offsets_of(runs: Sequence[SequenceRun], parts: Iterable[Rows], begin: int = 
     """
     counts = np.array([run.records for run in runs], np.int64)
     firsts = np.array([run.first_sequence for run in runs], np.int64)
-    wanted = np.concatenate(
-        [firsts, firsts + counts - 1]
-    )  # both ends, because a resent batch can have other boundaries than its first copy
+    # Both ends, because a resent batch can have other boundaries than its first copy.
+    wanted = np.concatenate([firsts, firsts + counts - 1])
     found = np.full(len(wanted), _NONE, np.int64)
     indexes: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
     for index, run in enumerate(runs):
@@ -70,7 +69,7 @@ def offsets_of(runs: Sequence[SequenceRun], parts: Iterable[Rows], begin: int = 
 def _resolve(
     mine: Rows, indexes: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Resolve the wanted sequences from one producer's rows. Return the places that need older rows."""
+    """Resolve the wanted sequences from one producer's rows. Return the indexes that need older rows."""
     index = np.searchsorted(mine["first_sequence"].astype(np.int64), wanted[indexes], "right") - 1
     here = index >= 0
     some, rows = indexes[here], mine[index[here]]

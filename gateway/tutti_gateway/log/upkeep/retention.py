@@ -145,10 +145,8 @@ class LogRetention:
         self._starts: dict[int, _SegmentStart] = {}
         self._back_references: list[_BackReference] = []  # in order; covers positions up to `_checked`
         self._checked = self._ticked = 0
-        self._sizes_cache: tuple[int, list[tuple[int, int]]] = (
-            0,
-            [],
-        )  # newest segment, and (first position, bytes) of all segments
+        # newest segment, and (first position, bytes) of all segments
+        self._sizes_cache: tuple[int, list[tuple[int, int]]] = (0, [])
         live.start(self.start.offset)
         self._decided()
 
