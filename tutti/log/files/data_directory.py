@@ -3,7 +3,7 @@
 A copy of a directory lacks the promises and votes that the gateway made after the copy. Therefore `identity.json` records the
 inode and birth of its own file. Each start writes it into a new file before the gateway promises anything, and a running gateway
 rewrites it from time to time. A copy has another file, and an older copy names an older file, even if an operator restores it in
-the same place. Each write replaces the file as a whole, so a crash leaves a valid one.
+the same path. Each write replaces the file as a whole, so a crash leaves a valid one.
 """
 
 from __future__ import annotations

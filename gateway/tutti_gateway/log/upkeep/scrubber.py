@@ -451,7 +451,7 @@ class LogScrubber:
         return at
 
     def _segment_ended(self, at: _ScrubPosition) -> bool:
-        """True if the segment was complete before this place, so the following frames were in a missing file."""
+        """True if the segment was complete before this position, so the following frames were in a missing file."""
         sealed = index_sealed(index_path(self._directory, at.segment), at.segment)
         return sealed is not None and at.segment + sealed.rows == at.position
 
