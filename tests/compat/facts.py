@@ -73,7 +73,7 @@ def lane_facts(path: Path) -> dict[str, Any]:
     return {
         lane.text: {
             "log": plain(log),
-            "told": logs.told,
+            "told": logs.messages,
             "digest": digest(lane_path(str(path), lane)).sha256,
             "damage": [finding._asdict() for finding in verify(lane_path(str(path), lane)).damage],
         }

@@ -56,7 +56,7 @@ def member(path: Path) -> History:
     late = history.batch("producer0", "topic", [b"void and undecided"])
     history.abort(late.position)
     writer, _, _ = opened(path)
-    writer.write_scalars(HardState(view_of(5, 2), history.view_id, view_of(3, 1)))
+    writer.write_hard_state(HardState(view_of(5, 2), history.view_id, view_of(3, 1)))
     writer.append(history.frames[:decided])
     writer.sync()
     decide(writer, history, 1, decided)

@@ -17,10 +17,10 @@ from tutti.data.frames.frame import Frame, Kind
 from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti.errors import DiskFailed, DiskFull, invariant
+from tutti.log.files.data_directory import LogDirectory
 from tutti.log.files.disk_space import DiskSpace, failure_of, failure_of_start, is_disk_full
 from tutti.log.files.layout import MARK_SLOTS, SegmentHeader, read_header
 from tutti.log.files.live_page import LivePage
-from tutti.log.files.log_directory import LogDirectory
 from tutti.log.files.options import FreeSpace, LogOptions
 from tutti.log.files.storage import Storage
 from tutti.log.format.hard_state import HardStateFile
@@ -55,9 +55,9 @@ class LogWriter:
     """Writes the log of one data directory. Create it with `open`.
 
     Attributes:
-        mender: the scrubber, which finds and repairs corrupt frames.
-        trimming: the retention of old segments.
-        shown: see `RecoveredLog.shown`.
+        scrubber: the scrubber, which finds and repairs corrupt frames.
+        retention: the retention of old segments.
+        published: see `RecoveredLog.shown`.
     """
 
     def __init__(self, directory: LogDirectory, options: LogOptions, storage: Storage, found: RecoveredLog, live: LivePage) -> None:
@@ -69,7 +69,7 @@ class LogWriter:
         self._live = live
         self._failed = ""
         self._log = found.recovered.log
-        self._scalars = HardStateFile(self._path, storage, found.stored)
+        self._hard_state = HardStateFile(self._path, storage, found.stored)
         frontier = (found.state.position, found.state.next_offset)
         self._marks = MarkTracker(found.end, frontier, found.mark, found.recovered.damage)
         self._end: End = found.end
@@ -77,18 +77,20 @@ class LogWriter:
         self._late_us = 0 if options.lane else limits.MARK_LATE_US
         self._synced_at = time.monotonic()
         self._corrupt_tail = found.recovered.damage is not None  # corrupt bytes still follow the end of the log
-        self._later, self.shown = found.later, found.shown
+        self._later, self.published = found.later, found.published
         self._truncating = False  # True from the lowered mark until the truncation is complete
         sizes = [read_header(self._path, segment.first).size for segment in found.segments[-1:]]
-        self._room = DiskSpace(self._path, options, storage, given_up=sizes == [options.reserved_bytes])
+        self._disk_space = DiskSpace(self._path, options, storage, reserve_used=sizes == [options.reserved_bytes])
         self._preallocator = SegmentPreallocator(self._path, options, storage)
         self._segments = [reopen_segment(self._path, segment, storage) for segment in found.segments]
         for segment, later in zip(self._segments, self._segments[1:], strict=False):
             segment.last = later.first - 1
-        self._indexer = Indexer(self._path, options, storage, self._room, found, self._segments)
+        self._indexer = Indexer(self._path, options, storage, self._disk_space, found, self._segments)
         self._fetcher = FrameFetcher(self._path, storage, self._segments, found.recovered.tail)
-        self.trimming = LogRetention(self._path, options, storage, self._room, live, self._segments, self._indexer)
-        self.mender = LogScrubber(self._path, storage, options, self._segments, self._indexer, self._translating, live.renew)
+        self.retention = LogRetention(self._path, options, storage, self._disk_space, live, self._segments, self._indexer)
+        self.scrubber = LogScrubber(
+            self._path, storage, options, self._segments, self._indexer, self._translating, live.bump_generation
+        )
 
     @classmethod
     def open(
@@ -109,17 +111,17 @@ class LogWriter:
         try:
             finish_replacement(directory.path, storage, options)
             args = directory.path, storage, options
-            # The live page of the previous run counts only under the same boot; `inherited` returns zeros otherwise.
-            found = recover(*args, log=directory.log, live=live.inherited(), failed=live.failed_before)
+            # The live page of the previous run counts only under the same boot; `previous_frontier` returns zeros otherwise.
+            found = recover(*args, log=directory.log, live=live.previous_frontier(), failed=live.last_run_failed)
             # A directory that lost its promises becomes a new incarnation, which has no vote until the old one is replaced.
-            (directory.renew if lost_promises(found.recovered, directory) else directory.settle)()
+            (directory.become_new_disk if lost_promises(found.recovered, directory) else directory.declare_original)()
             writer = cls(directory, options, storage, found, live)
             writer._begin(found)
         except OSError as error:
             failure = failure_of_start(directory.path, error)
             # The live page records that the next start must not trust the page cache.
             if isinstance(failure, DiskFailed):
-                live.fail()
+                live.record_failure()
             live.close()
             raise failure from error
         except BaseException:
@@ -130,8 +132,8 @@ class LogWriter:
     def _begin(self, found: RecoveredLog) -> None:
         self._indexer.complete(found)
         if self._log:
-            self._directory.remember_log(self._log)
-        self._preallocator.clear()
+            self._directory.store_log_uuid(self._log)
+        self._preallocator.remove_unusable()
         if self._options.prepared_segments:
             if not self._segments and not prepared_paths(self._path):
                 self._preallocator.prepare_one(patient=False)  # the first writes of a new gateway then cost no more than later ones
@@ -158,7 +160,7 @@ class LogWriter:
         left = not_yet_written(frames, self._end)
         if not left:
             return
-        self._preallocator.wrote()
+        self._preallocator.log_written()
         try:
             if not self._segments:
                 # The uuid of a lane is its incarnation; the first frame of the ordered log contains that log's uuid.
@@ -175,21 +177,21 @@ class LogWriter:
 
     def _append_some(self, frames: Sequence[Frame], must: bool) -> Sequence[Frame]:
         """Write as many frames as fit into the segment, begin a new segment if some are left, and return those."""
-        if self._room.in_reserve and not must and any(frame.kind == Kind.BATCH for frame in frames):
+        if self._disk_space.in_reserve and not must and any(frame.kind == Kind.BATCH for frame in frames):
             raise DiskFull(
                 f"the disk of {self._path} is full and the reserve is only for frames that must be written: free some space"
             )
         segment = self._segments[-1]
-        parts, places, place, end = segment.fitting(frames, self._end)
-        left = frames[len(places) :]
-        if places:
-            self._storage.write(segment.fd, parts, segment.place)
+        parts, file_positions, file_position, end = segment.fitting(frames, self._end)
+        left = frames[len(file_positions) :]
+        if file_positions:
+            self._storage.write(segment.fd, parts, segment.file_position)
             # The mark of earlier syncs shares the next fdatasync with these frames, so it costs no extra sync.
             if self._marks.due(time.monotonic(), self._late_us):
                 self._write_slot(segment)
-            segment.place = place
-            segment.undecided.extend(places)
-            self._fetcher.wrote(frames[: len(places)] if left else frames)
+            segment.file_position = file_position
+            segment.undecided.extend(file_positions)
+            self._fetcher.appended(frames[: len(file_positions)] if left else frames)
             self._end = end
         if left:
             self._roll(left[0])
@@ -200,7 +202,7 @@ class LogWriter:
         mixed files.
         """
         mark = self._marks.next(self._marks.durable)
-        self._scalars.write(self._scalars.scalars, mark, self._scalars.segment)
+        self._hard_state.write(self._hard_state.hard_state, mark, self._hard_state.segment)
         self._marks.set(mark)
         self._marks.damage = None
 
@@ -220,25 +222,25 @@ class LogWriter:
             fd = begin_segment(self._path, self._storage, SegmentHeader(self._log, first, chain, size), mark, source)
         except OSError as error:
             # The reserve is a zero-filled file, so it can become the segment without free space.
-            source = self._room.take_reserve() if is_disk_full(error) else None
+            source = self._disk_space.use_reserve() if is_disk_full(error) else None
             if source is None:
                 raise
             size = self._options.reserved_bytes
             fd = begin_segment(self._path, self._storage, SegmentHeader(self._log, first, chain, size), mark, source)
         if prepared:
-            self._preallocator.used()
+            self._preallocator.segment_used()
         self._live.segment(first)
         # the last segment is empty and too small for the frame: the larger segment replaces it
         if self._segments and self._segments[-1].first == first:
             # Readers may have the replaced file mapped.
             self._close_segments([self._segments.pop()])
-            self._live.renew()
+            self._live.bump_generation()
         elif self._segments:
             self._segments[-1].last = position
         self._marks.set(mark)
         self._segments.append(new_segment(self._path, self._storage, first, fd, size))
         if position:  # the log's uuid in the identity file already records that the first segment exists
-            self._scalars.write(self._scalars.scalars, mark, first)
+            self._hard_state.write(self._hard_state.hard_state, mark, first)
         if self._indexer.state.position == position:
             self._indexer.pass_boundaries()
 
@@ -269,16 +271,16 @@ class LogWriter:
             # The synced slot holds the newest mark now, so the next mark goes into the other slot.
             segment.slot = 1 - segment.slot
         # A disk that never rests still refreshes its identity file, which detects older copies of the directory.
-        self._directory.freshen(limits.IDENTITY_FRESH_BUSY_US)
+        self._directory.refresh_identity(limits.IDENTITY_FRESH_BUSY_US)
 
     def _write_slot(self, segment: Segment) -> None:
         """Write a mark that names what earlier syncs made durable, at most once between two syncs."""
-        if self._marks.written is None and self._marks.behind:
+        if self._marks.written is None and self._marks.stale:
             mark = self._marks.next()
             self._storage.write(segment.fd, [mark.to_bytes()], MARK_SLOTS[segment.slot])
             self._marks.written = mark
 
-    def write_scalars(self, scalars: HardState) -> None:
+    def write_hard_state(self, hard_state: HardState) -> None:
         """Make the hard state durable, together with the current mark. Accepting a view ends a reported corruption.
 
         Raises:
@@ -287,20 +289,20 @@ class LogWriter:
         """
         self._check_usable()
         with self._translating("writing the hard state of"):
-            accepts = scalars.accepted > self._scalars.scalars.accepted
+            accepts = hard_state.accepted > self._hard_state.hard_state.accepted
             if accepts and self._corrupt_tail:  # after the view no mark explains why the file is short
                 quarantine.restore_size(self._storage, self._segments[-1])
             # An accepted view gives up a corrupt end, so the mark names the durable end again.
             mark = self._marks.next(self._marks.durable if accepts else None)
-            self._scalars.write(scalars, mark, self._scalars.segment)
-            self._directory.freshen(limits.IDENTITY_FRESH_US)
+            self._hard_state.write(hard_state, mark, self._hard_state.segment)
+            self._directory.refresh_identity(limits.IDENTITY_FRESH_US)
             self._marks.newest = mark
             if accepts:
                 self._marks.damage = None
 
     # Truncating
 
-    def cut(self, position: int) -> None:
+    def truncate(self, position: int) -> None:
         """Truncate the log after `position`, durably. Corrupt bytes after the end are quarantined, and marks stop naming them.
 
         Raises:
@@ -320,35 +322,37 @@ class LogWriter:
             if self._marks.durable != self._end:
                 self.sync()
             return
-        self._preallocator.wrote()
+        self._preallocator.log_written()
         with self._translating("truncating"):
             # The remaining frames must be durable before the mark is lowered.
             self._quarantine_tail()
             self._sync()
             end = truncate.end_at(self._path, self._segments, self._indexer.end, position)
-            self._room.with_room(lambda: self._truncate(end), "a truncation")
+            self._disk_space.with_reserve(lambda: self._truncate(end), "a truncation")
 
     def _truncate(self, end: End) -> None:
         """Truncate on disk first and in memory last, so that the call can be repeated after a failure."""
         self._truncating = True
         position = end[0]
         # A segment that begins right after the end stays, empty: the frontier may have passed its start and written its snapshot.
-        kept = [segment for segment in self._segments if position and segment.first <= position + 1]
-        gone = self._segments[len(kept) :]
-        places = kept[-1].places_behind(position, self._indexer.state.position) if kept else []
+        remaining = [segment for segment in self._segments if position and segment.first <= position + 1]
+        removed = self._segments[len(remaining) :]
+        file_positions = remaining[-1].file_positions_after(position, self._indexer.state.position) if remaining else []
         mark = self._marks.next(end)
-        if not kept:
-            self._directory.remember_log(b"")  # nothing is left, so another log may begin here
-        truncate.truncate_files(self._path, self._storage, self._scalars, mark, kept[-1] if kept else None, places, gone)
-        self._close_segments(gone)
-        del self._segments[len(kept) :]
-        if kept:
-            kept[-1].shorten(len(places))
-        self._marks.cut(end, mark)
-        self._fetcher.cut(position)
+        if not remaining:
+            self._directory.store_log_uuid(b"")  # nothing is left, so another log may begin here
+        truncate.truncate_files(
+            self._path, self._storage, self._hard_state, mark, remaining[-1] if remaining else None, file_positions, removed
+        )
+        self._close_segments(removed)
+        del self._segments[len(remaining) :]
+        if remaining:
+            remaining[-1].drop_last(len(file_positions))
+        self._marks.truncated(end, mark)
+        self._fetcher.truncated(position)
         self._end = end
-        self._log = self._log if kept else b""
-        self._live.cut(kept[-1].first if kept else 0)
+        self._log = self._log if remaining else b""
+        self._live.truncated(remaining[-1].first if remaining else 0)
         self._truncating = False
 
     def _quarantine_tail(self) -> None:
@@ -360,10 +364,10 @@ class LogWriter:
         # A tail of zeros contains nothing that is worth a copy.
         if self._later or not quarantine.is_zero_after_frames(self._storage, segment):
             mark = self._marks.next()
-            quarantine.quarantine_tail(self._path, self._storage, self._scalars, mark, segment, self._later)
+            quarantine.quarantine_tail(self._path, self._storage, self._hard_state, mark, segment, self._later)
             self._marks.set(mark)
-            self._fetcher.cut(self._end[0])
-            self._live.cut(segment.first)
+            self._fetcher.truncated(self._end[0])
+            self._live.truncated(segment.first)
         self._corrupt_tail, self._later = False, []
 
     def replace(self, snapshot: bytes) -> None:
@@ -383,18 +387,18 @@ class LogWriter:
             f"the snapshot ends at position {state.position}, but the log here is already decided up to {decided}",
         )
         self._truncating = True
-        args = self._path, self._storage, self._options, self._scalars, state, self._marks.sequence_of_next()
+        args = self._path, self._storage, self._options, self._hard_state, state, self._marks.sequence_of_next()
         with self._translating("replacing"):
-            segment, mark = self._room.with_room(lambda: replace_log(*args), "a snapshot")
+            segment, mark = self._disk_space.with_reserve(lambda: replace_log(*args), "a snapshot")
         self._close_segments(self._segments)
         self._segments[:] = [segment]
         self._end, self._log, self._corrupt_tail, self._later = end, self._options.lane or state.log, False, []
-        self._marks.replaced(end, (state.position, state.next_offset), mark)
-        self._indexer.replaced(state)
-        self._fetcher.cut(0)
-        self._directory.remember_log(self._log)
-        self.trimming.replaced()
-        self._live.replaced(state)
+        self._marks.log_replaced(end, (state.position, state.next_offset), mark)
+        self._indexer.log_replaced(state)
+        self._fetcher.truncated(0)
+        self._directory.store_log_uuid(self._log)
+        self.retention.log_replaced()
+        self._live.log_replaced(state)
         self._truncating = False
 
     def _close_segments(self, segments: Sequence[Segment]) -> None:
@@ -422,9 +426,9 @@ class LogWriter:
         self._marks.frontier = (position, offset)
         self._live.frontier(position, offset)
 
-    def beat(self, time_us: int) -> None:
+    def heartbeat(self, time_us: int) -> None:
         """Write the gateway's heartbeat, wall clock in us, to the live page. Another thread may call this method."""
-        self._live.beat(time_us)
+        self._live.heartbeat(time_us)
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int] = frozenset()) -> None:
         """Index a run of decided frames. After `DiskFull` repeat the same call before the next run: rows that are written are
@@ -441,13 +445,13 @@ class LogWriter:
         """
         self._check_usable()
         try:
-            self._indexer.take(frames, offsets, aborted)
+            self._indexer.index(frames, offsets, aborted)
             self._fetcher.decided(self._indexer.state.position)
             if frames and not self._directory.log:
-                self._directory.remember_log(self._log)
+                self._directory.store_log_uuid(self._log)
             self._live.indexed(self._indexer.state)
             # Files are removed only below a durable mark, so that the next start finds the TRIM.
-            self.trimming.carry_out(self._marks.newest.frontier_position)
+            self.retention.remove_trimmed(self._marks.newest.frontier_position)
         except (OSError, DiskFull) as error:
             raise self._translated("indexing", error) from error
 
@@ -467,7 +471,7 @@ class LogWriter:
             return False
         rest_us = (time.monotonic() - self._synced_at) * _US
         with self._translating("marking"):
-            if self._marks.behind or self._marks.durable != self._end:
+            if self._marks.stale or self._marks.durable != self._end:
                 # A write that follows soon carries the mark without an extra sync.
                 if rest_us < limits.MARK_IDLE_US - limits.MARK_LATE_US:
                     return True
@@ -475,13 +479,13 @@ class LogWriter:
                 self._sync()
             elif rest_us >= limits.IDENTITY_IDLE_US:
                 # After this refresh, an older copy of the directory is recognised as a copy when it is restored.
-                self._directory.rested(limits.IDENTITY_FRESH_US)
+                self._directory.refresh_if_stale(limits.IDENTITY_FRESH_US)
         with self._translating("trimming"):
-            return self.trimming.carry_out(self._marks.newest.frontier_position) or self._marks.behind
+            return self.retention.remove_trimmed(self._marks.newest.frontier_position) or self._marks.stale
 
     def space(self) -> FreeSpace:
         """Return the free disk space, and whether new messages must be refused because it is low."""
-        return self._room.space()
+        return self._disk_space.space()
 
     def close(self) -> None:
         """Bring the mark up to date and close all files. The method does not sync the log, because `sync` already covers all
@@ -490,13 +494,13 @@ class LogWriter:
         self._preallocator.close()
         try:
             # With a current mark, the next start cannot take the last frames for torn ones.
-            if not self._failed and not self._truncating and self._segments and self._marks.behind:
+            if not self._failed and not self._truncating and self._segments and self._marks.stale:
                 with self._translating("marking"):
                     self._write_slot(self._segments[-1])
                     self._sync()
         finally:
             self._close_segments(self._segments)
-            self._scalars.close()
+            self._hard_state.close()
             self._live.close()
 
     def _check_usable(self) -> None:
@@ -518,5 +522,5 @@ class LogWriter:
         failure = error if isinstance(error, DiskFull) else failure_of(what, self._path, error)
         if isinstance(failure, DiskFailed):
             self._failed = str(failure)
-            self._live.fail()
+            self._live.record_failure()
         return failure

@@ -26,7 +26,7 @@ from tutti.log.files.lane_paths import lane_path
 from tutti.log.files.layout import RESERVE
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
-from tutti.log.read.lane_reader import known_end
+from tutti.log.read.lane_reader import last_known_end
 from tutti.log.read.reader import LogReader
 from tutti.security.tokens import Tokens
 from tutti_gateway.config import Config
@@ -130,7 +130,7 @@ class Gateway:
             contextlib.closing(open_transport(config, self._directory.incarnation, release(), log, begun=bool(self._recovered.log)))
         )
         self._driver = self._make_driver(writer, lambda stack: self._wrapped(stack, record, opened))
-        self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.beat, log, self._log_changes)
+        self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.heartbeat, log, self._log_changes)
         desk.open(
             self._inbox.put,
             self._disk.suspect,
@@ -176,10 +176,10 @@ class Gateway:
         lanes = opened.enter_context(contextlib.ExitStack())
         lanes.callback(logs.close)
         self._recovered = msgspec.structs.replace(self._recovered, lanes=logs.start(self._recovered.state))
-        for problem in logs.told:
+        for problem in logs.messages:
             self._log.error(problem)
         halted = [LaneName(lane.origin, lane.incarnation) for lane in self._recovered.lanes if lane.halted]
-        ends = {lane: end for lane in halted if (end := known_end(lane_path(self._directory.path, lane))) is not None}
+        ends = {lane: end for lane in halted if (end := last_known_end(lane_path(self._directory.path, lane))) is not None}
         self._lanes = LaneThread(logs, self._inbox.put, notifier.notify, self._log, ends)
         self._disk.beside = lambda: self._lanes.full
         return lanes
@@ -312,7 +312,7 @@ class Gateway:
         self._port.close()  # the port closes before the slow steps, so that clients reconnect elsewhere at once
         driver = self._driver
         if driver.cast_out:
-            self._directory.leave(driver.cast_out)
+            self._directory.mark_left(driver.cast_out)
         orderly = driver.stopped and not driver.halted
         if driver.stopped or driver.halted:
             why = driver.halted or "as asked"

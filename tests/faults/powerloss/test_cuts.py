@@ -107,7 +107,7 @@ class Life:
         elif move == "scalars":
             view = state.scalars.promised + 1
             self.state = replace(state, scalars=HardState(view, view, view))
-            writer.write_scalars(self.state.scalars)
+            writer.write_hard_state(self.state.scalars)
         else:
             self.cut(writer, same=move == "cut same")
 
@@ -116,7 +116,7 @@ class Life:
         position = max(state.history.settled(self.chance.randint(state.decided, state.written)), state.decided)
         if not position:
             return
-        writer.cut(position)
+        writer.truncate(position)
         self.state = replace(state, written=position, synced=position)
         if not same:
             self.note()
@@ -178,7 +178,7 @@ def goes_on(writer: LogWriter, history: History, decided: int, end: int, chance:
     if chance.random() < 0.5:
         end = max(history.settled(chance.randint(decided, end)), decided)
     if chance.random() < 0.5 and end:
-        writer.cut(end)
+        writer.truncate(end)
         history = history.branch(end, 99)
         for number in range(20):
             history.batch("last", "t", [b"%d" % number * chance.choice([1, 900])])
@@ -281,7 +281,7 @@ def test_every_instant_of_healing(tmp_path: Path, way: str) -> None:
         while writer.idle():
             continue
     else:
-        writer.cut(cut)
+        writer.truncate(cut)
     done = len(recorder.ops)
     close()
     for at in range(len(recorder.ops) + 1):

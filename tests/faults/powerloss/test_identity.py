@@ -34,7 +34,7 @@ def test_what_stands_in_the_identity_is_always_true_of_the_file(tmp_path: Path, 
         while writer.idle():
             continue
         writer.idle()
-        writer.write_scalars(HardState(start + 1, 0, 0))
+        writer.write_hard_state(HardState(start + 1, 0, 0))
         close()
     identity = str(tmp_path / "identity.json")
     noted = set()

@@ -123,7 +123,7 @@ class Life:
             self.decide(OTHER, len(self.histories[OTHER].frames) - 2)
             if turn % 4 == 0:
                 for lane, was in self.done.items():
-                    self.logs.held(LaneHeld(*lane, was.decided))
+                    self.logs.set_replicated(LaneHeld(*lane, was.decided))
                 while self.logs.idle():
                     continue
                 self.note()
@@ -171,7 +171,7 @@ def check(life: Life, at: int, target: Path, seed: int) -> None:
     before, after = life.around(at)
     logs = lanes_of(target, Unsynced())
     found = {LaneName(log.origin, log.incarnation): log for log in logs.start()}
-    assert logs.told == []
+    assert logs.messages == []
     for lane in (OWN, OTHER):
         log = found.get(lane, LaneLog(origin=lane.origin, incarnation=lane.incarnation))
         recovered(life, lane, before.done[lane], after.asked[lane], log)

@@ -90,7 +90,7 @@ class Run:
                 view = state.scalars.promised + 1
                 state.asked = HardState(view, view, view)
                 self.note(state)
-                writer.write_scalars(state.asked)
+                writer.write_hard_state(state.asked)
                 state.scalars = state.asked
             self.note(state)
         close()

@@ -59,7 +59,7 @@ def test_a_trim_is_done_or_not_and_what_is_kept_is_there(tmp_path: Path) -> None
     history = sample(90, size=900)
     recorder = Recorder()
     writer, _, close = opened(root, OPTIONS, recorder)
-    writer.write_scalars(HardState(VIEW, VIEW, VIEW))
+    writer.write_hard_state(HardState(VIEW, VIEW, VIEW))
     writer.append(history.frames)
     writer.sync()
     decide(writer, history, 1, len(history.frames))
@@ -78,7 +78,7 @@ def test_a_trim_is_done_or_not_and_what_is_kept_is_there(tmp_path: Path) -> None
         decide(writer, history, end + 1, len(history.frames))
         settle(writer)
     close()
-    assert list_positions(str(root), "seg", all_there=True)[0] == firsts[-1]
+    assert list_positions(str(root), "seg", include_trimmed=True)[0] == firsts[-1]
     starts = set()
     for at, seed in lost_at(recorder, began, root, target):
         disk(recorder.ops[:at], root, target, seed)
@@ -102,7 +102,7 @@ def test_a_log_is_replaced_or_not(tmp_path: Path) -> None:
     decided, end, position = history.settled(whole // 5), whole // 2, history.settled(3 * whole // 4)
     recorder = Recorder()
     writer, _, close = opened(root, OPTIONS, recorder)
-    writer.write_scalars(HardState(VIEW, VIEW, VIEW))
+    writer.write_hard_state(HardState(VIEW, VIEW, VIEW))
     writer.append(history.frames[:end])
     writer.sync()
     decide(writer, history, 1, decided)

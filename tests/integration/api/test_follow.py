@@ -238,7 +238,7 @@ def test_nobody_follows_a_gateway_that_stands_still_until_it_is_at_work_again(
 ) -> None:
     log.put([log.batch("t", 10)])
     follower = follow()
-    log.writer.beat(1)  # its last
+    log.writer.heartbeat(1)  # its last
     assert follower.ended.wait(30)
     assert follower.offsets == list(range(10))
     assert json.loads(follower.error.extra_info)["code"] == "unavailable"
@@ -252,7 +252,7 @@ def test_nobody_follows_a_gateway_that_stands_still_until_it_is_at_work_again(
         assert told["code"] == "unavailable"
     assert ask(client, "frontier", beyond=9, timeout_ms=30_000)["frontier"] == 10  # what is committed is read all the same
     assert read(client, columns=["offset"]).num_rows == 10
-    log.writer.beat(2)
+    log.writer.heartbeat(2)
     again = until(lambda: followed(follow))
     until(lambda: again.offsets == list(range(10)))
 

@@ -213,7 +213,7 @@ def test_archivers_that_are_killed_and_two_at_once_leave_one_whole_archive_and_g
             # The last ticks need records behind them, and close nothing themselves.
             until(lambda: Archive(where).end > 0)
             until(lambda: len({status(gateway)["start"] for gateway in group.all.values()} - {0}) == 1)
-        until(lambda: all(len(list_positions(str(one.data), "seg", all_there=True)) <= 3 for one in group.all.values()))
+        until(lambda: all(len(list_positions(str(one.data), "seg", include_trimmed=True)) <= 3 for one in group.all.values()))
         starts = {status(gateway)["start"] for gateway in group.all.values()}
         assert len(starts) == 1
         assert [one.stop() for one in archivers] == [0, 0]

@@ -17,7 +17,7 @@ from tests.integration.cli.house import WAIT_S, shell, tutti, until
 from tutti import Reader
 from tutti.data.frames.frame import HEADER_SIZE, Kind, padded
 from tutti.log.files.layout import FRAMES_AT, read_header
-from tutti.log.format.frame_iterator import SegmentMap, walk
+from tutti.log.format.frame_iterator import SegmentMap, scan_frames
 from tutti.log.read.reader import LogReader
 
 BATCHES = 40
@@ -36,10 +36,10 @@ def flip(directory: Path, share: float, *, header: bool) -> int:
     """Flip a bit of a frame in the first segment; its position."""
     file = directory / "log" / f"{1:020d}.seg"
     chain = read_header(str(directory), 1).chain
-    found = walk(SegmentMap(str(file), 1), FRAMES_AT, 1, chain)
-    first = int(len(found.places) * share) + 1
+    found = scan_frames(SegmentMap(str(file), 1), FRAMES_AT, 1, chain)
+    first = int(len(found.file_positions) * share) + 1
     frame = next(frame for position in range(first, found.position) if (frame := found.frame(position)).count)
-    at = found.places[frame.position - 1] + (20 if header else HEADER_SIZE + padded(len(frame.progress)) + 40)
+    at = found.file_positions[frame.position - 1] + (20 if header else HEADER_SIZE + padded(len(frame.progress)) + 40)
     with file.open("r+b") as opened:
         opened.seek(at)
         byte = opened.read(1)[0]
@@ -84,7 +84,7 @@ def test_a_topic_that_rots_under_a_gateway_is_told_and_mended_when_it_is_read(gr
     with closing(LogReader(directory)) as reader:
         for view, rows in reader.positions(1, reader.frontier().position):
             for row in rows[rows["kind"] == Kind.TOPIC]:
-                file, place = Path(view.path), int(row["place"])
+                file, place = Path(view.path), int(row["file_position"])
     mended = tutti("status", "--json", url=url).json["disk"]["damage"]["mended_frames"]
     with file.open("r+b") as opened:
         opened.seek(place + HEADER_SIZE + 3)

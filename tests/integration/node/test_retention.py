@@ -45,7 +45,7 @@ def fill(url: str, name: str, records: int) -> None:
 
 
 def segments(gateway: GatewayProcess) -> int:
-    return len(list_positions(str(gateway.data), "seg", all_there=True))
+    return len(list_positions(str(gateway.data), "seg", include_trimmed=True))
 
 
 def refused(**where: Any) -> str:

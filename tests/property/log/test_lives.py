@@ -93,7 +93,7 @@ class Lives(RuleBasedStateMachine):
     def promise(self, accept: bool) -> None:
         view = self.scalars.promised + 1
         self.scalars = HardState(view, view if accept else self.scalars.accepted, view)
-        self.writer.write_scalars(self.scalars)
+        self.writer.write_hard_state(self.scalars)
         if accept:
             self.lost = None
 
@@ -110,7 +110,7 @@ class Lives(RuleBasedStateMachine):
         position = max(position, self.decided)
         if not position:
             return
-        self.writer.cut(position)
+        self.writer.truncate(position)
         self.written = self.synced = position
         self.lost = None
         if not same:

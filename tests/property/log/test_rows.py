@@ -12,7 +12,7 @@ from tests.property.log.histories import histories
 from tests.unit.log.history import History, expected, other_boot, seen, write_log
 from tutti.log.files.layout import FRAMES_AT, list_positions, read_header, segment_path
 from tutti.log.files.options import LogOptions
-from tutti.log.format.frame_iterator import SegmentMap, walk
+from tutti.log.format.frame_iterator import SegmentMap, scan_frames
 from tutti.log.format.index import ROW, ROWS_AT
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
@@ -39,7 +39,8 @@ def test_rows_written_live_equal_rows_made_from_the_frames(folder: Path, history
     offset = tick = 0
     walks = []
     for first in list_positions(str(path), "seg"):
-        found = walk(SegmentMap(segment_path(str(path), first), first), FRAMES_AT, first, read_header(str(path), first).chain)
+        segment = SegmentMap(segment_path(str(path), first), first)
+        found = scan_frames(segment, FRAMES_AT, first, read_header(str(path), first).chain)
         walks.append((first, found, found.headers()))
     aborts = [abort for _, found, headers in walks for abort in found.aborts(headers)]
     for first, found, headers in walks:

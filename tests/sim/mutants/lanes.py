@@ -11,7 +11,7 @@ from tutti_gateway.core.lanes.layer import Unordered
 from tutti_gateway.core.lanes.lost_end import LostEndRecovery
 from tutti_gateway.core.lanes.member import Member
 from tutti_gateway.core.lanes.origin import Origin
-from tutti_gateway.log.lanes import lost_end
+from tutti_gateway.log.lanes import lane_recovery
 
 _UNIT = "tests/unit/core/unordered/"
 
@@ -320,7 +320,7 @@ LANES = (
         "lane-healed-note-of-an-earlier-attempt",
         "7",
         "a lost end is healed as soon as a later attempt began",
-        [Edit(lost_end, "lost_end", "0 < scalars.coordinated == attempt", "0 < scalars.coordinated")],
+        [Edit(lane_recovery, "lost_end", "0 < scalars.coordinated == attempt", "0 < scalars.coordinated")],
         proof="tests/unit/log/test_lanes_lost.py::test_a_frame_of_a_later_attempt_says_that_all_is_back",
     ),
     Mutant(

@@ -96,7 +96,7 @@ RECOVERY = (
         [
             Edit(
                 LogWriter,
-                "write_scalars",
+                "write_hard_state",
                 "mark = self._marks.next(self._marks.durable if accepts else None)",
                 "old = self._marks.newest\n        mark = self._marks.next((old.position, old.view, old.chain))",
             )
@@ -133,7 +133,7 @@ RECOVERY = (
                 LogWriter,
                 "_sync",
                 "self._marks.synced(end, ",
-                "self._marks.synced(end if end[1] <= self._scalars.scalars.accepted else self._marks.durable, ",
+                "self._marks.synced(end if end[1] <= self._hard_state.hard_state.accepted else self._marks.durable, ",
             )
         ],
         proof="tests/unit/log/test_vote_mark.py::test_what_a_learner_holds_is_marked_whatever_view_it_has_accepted",
@@ -147,7 +147,7 @@ RECOVERY = (
                 install_snapshot,
                 "_finish",
                 "    mark = mark_of(state, sequence)\n",
-                "    mark, old = mark_of(state, sequence), read_scalars(directory)\n"
+                "    mark, old = mark_of(state, sequence), read_hard_state(directory)\n"
                 "    if old is not None:\n"
                 "        mark = mark._replace(position=old.mark.position, view=old.mark.view, chain=old.mark.chain)\n",
             )

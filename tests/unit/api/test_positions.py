@@ -22,7 +22,7 @@ def test_a_damaged_offset_is_told_or_known_from_behind(tmp_path: Path, more: int
     write_log(path, history)
     noticed: list[int] = []
     with closing(LogReader(path)) as reader:
-        reader.noticed = noticed.append
+        reader.on_corruption = noticed.append
         positions = ReaderPositions(reader)
         assert positions.committed("a reader").offset == 10
         assert positions.committed("nobody").offset == -1

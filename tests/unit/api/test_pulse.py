@@ -15,7 +15,7 @@ LOOKS = limits.FLIGHT_SILENCE_MS_MAX // 1000
 def pulse_of(path: Path) -> tuple[Liveness, LogReader]:
     open_directory(str(path), gateway="jfk", group="ingest").close()
     reader = LogReader(path)
-    return Liveness(reader.beat_us), reader
+    return Liveness(reader.heartbeat_us), reader
 
 
 def published(path: Path) -> LivePage:
@@ -29,13 +29,13 @@ def test_a_word_that_stands_still_is_silence_until_the_next(tmp_path: Path) -> N
     page = published(tmp_path)
     reader.frontier()
     time_us = 1_700_000_000_000_000
-    page.beat(time_us)
+    page.heartbeat(time_us)
     assert not pulse.silent()
     for step in (1_000_000, -3_600_000_000, 1_000_000):  # whatever the clock is set to
         time_us += step
-        page.beat(time_us)
+        page.heartbeat(time_us)
         assert [pulse.silent() for _ in range(LOOKS + 1)] == [*[False] * (LOOKS - 1), True, True]
-    page.beat(time_us + 1)
+    page.heartbeat(time_us + 1)
     assert not pulse.silent()
 
 
@@ -43,11 +43,11 @@ def test_what_was_never_heard_is_not_silent(tmp_path: Path) -> None:
     pulse, reader = pulse_of(tmp_path)
     assert not any(pulse.silent() for _ in range(3 * LOOKS))  # no page
     page = published(tmp_path)
-    page.beat(1)
+    page.heartbeat(1)
     page = published(tmp_path)  # another run
     reader.frontier()
     assert not any(pulse.silent() for _ in range(3 * LOOKS))  # a gateway that begins
-    page.beat(2)
+    page.heartbeat(2)
     assert not pulse.silent()
-    page.retract()
+    page.invalidate()
     assert not any(pulse.silent() for _ in range(3 * LOOKS))

@@ -308,7 +308,7 @@ def write_log(
     writer, recovered, close = opened(path, options)
     done = len(recovered.tail) + recovered.state.position
     decided = len(history.frames) if decided is None else decided
-    writer.write_scalars(HardState(history.view_id, history.view_id, history.view_id))
+    writer.write_hard_state(HardState(history.view_id, history.view_id, history.view_id))
     upto = recovered.state.position
     while done < len(history.frames):
         some = history.frames[done : done + step]

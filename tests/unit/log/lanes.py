@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from tests.unit.node.fakes import batch_frame
 from tutti.data.frames.bodies import LaneViewBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.lane_name import LaneName
+from tutti.log.files.data_directory import DataDirectory, Identity
+from tutti.log.files.layout import FORMAT_VERSION
 from tutti.log.files.storage import Storage
 from tutti_gateway.core.protocol.actions import DeliverUnordered, PersistLane
 from tutti_gateway.core.protocol.events import LaneLog
@@ -18,22 +19,18 @@ OWN = LaneName(1, bytes(range(16)))
 OTHER = LaneName(2, bytes(range(16, 32)))
 
 
-@dataclass
-class Owner:
-    """A gateway's directory; `freshened` counts how often something was promised or voted for, `rests` rests of the disk."""
+class Owner(DataDirectory):
+    """A gateway's directory without its lock and its file; `refreshed` counts the promises and votes of its lanes."""
 
-    path: str
-    incarnation: bytes = OWN.incarnation
-    gateway: str = "g1"
-    group: str = "test"
-    freshened: int = 0
-    rests: int = 0
+    def __init__(self, path: str, incarnation: bytes = OWN.incarnation) -> None:
+        super().__init__(path, Identity(FORMAT_VERSION, "g1", "test", incarnation.hex()), -1, Storage())
+        self.refreshed = 0
 
-    def freshen(self, after_us: int) -> None:
-        self.freshened += 1
+    def refresh_identity(self, after_us: int) -> None:
+        self.refreshed += 1
 
-    def rested(self, after_us: int) -> None:
-        self.rests += 1
+    def refresh_if_stale(self, after_us: int) -> None:
+        """The tests leave the identity as it is."""
 
 
 class LaneHistory:

@@ -23,7 +23,7 @@ def filled(history: History, segments: int) -> None:
 def proposed(path: Path, now_us: int) -> list[int]:
     """Places that retention lets the log begin with at the time."""
     writer, _, close = opened(path, replace(SMALL, retention_us=AGE_US))
-    found = writer.trimming.propose(now_us)
+    found = writer.retention.propose(now_us)
     close()
     return [position for position, _ in found.places] if found is not None else []
 

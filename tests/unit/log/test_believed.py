@@ -52,7 +52,7 @@ def last(history: History, kind: Kind) -> Frame:
 def undecided(path: Path, history: History, options: LogOptions = SMALL) -> tuple[LogWriter, Callable[[], None]]:
     """A writer whose disk has a history of which nothing is decided, and how to let it go."""
     writer, _, close = opened(path, options)
-    writer.write_scalars(HardState(history.view_id, history.view_id, history.view_id))
+    writer.write_hard_state(HardState(history.view_id, history.view_id, history.view_id))
     writer.append(history.frames)
     writer.sync()
     return writer, close
@@ -62,7 +62,7 @@ def flip(path: Path, position: int, byte: int) -> None:
     """Turn one bit of a frame."""
     with closing(LogReader(path)) as reader:
         ((view, rows),) = reader.positions(position, position)
-        place, file = int(rows["place"][0]) + byte, Path(view.path)
+        place, file = int(rows["file_position"][0]) + byte, Path(view.path)
     data = bytearray(file.read_bytes())
     data[place] ^= 4
     file.write_bytes(data)
@@ -80,7 +80,7 @@ def test_a_topic_whose_frame_is_damaged_is_not_taken_for_one_that_is_not_there(l
     position = last(history, Kind.TOPIC).position
     noticed: list[int] = []
     with closing(LogReader(path)) as reader:
-        reader.noticed = noticed.append
+        reader.on_corruption = noticed.append
         flip(path, position, byte)
         with pytest.raises(Damaged) as told:
             by_topic(reader, ["late"])
@@ -100,7 +100,7 @@ def test_a_number_whose_frame_is_damaged_is_told_with_its_place(log: tuple[Path,
     frame = last(history, Kind.TOPIC)
     noticed: list[int] = []
     with closing(LogReader(path)) as reader:
-        reader.noticed = noticed.append
+        reader.on_corruption = noticed.append
         flip(path, frame.position, HEADER_SIZE)
         with pytest.raises(Damaged) as told:
             reader.name_of(Kind.TOPIC, frame.topic)
@@ -189,7 +189,7 @@ def test_what_the_log_says_is_not_made_of_a_body_that_is_damaged(log: tuple[Path
     flip(path, frame.position, HEADER_SIZE + frame.body_length - 1)
     noticed: list[int] = []
     with closing(LogReader(path)) as reader:
-        reader.noticed = noticed.append
+        reader.on_corruption = noticed.append
         with pytest.raises(Damaged) as told:
             reader.state()
         assert told.value.position == frame.position
@@ -323,7 +323,7 @@ def test_a_cut_of_undecided_segments_beside_a_read_is_no_damage(tmp_path: Path, 
     decide(writer, history, 1, decided)
     with closing(LogReader(path)) as reader:
         end = reader.frontier().offset
-        look, cut = reader._refresh, [lambda: writer.cut(decided)]
+        look, cut = reader._refresh, [lambda: writer.truncate(decided)]
 
         def looked() -> Any:
             found = look()
@@ -348,7 +348,7 @@ def test_frames_whose_rows_wait_for_room_are_read_for_others(tmp_path: Path, mon
         raise DiskFull(f"no room for {what}")
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer._indexer._room, "with_room", full)
+        patch.setattr(writer._indexer._disk_space, "with_reserve", full)
         with pytest.raises(DiskFull):
             decide(writer, history, 11, 15)
         for position in (9, 10, 11, 12, 15, 16, 20):

@@ -48,7 +48,7 @@ def goes_on(path: Path, writer: LogWriter, position: int, counter: int = 2) -> H
     assert decided == 1
     writer.append(other.frames[position:])
     writer.sync()
-    writer.write_scalars(HardState(VIEW, VIEW, VIEW))
+    writer.write_hard_state(HardState(VIEW, VIEW, VIEW))
     decide(writer, other, frontier(path) + 1, len(other.frames))
     with_reader(path, other)
     assert verify(path).damage == []
@@ -107,7 +107,7 @@ def test_a_log_ends_at_a_cut_and_goes_on_in_another_view(tmp_path: Path, place: 
     writer, _ = written(tmp_path / "data", decided)
     position = places(firsts, decided)[place]
     position = max(HISTORY.settled(position), decided)
-    writer.cut(position)
+    writer.truncate(position)
     assert max(list_positions(str(tmp_path / "data"), "seg")) <= position + 1
     release(writer, tmp_path)
     found_again(tmp_path / "data", HISTORY.frames[:position], reboot=reboot)
@@ -122,7 +122,7 @@ def test_a_cut_right_behind_a_snapshot_at_the_border_of_a_segment_keeps_the_bord
     release(probe, tmp_path)
     border = next(first for first in firsts[1:] if HISTORY.settled(first - 1) == first - 1)
     writer, _ = written(tmp_path / "data", border - 1)
-    writer.cut(border - 1)
+    writer.truncate(border - 1)
     assert list_positions(str(tmp_path / "data"), "seg")[-1] == border
     assert border in list_positions(str(tmp_path / "data"), "snap")
     other = goes_on(tmp_path / "data", writer, border - 1)
@@ -133,15 +133,15 @@ def test_a_cut_right_behind_a_snapshot_at_the_border_of_a_segment_keeps_the_bord
 def test_cuts_follow_each_other_without_anything_between_them(tmp_path: Path) -> None:
     writer, firsts = written(tmp_path, 5)
     for position in (firsts[4] + 1, firsts[3] - 1, firsts[1] + 1, firsts[1] + 1, 6):
-        writer.cut(HISTORY.settled(position))
+        writer.truncate(HISTORY.settled(position))
     history = HISTORY
     for counter in range(2, 6):
         other = history.branch(6, counter)
         for number in range(60):
             other.batch("new", "new", [b"%d" % number * 500])
         writer.append(other.frames[6:])
-        writer.cut(len(other.frames) // 2)
-        writer.cut(6)
+        writer.truncate(len(other.frames) // 2)
+        writer.truncate(6)
     other = goes_on(tmp_path, writer, 6, 9)
     release(writer, tmp_path)
     found_again(tmp_path, other.frames, reboot=True)
@@ -150,15 +150,15 @@ def test_cuts_follow_each_other_without_anything_between_them(tmp_path: Path) ->
 def test_no_good_mark_names_what_was_cut(tmp_path: Path) -> None:
     writer, firsts = written(tmp_path, 5)
     for _ in range(3):
-        writer.write_scalars(HardState(VIEW, VIEW, VIEW))
-    writer.cut(firsts[1] + 2)
+        writer.write_hard_state(HardState(VIEW, VIEW, VIEW))
+    writer.truncate(firsts[1] + 2)
     found = [mark for mark in segment_marks(str(tmp_path), firsts[1]) if mark is not None]
     data = (tmp_path / "scalars").read_bytes()
     for at in SLOTS:
         stored = decode_slot(data[at : at + 512], "scalars")
         assert stored is not None
         assert stored.segment == firsts[1]
-        assert stored.scalars == HardState(VIEW, VIEW, VIEW)
+        assert stored.hard_state == HardState(VIEW, VIEW, VIEW)
         found.append(stored.mark)
     last = HISTORY.frames[firsts[1] + 1]
     assert [(mark.position, mark.view, mark.chain) for mark in found] == 4 * [(last.position, last.view, last.header_crc)]
@@ -169,7 +169,7 @@ def test_the_mark_is_lowered_durably_before_any_frame_is_touched_and_segments_go
     storage = Watched()
     writer, firsts = written(tmp_path, 5, storage)
     storage.calls.clear()
-    writer.cut(firsts[-2] + 2)
+    writer.truncate(firsts[-2] + 2)
     calls = storage.calls
     first = next(number for number, (what, at) in enumerate(calls) if what == "write" and at >= FRAMES_AT)
     assert [what for what, _ in calls[:first]] == ["sync", "write", "sync", "write", "sync"]  # what is written, then the scalars
@@ -183,7 +183,7 @@ def test_the_mark_is_lowered_durably_before_any_frame_is_touched_and_segments_go
 def test_no_header_of_a_frame_that_was_cut_is_left_to_join_what_comes_before_it(tmp_path: Path) -> None:
     """The very same frame may come again: then the chain alone would not tell that those behind it are gone."""
     writer, firsts = written(tmp_path, 5)
-    writer.cut(7)
+    writer.truncate(7)
     data = (tmp_path / "log" / f"{1:020d}.seg").read_bytes()
     place = FRAMES_AT
     for frame in HISTORY.frames[: firsts[1] - 1]:
@@ -206,7 +206,7 @@ def test_a_shorter_frame_and_a_stale_one_behind_it_are_told_apart_by_the_chain(t
     writer.sync()
     file = tmp_path / "log" / f"{1:020d}.seg"
     old = file.read_bytes()
-    writer.cut(3)
+    writer.truncate(3)
     other = history.branch(3, 2)
     other.frames.pop()
     other.offsets("reader", 0)
@@ -225,11 +225,11 @@ def test_what_is_decided_is_never_cut_and_no_cut_is_beyond_the_end(tmp_path: Pat
     writer, _ = written(tmp_path, 9)
     for position in (8, 0, len(HISTORY.frames) + 1):
         with pytest.raises(InvariantViolated, match=f"after position {position}: it is decided up to 9 and ends at"):
-            writer.cut(position)
+            writer.truncate(position)
     writer.frontier(20, HISTORY.offset_after(20))  # shown to readers, and not indexed yet
     with pytest.raises(InvariantViolated, match="decided up to 20"):
-        writer.cut(19)
-    writer.cut(20)
+        writer.truncate(19)
+    writer.truncate(20)
     decide(writer, HISTORY, 10, 20)
     release(writer, tmp_path)
     found_again(tmp_path, HISTORY.frames[:20], reboot=True)
@@ -242,7 +242,7 @@ def test_a_log_that_nothing_is_left_of_may_begin_as_another_one(tmp_path: Path) 
     writer.sync()
     release(writer, tmp_path)
     writer, _, _ = opened(tmp_path, OPTIONS)  # a start writes down which log it is
-    writer.cut(0)
+    writer.truncate(0)
     release(writer, tmp_path)
     found_again(tmp_path, [], reboot=True)
     writer, recovered, _ = opened(tmp_path, OPTIONS)
@@ -282,10 +282,10 @@ def test_a_cut_that_finds_no_room_comes_again_wherever_it_stopped(tmp_path: Path
     assert gone > 3
     storage.room = room
     with pytest.raises(DiskFull, match="free some space"):
-        writer.cut(position)
+        writer.truncate(position)
     storage.room = None
     if ends == "cut again":
-        writer.cut(position)
+        writer.truncate(position)
         release(writer, tmp_path)
         found_again(tmp_path, HISTORY.frames[:position], reboot=True)
         return
@@ -315,7 +315,7 @@ def test_the_reserve_makes_room_for_a_cut(tmp_path: Path) -> None:
     writer.append(HISTORY.frames)
     writer.sync()
     full, storage.free = True, 0
-    writer.cut(7)
+    writer.truncate(7)
     assert writer.space().low
     close()
     found_again(tmp_path, HISTORY.frames[:7], reboot=True)
@@ -327,7 +327,7 @@ def test_a_cut_whose_disk_fails_ends_the_writer_and_leaves_a_log(tmp_path: Path,
     writer, _ = written(tmp_path, 5, storage)
     storage.fail = failing(what, errno.EIO)
     with pytest.raises(DiskFailed, match="truncating"):
-        writer.cut(7)
+        writer.truncate(7)
     storage.fail = lambda asked: None
     with pytest.raises(DiskFailed):
         writer.append(HISTORY.frames)
@@ -367,7 +367,7 @@ def test_a_reader_of_the_running_gateway_never_sees_a_segment_that_was_cut(tmp_p
     first = list_positions(str(tmp_path), "seg")[1]
     reader = LogReader(tmp_path)
     assert reader.offset_for_time(1 << 62) == reader.frontier().offset  # looks at every segment
-    writer.cut(6)
+    writer.truncate(6)
     writer.append(other.frames[6:])
     assert list_positions(str(tmp_path), "seg")[1] == first
     writer.sync()

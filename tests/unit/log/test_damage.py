@@ -152,7 +152,7 @@ def test_a_promise_and_idling_do_not_make_the_damage_forgotten(tmp_path: Path) -
     for number in (3, 4):
         writer, recovered, close = opened(tmp_path, OPTIONS)
         assert recovered.damage == lost(position)
-        writer.write_scalars(HardState(number, 0, 0))
+        writer.write_hard_state(HardState(number, 0, 0))
         decide(writer, HISTORY, recovered.state.position + 1, HISTORY.settled(DECIDED + number))
         while writer.idle():
             continue
@@ -214,7 +214,7 @@ def test_a_cut_makes_the_damage_forgotten_and_keeps_what_stood_there(tmp_path: P
     cut = HISTORY.settled(position - 1 - behind)
     file = rot(tmp_path, position)
     writer, _, close = opened(tmp_path, OPTIONS)
-    writer.cut(cut)
+    writer.truncate(cut)
     assert Path(f"{file}.damaged-1").exists()
     assert mark_of(tmp_path)[1:4] == (cut, HISTORY.frames[cut - 1].view, HISTORY.frames[cut - 1].header_crc)
     close()
@@ -236,7 +236,7 @@ def test_a_cut_behind_frames_that_were_written_over_the_damage_makes_it_forgotte
     rot(tmp_path, position)
     writer, _, close = opened(tmp_path, OPTIONS)
     writer.append(HISTORY.frames[position - 1 : position])
-    writer.cut(position)
+    writer.truncate(position)
     close()
     other_boot(tmp_path)
     recovered = start(tmp_path)
@@ -247,7 +247,7 @@ def test_an_accepted_view_makes_the_damage_forgotten(tmp_path: Path) -> None:
     position = PLACES["in the last segment"](marked(tmp_path))
     rot(tmp_path, position)
     writer, recovered, close = opened(tmp_path, OPTIONS)
-    writer.write_scalars(HardState(9, 9, 0))
+    writer.write_hard_state(HardState(9, 9, 0))
     assert mark_of(tmp_path).position == position - 1
     close()
     other_boot(tmp_path)
@@ -289,11 +289,11 @@ def test_there_is_no_room_to_keep_what_is_damaged(tmp_path: Path, monkeypatch: p
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("tutti_gateway.log.upkeep.quarantine.keep_copy", full)
+        patch.setattr("tutti_gateway.log.upkeep.quarantine.copy_segment", full)
         with pytest.raises(DiskFull):
             writer.append(HISTORY.frames[position - 1 :])
         with pytest.raises(DiskFull):
-            writer.cut(position - 1)
+            writer.truncate(position - 1)
         shutil.copytree(tmp_path, tmp_path.parent / "left")
     writer.append(HISTORY.frames[position - 1 :])
     close()

@@ -212,7 +212,7 @@ def test_scalars_of_a_newer_release_are_refused(tmp_path: Path, monkeypatch: pyt
 def test_a_directory_that_its_group_went_on_without_is_refused_and_can_still_be_read_and_repaired(tmp_path: Path) -> None:
     write_log(tmp_path, History())
     directory = open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
-    directory.leave("the group went on without gateway 'jfk'")
+    directory.mark_left("the group went on without gateway 'jfk'")
     directory.close()
     with pytest.raises(DirectoryRefused, match=r"no gateway can start on data directory .* again: the group went on without"):
         open_directory(str(tmp_path), gateway=GATEWAY, group=GROUP)
@@ -308,7 +308,7 @@ def test_scalars_that_are_older_than_the_log_make_it_another_disk(tmp_path: Path
     history.frames.append(roster)
     history.view()
     writer, _, close = opened(tmp_path)
-    writer.write_scalars(HardState(accepted, accepted, 0))
+    writer.write_hard_state(HardState(accepted, accepted, 0))
     writer.append(history.frames)
     writer.sync()
     decide(writer, history, 1, len(history.frames))

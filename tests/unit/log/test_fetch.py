@@ -182,12 +182,12 @@ def test_aborts_that_were_cut_reach_over_nothing(tmp_path: Path, monkeypatch: py
     writer.sync()
     assert writer.read(start, end)[1] == end
     assert writer.read(1, end - 1)[1] == min(end - 1, len(writer.read(1, end - 1)[0]))
-    writer.cut(end - 1)
+    writer.truncate(end - 1)
     assert writer.read(start, end)[1] == writer.read(start, end)[0][-1].position
     other = history.branch(start - 1, 2)
     while len(other.frames) < end + 9:
         other.offsets("reader", 0)
-    writer.cut(start - 1)
+    writer.truncate(start - 1)
     writer.append(other.frames[start - 1 :])
     writer.sync()
     monkeypatch.setattr(limits, "FETCH_BYTES", HEADER_SIZE)  # one frame an answer: the ABORT would stand behind it

@@ -211,7 +211,7 @@ def test_a_tick_is_never_shown_before_the_offset_that_it_lies_at(
     reader = LogReader(tmp_path)
     assert reader.frontier().offset == 2
     assert reader._live is not None
-    words, read = reader._live.words, 0
+    words, read = reader._live.fields, 0
 
     class Words:
         """Another run is decided while a look goes from word to word."""
@@ -223,8 +223,8 @@ def test_a_tick_is_never_shown_before_the_offset_that_it_lies_at(
                 decide(writer, history, before + 1, len(history.frames))
             return words[number]
 
-    monkeypatch.setattr(reader._live, "words", Words())
-    monkeypatch.setattr(live_page.LiveView, "good", True)
+    monkeypatch.setattr(reader._live, "fields", Words())
+    monkeypatch.setattr(live_page.LiveView, "valid", True)
     monkeypatch.setattr(live_page.LiveView, "alive", True)
     found = reader.frontier()
     assert found.tick == 0 or found.offset == 4

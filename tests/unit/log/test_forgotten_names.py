@@ -84,7 +84,7 @@ def test_what_the_log_still_holds_is_named(tmp_path: Path) -> None:
 def test_who_may_be_named_by_what_cannot_be_read_is_not_taken_for_forgotten(tmp_path: Path) -> None:
     trimmed(tmp_path, go_on(forget(begun())))
     written(tmp_path, lane(), 4)
-    first = list_positions(str(tmp_path), "snap", all_there=True)[0]
+    first = list_positions(str(tmp_path), "snap", include_trimmed=True)[0]
     Path(snapshot_path(str(tmp_path), first)).write_bytes(b"rotten")
     with pytest.raises(Behind, match="number 2 "):
         rows(LaneReader(LogReader(tmp_path), OTHER), 0, 1)

@@ -34,9 +34,9 @@ def test_repair_makes_a_segments_header_again_whichever_of_its_bytes_is_wrong(tm
         file.write_bytes(damaged)
         done = repair(tmp_path)
         assert [finding.position for finding in done.damage] == [firsts[segment]]
-        assert (done.offset, done.lost, done.cut) == (-1, 0, False)
+        assert (done.offset, done.lost, done.truncated) == (-1, 0, False)
         assert file.read_bytes() == whole, byte
-        assert (Path(done.kept) / f"{file.name}.header").read_bytes() == damaged[:FRAMES_AT]
+        assert (Path(done.kept_in) / f"{file.name}.header").read_bytes() == damaged[:FRAMES_AT]
         assert repair(tmp_path) == Repair(())
     other_boot(tmp_path)
     _, recovered, close = opened(tmp_path)
@@ -70,10 +70,10 @@ def test_headers_are_made_again_also_of_segments_in_a_row_and_beside_other_damag
     offset = history.offset_after(frame.position - 1)
     looked = repair(tmp_path)
     assert [finding.position for finding in looked.damage] == [*firsts[:3], frame.position]
-    assert (looked.offset, looked.cut) == (offset, False)
+    assert (looked.offset, looked.truncated) == (offset, False)
     assert [file.read_bytes() for file in files[:3]] == whole[:3]
-    assert sorted(file.name for file in Path(looked.kept).iterdir()) == [f"{file.name}.header" for file in files[:3]]
-    assert repair(tmp_path, accept_loss_from=offset).cut
+    assert sorted(file.name for file in Path(looked.kept_in).iterdir()) == [f"{file.name}.header" for file in files[:3]]
+    assert repair(tmp_path, accept_loss_from=offset).truncated
 
 
 @pytest.mark.parametrize("doubt", ["first frame", "frame before", "segment before", "log", "nobody names the log"])

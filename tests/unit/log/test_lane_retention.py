@@ -1,4 +1,4 @@
-"""Proves that lanes are let go by whole segments, only as far as everybody has them, and that what is left starts and reads."""
+"""Retention removes complete segments of lanes that every gateway has, and the rest starts and reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tutti import limits as common_limits
 from tutti.data.lane_name import LaneName
 from tutti.errors import DiskFull, OffsetOutOfRange
 from tutti.log.files.lane_paths import lane_path
-from tutti.log.files.layout import FRAMES_AT, list_positions
+from tutti.log.files.layout import list_positions
 from tutti.log.files.log_start import LogStart, read_start
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
@@ -57,7 +57,7 @@ def begun(path: Path, options: LogOptions = SMALL, storage: Storage | None = Non
 def kept(
     path: Path, history: LaneHistory, options: LogOptions = SMALL, held: int | None = None, storage: Storage | None = None
 ) -> LaneLogs:
-    """The lane is written and decided, everybody has it up to `held`, and what retention says goes."""
+    """Write and decide a lane that every gateway has up to `held`, and apply retention."""
     logs = begun(path, options, storage)
     last, own = len(history.frames), history.lane == OWN
     for first in range(1, last + 1, 20):
@@ -66,7 +66,7 @@ def kept(
         logs.sync()
         logs.frontier(history.lane, until, history.offset(until))
         logs.decided(history.deliver(first, until))
-    logs.held(LaneHeld(*history.lane, last if held is None else held))
+    logs.set_replicated(LaneHeld(*history.lane, last if held is None else held))
     idle(logs)
     return logs
 
@@ -82,7 +82,7 @@ def size(path: str) -> int:
 
 
 @pytest.mark.parametrize("lane", [OWN, OTHER])
-def test_a_lane_takes_no_more_than_retention_says_and_begins_with_a_segment(tmp_path: Path, lane: LaneName) -> None:
+def test_retention_limits_a_lane_which_then_begins_with_a_segment(tmp_path: Path, lane: LaneName) -> None:
     history, path = long(lane), lane_path(str(tmp_path), lane)
     logs = kept(tmp_path, history)
     assert size(path) <= SMALL.retention_bytes
@@ -108,12 +108,12 @@ def test_a_lane_takes_no_more_than_retention_says_and_begins_with_a_segment(tmp_
     (log,) = begun(tmp_path).start()
     assert (log.position + len(log.tail), log.halted) == (201, "")
     if lane == OWN:
-        assert log.lines == {1: (1, 100), 2: (1, 100)}  # of what is gone, too
+        assert log.lines == {1: (1, 100), 2: (1, 100)}  # including trimmed records
     logs.close()
 
 
-def test_lanes_keep_to_retention_while_their_thread_never_rests(tmp_path: Path) -> None:
-    """Rounds of work alone, and none of what is done while nothing is queued; also in a lane that stands still meanwhile."""
+def test_retention_also_runs_while_the_thread_is_never_idle(tmp_path: Path) -> None:
+    """Also for a lane without writes."""
     busy, still = long(OTHER), long(OWN)
     logs, reports = begun(tmp_path), list[Event]()
     disk = LaneThread(logs, reports.append, lambda: None, LOG, {})
@@ -133,24 +133,24 @@ def test_lanes_keep_to_retention_while_their_thread_never_rests(tmp_path: Path) 
     slack = 2 * limits.LANE_SEGMENT_BYTES  # what came since the lane's last turn, and what the mark does not name yet
     assert size(lane_path(str(tmp_path), OTHER)) <= SMALL.retention_bytes + slack
     assert list_positions(lane_path(str(tmp_path), OTHER), "seg")[0] > 100
-    assert list_positions(lane_path(str(tmp_path), OWN), "seg", all_there=True)[0] > 1
+    assert list_positions(lane_path(str(tmp_path), OWN), "seg", include_trimmed=True)[0] > 1
     assert set(logs.starts) == {OWN, OTHER}
     assert min(logs.starts.values()) > 0
     logs.close()
 
 
-def test_what_somebody_lacks_stays(tmp_path: Path) -> None:
+def test_frames_that_a_gateway_lacks_stay(tmp_path: Path) -> None:
     path = lane_path(str(tmp_path), OTHER)
     logs = kept(tmp_path, long(OTHER), held=30)
     assert list_positions(path, "seg")[0] <= 31
     assert size(path) > SMALL.retention_bytes
-    logs.held(LaneHeld(*OTHER, 201))
+    logs.set_replicated(LaneHeld(*OTHER, 201))
     idle(logs)
     assert size(path) <= SMALL.retention_bytes
     logs.close()
 
 
-def test_what_is_old_goes_but_for_the_newest_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_segments_are_removed_except_the_newest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = lane_path(str(tmp_path), OTHER)
     hour = 3_600_000_000
     logs = kept(tmp_path, long(OTHER), LogOptions(retention_us=hour))
@@ -161,7 +161,7 @@ def test_what_is_old_goes_but_for_the_newest_segment(tmp_path: Path, monkeypatch
         os.utime(os.path.join(path, "log", f"{first:020d}.snap"), (then, then))
     logs.close()
     logs = begun(tmp_path, LogOptions(retention_us=hour))
-    logs.held(LaneHeld(*OTHER, 201))
+    logs.set_replicated(LaneHeld(*OTHER, 201))
     right_us = time.time_ns() // 1000
     monkeypatch.setattr(time, "time_ns", lambda: 9 * 10**18)  # the clock of this host leaps, the group's time does not
     idle(logs)
@@ -172,7 +172,7 @@ def test_what_is_old_goes_but_for_the_newest_segment(tmp_path: Path, monkeypatch
     logs.close()
 
 
-def test_a_host_whose_clock_is_years_behind_keeps_its_lanes_as_long_as_others(tmp_path: Path) -> None:
+def test_a_slow_host_clock_does_not_change_the_age_of_lanes(tmp_path: Path) -> None:
     """Retention measures the age of a lane's segments by the dates of their snapshots, which the group's time gives."""
     hour, years = 3_600_000_000, 10 * 365 * 86_400 * 1_000_000
     path, storage = lane_path(str(tmp_path), OTHER), Storage()
@@ -186,11 +186,11 @@ def test_a_host_whose_clock_is_years_behind_keeps_its_lanes_as_long_as_others(tm
     logs.close()
 
 
-def test_nothing_is_let_go_of_a_lane_that_is_being_cut_or_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What found no room comes again, and until then where the lane begins may be another place: no other is written down."""
+def test_nothing_is_trimmed_during_a_truncation_or_replacement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a full disk the call is repeated, and until then the start of the lane is uncertain."""
     history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
     logs = kept(tmp_path, history, held=0)
-    before = list_positions(path, "seg", all_there=True)
+    before = list_positions(path, "seg", include_trimmed=True)
     frame = history.frames[-1]
     history.batch(b"more")
     begin = LaneBegin(202, frame.view, history.frames[-1].header_crc, history.offset(202), (1, 2, 3))
@@ -202,25 +202,25 @@ def test_nothing_is_let_go_of_a_lane_that_is_being_cut_or_replaced(tmp_path: Pat
         patch.setattr("tutti_gateway.log.writer.replace_log", full)
         with pytest.raises(DiskFull):
             logs.persist(PersistLane(1, *OTHER, begin=begin))
-    logs.held(LaneHeld(*OTHER, 201))
+    logs.set_replicated(LaneHeld(*OTHER, 201))
     for _ in range(3):
-        assert not logs.let_go()
+        assert not logs.apply_retention()
     assert read_start(path) == LogStart()
-    assert list_positions(path, "seg", all_there=True) == before
+    assert list_positions(path, "seg", include_trimmed=True) == before
     logs.persist(PersistLane(1, *OTHER, begin=begin))
     assert logs.starts[OTHER] == history.offset(202)
     logs.close()
     assert verify(path).damage == []
 
 
-def test_without_retention_all_is_kept(tmp_path: Path) -> None:
+def test_without_retention_everything_stays(tmp_path: Path) -> None:
     logs = kept(tmp_path, long(OTHER), LogOptions())
     assert list_positions(lane_path(str(tmp_path), OTHER), "seg")[0] == 1
     logs.close()
 
 
 @pytest.mark.parametrize("there", [0, 5, 40])
-def test_a_lane_is_replaced_by_how_it_begins_elsewhere_and_goes_on(tmp_path: Path, there: int) -> None:
+def test_a_lane_is_replaced_by_its_start_on_another_gateway(tmp_path: Path, there: int) -> None:
     history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
     logs = begun(tmp_path)
     if there:
@@ -229,7 +229,7 @@ def test_a_lane_is_replaced_by_how_it_begins_elsewhere_and_goes_on(tmp_path: Pat
     frame = history.frames[99]
     begin = LaneBegin(100, frame.view, frame.header_crc, history.offset(100), (1, 2, 3))
     action = PersistLane(1, *OTHER, begin=begin)
-    for _ in range(2):  # it comes again after a lack of room
+    for _ in range(2):  # repeated as after a full disk
         logs.persist(action)
     logs.sync()
     assert logs.starts[OTHER] == 99
@@ -247,25 +247,7 @@ def test_a_lane_is_replaced_by_how_it_begins_elsewhere_and_goes_on(tmp_path: Pat
     logs.close()
 
 
-def test_a_damaged_lane_that_begins_further_on_keeps_what_is_good_of_it(tmp_path: Path) -> None:
-    history, path = long(OTHER), lane_path(str(tmp_path), OTHER)
-    kept(tmp_path, history).close()
-    firsts = list_positions(path, "seg")
-    place = sum(frame.size for frame in history.frames[firsts[-1] - 1 : 199])
-    with open(os.path.join(path, "log", f"{firsts[-1]:020d}.seg"), "r+b") as file:
-        file.seek(FRAMES_AT + place + 20)
-        file.write(b"\xff\xff\xff")
-    other_boot(path)
-    logs = LaneLogs(Owner(str(tmp_path)), SMALL)
-    (log,) = logs.start()
-    assert log.position + len(log.tail) == 199
-    assert len(logs.told) == 1
-    assert logs.begin(ReadLane(1, *OTHER, 1, 1)) is not None
-    logs.close()
-    assert verify(path).damage == []
-
-
-def test_a_lane_that_is_hardly_used_takes_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_lane_uses_little_disk_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     history = sample(OTHER)
     logs = begun(tmp_path)
@@ -279,14 +261,14 @@ def test_a_lane_that_is_hardly_used_takes_little_room(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("cut", [False, True])
-def test_segments_grow_and_a_frame_that_has_no_room_in_an_empty_one_gets_a_larger(tmp_path: Path, cut: bool) -> None:
+def test_segments_grow_and_a_larger_one_replaces_an_empty_one(tmp_path: Path, cut: bool) -> None:
     history, path = LaneHistory(OTHER), lane_path(str(tmp_path), OTHER)
     history.view()
     for _ in range(6):
         history.batch(b"x" * 1000)
     logs = begun(tmp_path)
     logs.persist(history.write(1, 7))
-    if cut:  # the segment that begins behind the cut stays, empty
+    if cut:  # the segment that begins after the truncation stays, empty
         first = list_positions(path, "seg")[-1]
         del history.frames[first - 1 :]
         history.attempt += 1
@@ -307,8 +289,8 @@ def test_segments_grow_and_a_frame_that_has_no_room_in_an_empty_one_gets_a_large
     assert log.position + len(log.tail) == last
 
 
-def test_a_lane_whose_producers_the_log_forgot_is_good(tmp_path: Path) -> None:
-    """Snapshots of it lack their lines from then on, and the frames still tell of them."""
+def test_a_lane_with_forgotten_producers_verifies(tmp_path: Path) -> None:
+    """Later snapshots lack their state, although the frames contain them."""
     history, path = LaneHistory(OTHER), lane_path(str(tmp_path), OTHER)
     history.view()
     for number in range(200):

@@ -1,7 +1,8 @@
-"""Lanes on a disk: what a start finds, what is cut, and what becomes of a damaged one."""
+"""Lanes on disk: what a start recovers, how many are open, and what happens to a corrupt one."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -16,10 +17,9 @@ from tutti.data.log_state import LogState, Producer
 from tutti.errors import WrongDirectory
 from tutti.log.files.data_directory import lock_directory
 from tutti.log.files.lane_paths import lane_path, list_lanes
-from tutti.log.files.layout import FRAMES_AT
-from tutti.log.read.lane_reader import LaneEnd, known_end
+from tutti.log.files.layout import FRAMES_AT, segment_path
+from tutti.log.read.lane_reader import LaneEnd, last_known_end
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.actions import ReadLane
 from tutti_gateway.log.lanes.lane_logs import LaneLogs, LaneWriter
 
 
@@ -31,7 +31,7 @@ def test_a_directory_without_lanes_has_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reboot", [False, True])
-def test_a_start_finds_what_was_decided_and_the_tail(tmp_path: Path, reboot: bool) -> None:
+def test_a_start_recovers_the_decided_state_and_the_tail(tmp_path: Path, reboot: bool) -> None:
     history = sample(OTHER)
     written(tmp_path, history, 6)
     if reboot:
@@ -44,7 +44,7 @@ def test_a_start_finds_what_was_decided_and_the_tail(tmp_path: Path, reboot: boo
     logs.close()
 
 
-def test_the_own_lane_has_its_attempt_and_its_producers(tmp_path: Path) -> None:
+def test_the_own_lane_recovers_its_attempt_and_its_producers(tmp_path: Path) -> None:
     history = sample(OWN)
     logs, _ = opened(tmp_path)
     logs.persist(history.write(1, 0, attempt=1))
@@ -62,51 +62,37 @@ def test_the_own_lane_has_its_attempt_and_its_producers(tmp_path: Path) -> None:
     logs.close()
 
 
-def test_a_cut_is_behind_what_is_decided_and_another_attempt_follows(tmp_path: Path) -> None:
-    history = sample(OTHER)
-    written(tmp_path, history, 6)
-    del history.frames[8:]
-    history.view()
-    history.batch(b"again")
-    logs, _ = opened(tmp_path)
-    logs.persist(history.write(9, 10, cut=8))
-    logs.sync()
-    logs.close()
-    logs, found = opened(tmp_path)
-    assert list(found[OTHER].tail) == history.frames[6:]
-    assert found[OTHER].attempt == 2
-    logs.close()
-
-
-def test_another_member_gets_decided_frames(tmp_path: Path) -> None:
-    history = sample(OTHER)
-    written(tmp_path, history, 6)
-    logs, _ = opened(tmp_path)
-    assert list(logs.read(ReadLane(1, *OTHER, 2, 6))) == history.frames[1:6]
-    logs.close()
+def file_position(history: LaneHistory, position: int) -> int:
+    """File position of a frame in the first segment."""
+    return FRAMES_AT + sum(frame.size for frame in history.frames[: position - 1])
 
 
 def rot(path: Path, history: LaneHistory, position: int, at: int = 100) -> None:
-    """A frame's bytes are others, from byte `at` of it on: its body's, or below 96 its header's."""
-    place = FRAMES_AT + sum(frame.size for frame in history.frames[: position - 1])
-    with (path / "log" / f"{1:020d}.seg").open("r+b") as file:
-        file.seek(place + at)
+    """Change bytes of a frame from its byte `at` on: of the body, or of the header below 96."""
+    with open(segment_path(str(path), 1), "r+b") as file:
+        file.seek(file_position(history, position) + at)
         file.write(b"\xff\xff\xff")
 
 
-@pytest.mark.parametrize(("position", "at"), [(1, 20), (3, 20), (6, 20), (8, 100), (11, 20)])
-def test_a_damaged_lane_of_another_keeps_what_is_good_and_says_so(tmp_path: Path, position: int, at: int) -> None:
+@pytest.mark.parametrize(("position", "at"), [(1, 20), (3, 20), (6, 20), (8, 100), (11, 20), (9, None)])
+def test_a_corrupt_lane_of_another_gateway_keeps_its_valid_part(tmp_path: Path, position: int, at: int | None) -> None:
+    """The frame at `position` has other bytes, or, without `at`, the file ends before it."""
     history = sample(OTHER)
     written(tmp_path, history, 6)
-    rot(Path(lane_path(str(tmp_path), OTHER)), history, position, at)
+    path = Path(lane_path(str(tmp_path), OTHER))
+    if at is None:
+        os.truncate(segment_path(str(path), 1), file_position(history, position))
+    else:
+        rot(path, history, position, at)
     other_boot(lane_path(str(tmp_path), OTHER))
     logs, found = opened(tmp_path)
     log = found[OTHER]
     assert log.position == min(6, position - 1)
     assert log.offset == history.offset(log.position)
     assert list(log.tail) == history.frames[log.position : position - 1]
-    assert len(logs.told) == 1
-    assert "fetched again" in logs.told[0]
+    assert len(logs.messages) == 1
+    assert "fetched again from the other gateways" in logs.messages[0]
+    assert "log repair" not in logs.messages[0]
     assert Path(lane_path(str(tmp_path), OTHER) + ".damaged-1").is_dir()
     assert list_lanes(str(tmp_path)) == [OTHER]
     last = log.position + len(log.tail)
@@ -115,16 +101,19 @@ def test_a_damaged_lane_of_another_keeps_what_is_good_and_says_so(tmp_path: Path
     logs.close()
     logs, found = opened(tmp_path)
     assert list(found[OTHER].tail) == history.frames[log.position :]
-    assert logs.told == []
+    assert logs.messages == []
     logs.close()
 
 
-@pytest.mark.parametrize("what", ["rotten", "gone", "all gone", "no identity"])
-def test_the_own_lane_takes_nothing_more_when_something_of_it_is_gone(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("what", ["corrupt from its start on", "gone", "all gone", "no identity", 0, 64, 5000])
+def test_the_own_lane_is_halted_where_its_end_is_unknown(tmp_path: Path, what: str | int) -> None:
+    """A number is the size of the segment file, which then holds no mark."""
     history = sample(OWN)
     written(tmp_path, history, 11)
     path = Path(lane_path(str(tmp_path), OWN))
-    if what == "rotten":
+    if isinstance(what, int):
+        os.truncate(segment_path(str(path), 1), what)
+    elif what == "corrupt from its start on":
         rot(path, history, 1, 20)
         other_boot(path)
     elif what == "no identity":
@@ -133,20 +122,22 @@ def test_the_own_lane_takes_nothing_more_when_something_of_it_is_gone(tmp_path: 
         shutil.rmtree(path if what == "gone" else path.parent)
     logs, found = opened(tmp_path)
     assert "accepts no more records" in found[OWN].halted
-    assert logs.told == [found[OWN].halted]
+    assert found[OWN].lost is None
+    assert logs.messages == [found[OWN].halted]
     logs.close()
-    known = {"rotten": LaneEnd(11, history.offset(11))}
-    assert known_end(str(path)) == known.get(what)  # what is left of it says how far it was
+    if isinstance(what, str):  # the remaining files give a lower bound of the decided end
+        known = {"corrupt from its start on": LaneEnd(11, history.offset(11))}
+        assert last_known_end(str(path)) == known.get(what)
 
 
-def test_the_lane_of_a_disk_that_was_replaced_is_anothers(tmp_path: Path) -> None:
+def test_the_lane_of_a_replaced_disk_is_not_the_own_lane(tmp_path: Path) -> None:
     written(tmp_path, sample(OWN), 11)
     logs, found = opened(tmp_path, incarnation=bytes(16))
     assert (found[OWN].position, found[OWN].lines, found[OWN].halted) == (11, {}, "")
     logs.close()
 
 
-def test_no_more_lanes_are_open_than_there_may_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_open_lanes_is_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LANES_OPEN_MAX", 3)
     names = [OWN, *(LaneName(number, bytes([number]) * 16) for number in range(2, 8))]
     histories = [sample(name, 4) for name in names]
@@ -154,17 +145,17 @@ def test_no_more_lanes_are_open_than_there_may_be(tmp_path: Path, monkeypatch: p
     for history in histories:
         logs.persist(history.write(1, 3, attempt=1 if history.lane == OWN else None))
         logs.sync()
-        assert logs.open <= 3
+        assert len(logs._writers) <= 3
     for history in histories:
         logs.persist(history.write(4, 5))
         logs.sync()
         logs.frontier(history.lane, 5, history.offset(5))
         logs.decided(history.deliver(1, 5))
-        assert logs.open <= 3
+        assert len(logs._writers) <= 3
     logs.close()
     logs, found = opened(tmp_path)
     assert {lane: log.position for lane, log in found.items()} == dict.fromkeys(names, 5)
-    assert logs.open <= 3
+    assert len(logs._writers) <= 3
     logs.close()
 
 
@@ -176,19 +167,19 @@ def test_one_round_writes_more_lanes_than_may_be_open(tmp_path: Path, monkeypatc
     for first, last in ((1, 3), (4, 5)):
         for history in histories:
             logs.persist(history.write(first, last))
-            assert logs.open <= 3
+            assert len(logs._writers) <= 3
         logs.sync()
     logs.close()
     for history in histories:
         other_boot(lane_path(str(tmp_path), history.lane))
     logs, found = opened(tmp_path)
     assert {lane: len(log.tail) for lane, log in found.items()} == dict.fromkeys(names, 5)
-    assert logs.told == []
+    assert logs.messages == []
     logs.close()
 
 
-def test_readers_are_shown_the_frontier_while_a_lane_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The thread of the sockets shows it before any receipt, and waits for no disk."""
+def test_the_frontier_is_published_while_another_lane_closes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The socket thread publishes it before any receipt, and must not wait for a disk."""
     monkeypatch.setattr(limits, "LANES_OPEN_MAX", 2)
     logs, _ = opened(tmp_path)
     own, others = sample(OWN, 4), [sample(LaneName(number, bytes([number]) * 16), 4) for number in (2, 3)]
@@ -211,8 +202,8 @@ def test_readers_are_shown_the_frontier_while_a_lane_is_closed(tmp_path: Path, m
     logs.close()
 
 
-def test_producers_that_the_log_forgot_leave_the_lane(tmp_path: Path) -> None:
-    """There are never many more lines than the ordered log has producers, whether they are forgotten in a run or between two."""
+def test_a_lane_deletes_producers_that_the_ordered_log_forgot(tmp_path: Path) -> None:
+    """In a running gateway by a FORGET, and at a start by comparison with the ordered log."""
     history = LaneHistory(OWN)
     history.view()
     for producer in range(1, 9):
@@ -223,15 +214,15 @@ def test_producers_that_the_log_forgot_leave_the_lane(tmp_path: Path) -> None:
     logs.frontier(OWN, 9, 8)
     logs.decided(history.deliver(1, 9))
     logs.forget([1, 2, 77])
-    assert logs.lines(OWN) == {3, 4, 5, 6, 7, 8}
+    assert set(logs._writers[OWN]._indexer.state.producers) == {3, 4, 5, 6, 7, 8}
     logs.close()
     again = LaneLogs(Owner(str(tmp_path)))
     again.start(LogState(producers={number: Producer(f"p{number}", b"", 1, 0, b"") for number in (4, 5)}, next_producer=7))
-    assert again.lines(OWN) == {4, 5, 7, 8}  # 7 and 8 are not given yet in a log that was cut short
+    assert set(again._writers[OWN]._indexer.state.producers) == {4, 5, 7, 8}  # a shortened ordered log has not assigned 7 and 8 yet
     again.close()
 
 
-def test_the_lane_of_a_number_that_this_gateway_had_is_learned_again_as_any_other(tmp_path: Path) -> None:
+def test_a_lane_under_an_earlier_number_is_fetched_like_any_other(tmp_path: Path) -> None:
     written(tmp_path, sample(OWN), 11)
     path = Path(lane_path(str(tmp_path), OWN))
     rot(path, sample(OWN), 9, 20)
@@ -242,15 +233,15 @@ def test_the_lane_of_a_number_that_this_gateway_had_is_learned_again_as_any_othe
     logs.close()
 
 
-def test_a_lane_is_not_for_repair(tmp_path: Path) -> None:
-    """What is cut off the own lane would be placed anew, and others' are fetched again by themselves; both may be open, too."""
+def test_repair_refuses_a_lane(tmp_path: Path) -> None:
+    """Positions of a truncated own lane would be assigned again; other lanes are fetched again without an operator."""
     written(tmp_path, sample(OWN), 11)
     with pytest.raises(WrongDirectory, match="is a lane"):
         lock_directory(lane_path(str(tmp_path), OWN))
 
 
-def test_a_gateway_that_got_another_number_has_two_lanes_of_its_own(tmp_path: Path) -> None:
-    """It was removed and added again: the attempts of the new lane begin anew, and it is the new one that must not be gone."""
+def test_a_gateway_with_a_new_number_has_two_own_lanes(tmp_path: Path) -> None:
+    """After a removal and an addition the new lane starts at attempt 1, and only the new lane must exist."""
     old, new = LaneHistory(OWN), LaneHistory(LaneName(9, OWN.incarnation))
     logs, _ = opened(tmp_path)
     for history, attempt in ((old, 7), (new, 1)):

@@ -1,6 +1,4 @@
-"""Lanes when the disk says no: what found no room comes again wherever it stopped, what failed ends the writing, and what was
-reported durable is there afterwards.
-"""
+"""Lanes on a failing disk: a call is repeated after a full disk, an error ends the writing, and durable data stays."""
 
 from __future__ import annotations
 
@@ -10,23 +8,19 @@ from pathlib import Path
 import pytest
 
 from tests.unit.log.history import other_boot
-from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample, written
-from tests.unit.log.test_lanes import rot
+from tests.unit.log.lanes import OTHER, OWN, LaneHistory, Owner, opened, sample
 from tests.unit.log.test_no_room import Filling
 from tests.unit.log.watched import Watched, failing
 from tutti.data.lane_name import LaneName
 from tutti.errors import DiskFailed, DiskFull
 from tutti.log.files.lane_paths import lane_path
 from tutti_gateway.core import limits
-from tutti_gateway.log.lanes import lane_logs
 from tutti_gateway.log.lanes.lane_logs import LaneLogs
-from tutti_gateway.log.lanes.salvage import salvage
 from tutti_gateway.log.tools.verify import verify
-from tutti_gateway.log.writer import LogWriter
 
 
 def goes_through(storage: Filling, logs: LaneLogs, history: LaneHistory) -> bool:
-    """A lane's whole life; False where it found no room."""
+    """Perform all operations of a lane; return False if the disk was full."""
     try:
         logs.persist(history.write(1, 0, attempt=1))
         logs.sync()
@@ -40,7 +34,7 @@ def goes_through(storage: Filling, logs: LaneLogs, history: LaneHistory) -> bool
 
 
 def goes_on(logs: LaneLogs, history: LaneHistory) -> None:
-    """More of a lane that is there, and the first of another."""
+    """Write to an existing lane and to a new one."""
     for last in range(9, 30):
         logs.persist(history.write(last, last))
         logs.sync()
@@ -48,7 +42,7 @@ def goes_on(logs: LaneLogs, history: LaneHistory) -> None:
 
 
 class Quick(Filling):
-    """It waits for no disk."""
+    """Storage without syncs."""
 
     def sync(self, fd: int) -> None:
         assert fd >= 0
@@ -58,9 +52,7 @@ class Quick(Filling):
 
 
 @pytest.mark.parametrize("lane", [OWN, OTHER])
-def test_what_finds_no_room_comes_again_wherever_it_stopped(
-    tmp_path: Path, lane: LaneName, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_call_can_be_repeated_after_a_full_disk(tmp_path: Path, lane: LaneName, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LANE_SEGMENT_BYTES", 32 << 10)
     history = sample(lane, 60)
     stops = 0
@@ -79,7 +71,7 @@ def test_what_finds_no_room_comes_again_wherever_it_stopped(
         logs, found = opened(path)
         log = found[history.lane]
         assert log.position + len(log.tail) == len(history.frames)
-        assert logs.told == []
+        assert logs.messages == []
         logs.close()
         assert not verify(lane_path(str(path), history.lane)).damage
     logs.close()
@@ -87,7 +79,7 @@ def test_what_finds_no_room_comes_again_wherever_it_stopped(
 
 
 @pytest.mark.parametrize("what", ["sync", "write", "sync directory", "rename"])
-def test_a_disk_that_fails_ends_the_writing_and_loses_nothing_durable(tmp_path: Path, what: str) -> None:
+def test_a_failed_disk_ends_the_writing_and_durable_frames_stay(tmp_path: Path, what: str) -> None:
     history, storage = sample(OTHER, 30), Watched()
     logs, _ = opened(tmp_path, storage)
     logs.persist(history.write(1, 8))
@@ -103,36 +95,15 @@ def test_a_disk_that_fails_ends_the_writing_and_loses_nothing_durable(tmp_path: 
     logs.close()
 
 
-def test_what_a_lane_promises_tells_copies_of_the_directory_from_it(tmp_path: Path) -> None:
-    """A gateway that gets unordered batches alone must not leave an older copy of its directory good."""
+def test_a_sync_of_a_lane_refreshes_the_identity(tmp_path: Path) -> None:
+    """A gateway with only unordered batches must also detect an older copy of its directory."""
     owner = Owner(str(tmp_path))
     logs = LaneLogs(owner)
     logs.start()
     history = sample(OWN)
     logs.persist(history.write(1, 3, attempt=1))
-    before = owner.freshened
+    before = owner.refreshed
     logs.persist(history.write(4, 5))
     logs.sync()
-    assert owner.freshened > before
-    logs.close()
-
-
-def test_a_damaged_lane_for_which_there_is_no_room_keeps_no_gateway_from_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What of it finds no room is learned when there is some."""
-    history = sample(OTHER, 60)
-    written(tmp_path, history, 61)
-    rot(Path(lane_path(str(tmp_path), OTHER)), history, 20, 20)
-
-    def full(directory: str, lane: LogWriter) -> int:
-        salvage(directory, lane)
-        raise DiskFull("no room for the rest")
-
-    monkeypatch.setattr(lane_logs, "salvage", full)
-    logs, found = opened(tmp_path)
-    assert found[OTHER].position == 19
-    assert "after position 19" in logs.told[0]
-    logs.persist(history.write(20, 61))
-    logs.sync()
+    assert owner.refreshed > before
     logs.close()

@@ -52,7 +52,7 @@ def test_a_page_that_says_nothing_is_begun_anew_whatever_stands_in_it(tmp_path: 
         view = open_live(str(tmp_path))
         assert view is not None
         assert view.alive
-        assert (view.words[GENERATION], view.words[HEARTBEAT_US], view.words[FAILED]) == (1, 0, 0)
+        assert (view.fields[GENERATION], view.fields[HEARTBEAT_US], view.fields[FAILED]) == (1, 0, 0)
         close()
 
 
@@ -76,9 +76,9 @@ def test_a_page_that_readers_look_at_never_shows_a_tick_or_rows_beyond_its_front
 ) -> None:
     page = LivePage(str(tmp_path))
     page.publish(LogState(), 1)
-    stores = Stores(page._words)
+    stores = Stores(page._fields)
     with monkeypatch.context() as patch:
-        patch.setattr(page, "_words", stores)
+        patch.setattr(page, "_fields", stores)
         page.publish(LogState(position=40, next_offset=90, tick=3), 20)
     last = stores.said[-1]
     assert [last[word] for word in (FRONTIER_POSITION, FRONTIER_OFFSET, INDEXED_POSITION, TICK)] == [40, 90, 40, 3]

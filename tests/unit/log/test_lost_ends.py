@@ -107,8 +107,8 @@ def test_repair_gives_the_last_segment_a_mark_and_its_size_again(tmp_path: Path,
     loss(tmp_path)
     found = repair(tmp_path)
     done = repair(tmp_path, accept_loss_from=found.offset)
-    assert done.cut
-    assert any(Path(done.kept).iterdir())
+    assert done.truncated
+    assert any(Path(done.kept_in).iterdir())
     assert verify(tmp_path).damage == []
     _, recovered, close = opened(tmp_path)
     end = recovered.state.position + len(recovered.tail)

@@ -20,7 +20,7 @@ from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti_gateway.core import limits
 from tutti_gateway.log.tools.verify import verify
-from tutti_gateway.log.upkeep.quarantine import keep_copy, quarantined_files
+from tutti_gateway.log.upkeep.quarantine import copy_segment, quarantined_files
 from tutti_gateway.log.upkeep.scrubber import LogScrubber
 from tutti_gateway.log.writer import LogWriter
 
@@ -40,16 +40,16 @@ def written(path: Path, history: History = HISTORY, storage: Storage | None = No
     return writer, close
 
 
-def round_of(mender: LogScrubber) -> None:
+def round_of(scrubber: LogScrubber) -> None:
     """Look until all was looked at, or something is lost."""
-    rounds = mender.rounds
-    while mender.lost is None and mender.rounds == rounds and not mender.look():
+    rounds = scrubber.rounds
+    while scrubber.lost is None and scrubber.rounds == rounds and not scrubber.scrub():
         continue
 
 
 def lost_of(writer: LogWriter) -> tuple[int, int]:
     """The positions that are wanted, zeros if none are."""
-    lost = writer.mender.lost
+    lost = writer.scrubber.lost
     return (lost.first, lost.last) if lost is not None else (0, 0)
 
 
@@ -57,13 +57,13 @@ def serve(writer: LogWriter, frames: list[Frame] = HISTORY.frames, piece: int = 
     """Another gateway gives what is lost, some frames at a time, until a round finds nothing more; the ranges that were."""
     ranges: list[tuple[int, int]] = []
     while True:
-        round_of(writer.mender)
+        round_of(writer.scrubber)
         first, last = lost_of(writer)
         if not first:
             return ranges
         while first:
             ranges.append((first, last))
-            assert writer.mender.mend(frames[first - 1 : min(last, first + piece - 1)])
+            assert writer.scrubber.repair(frames[first - 1 : min(last, first + piece - 1)])
             first, last = lost_of(writer)
 
 
@@ -105,9 +105,9 @@ def whole(path: Path, writer: LogWriter, close: Callable[[], None]) -> None:
 def test_a_good_log_has_nothing_to_mend(tmp_path: Path) -> None:
     writer, close = written(tmp_path)
     before = images(tmp_path)
-    round_of(writer.mender)
-    round_of(writer.mender)
-    assert (lost_of(writer), writer.mender.found, writer.mender.rounds) == ((0, 0), 0, 2)
+    round_of(writer.scrubber)
+    round_of(writer.scrubber)
+    assert (lost_of(writer), writer.scrubber.found, writer.scrubber.rounds) == ((0, 0), 0, 2)
     assert images(tmp_path) == before
     close()
 
@@ -146,7 +146,7 @@ def test_it_is_mended_without_any_index(tmp_path: Path) -> None:
     os.truncate(index_path(str(tmp_path), firsts[1]), 100)
     spoil(tmp_path, firsts[1] + 1, 20)
     spoil(tmp_path, firsts[1] + 2, -1)
-    round_of(writer.mender)
+    round_of(writer.scrubber)
     assert lost_of(writer)[1] == firsts[2] - 1  # nothing says where what follows stands
     assert len(serve(writer, piece=2)) == 1  # what stands behind it is good: it is not fetched
     assert index_sealed(index_path(str(tmp_path), firsts[1]), firsts[1]) is not None
@@ -160,7 +160,7 @@ def test_a_bad_header_of_a_segment_is_made_again_alone(tmp_path: Path) -> None:
     for first in list_positions(str(tmp_path), "seg")[:-1]:  # the last one holds nothing that is decided
         with (tmp_path / "log" / f"{first:020d}.seg").open("r+b") as file:
             file.write(b"nothing")
-    round_of(writer.mender)
+    round_of(writer.scrubber)
     assert lost_of(writer) == (0, 0)
     assert images(tmp_path) == before
     whole(tmp_path, writer, close)
@@ -173,7 +173,7 @@ def test_a_segment_that_is_gone_is_fetched(tmp_path: Path) -> None:
     (tmp_path / "log" / f"{firsts[1]:020d}.seg").unlink()
     (tmp_path / "log" / f"{firsts[1]:020d}.idx").unlink()
     assert serve(writer, piece=4)
-    round_of(writer.mender)
+    round_of(writer.scrubber)
     found = images(tmp_path)
     name = f"{firsts[1]:020d}.seg"
     assert found[name][FRAMES_AT:] == before[name][FRAMES_AT:]
@@ -201,13 +201,13 @@ def test_frames_that_did_not_stand_there_are_not_taken(tmp_path: Path) -> None:
     spoil(tmp_path, position, 20)
     spoil(tmp_path, position + 1, 20)
     before = images(tmp_path)
-    round_of(writer.mender)
+    round_of(writer.scrubber)
     assert lost_of(writer) == (position, position + 1)
     other = HISTORY.branch(position - 1, 2)
     for number in range(3):
         other.batch("new", "new", [b"%d" % number * 900])
     for frames in (HISTORY.frames[position:], other.frames[position - 1 : position + 1], []):
-        assert writer.mender.mend(frames) == 0
+        assert writer.scrubber.repair(frames) == 0
     assert images(tmp_path) == before
     serve(writer)
     whole(tmp_path, writer, close)
@@ -222,7 +222,7 @@ def test_segments_that_begin_while_it_looks_are_not_missed(tmp_path: Path, monke
         writer.sync()
         decide(writer, HISTORY, done + 1, settled)
         done = settled
-        writer.mender.look()
+        writer.scrubber.scrub()
         assert lost_of(writer) == (0, 0), settled
     assert len(list_positions(str(tmp_path), "seg")) > 2
     before = images(tmp_path)
@@ -235,15 +235,15 @@ def test_a_position_that_somebody_could_not_read_is_looked_at_next(tmp_path: Pat
     writer, close = written(tmp_path)
     firsts = list_positions(str(tmp_path), "seg")
     spoil(tmp_path, firsts[-2] - 1, 20)
-    assert not writer.mender.look()
+    assert not writer.scrubber.scrub()
     assert writer.read(firsts[-2] - 1, firsts[-2]) == ((), firsts[-2] - 2)
-    writer.mender.suspect(firsts[-2] - 1)
-    writer.mender.suspect(DECIDED + 1)  # not decided: that is another matter
-    assert writer.mender.hurried
-    while not writer.mender.look():
-        assert not writer.mender.rounds
+    writer.scrubber.suspect(firsts[-2] - 1)
+    writer.scrubber.suspect(DECIDED + 1)  # not decided: that is another matter
+    assert writer.scrubber.urgent
+    while not writer.scrubber.scrub():
+        assert not writer.scrubber.rounds
     assert lost_of(writer)[0] == firsts[-2] - 1
-    assert writer.mender.rounds == 0
+    assert writer.scrubber.rounds == 0
     serve(writer)
     whole(tmp_path, writer, close)
 
@@ -304,7 +304,7 @@ def test_the_end_of_a_segment_is_mended_though_the_next_one_s_header_cannot_be_r
 
     with monkeypatch.context() as patch:
         patch.setattr("tutti_gateway.log.upkeep.scrubber.read_header", unreadable)
-        round_of(writer.mender)
+        round_of(writer.scrubber)
         assert lost_of(writer) == (following - 1, following - 1)
     assert serve(writer)
     whole(tmp_path, writer, close)
@@ -316,13 +316,13 @@ def test_a_kill_in_the_middle_leaves_what_is_found_again(tmp_path: Path) -> None
     first = list_positions(str(tmp_path / "one"), "seg")[1]
     for position in range(first, first + 6):
         spoil(tmp_path / "one", position, 0, 300)
-    round_of(writer.mender)
-    writer.mender.mend(HISTORY.frames[first - 1 : first + 2])
+    round_of(writer.scrubber)
+    writer.scrubber.repair(HISTORY.frames[first - 1 : first + 2])
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     close()
     other_boot(tmp_path / "two")
     writer, _, close = opened(tmp_path / "two", OPTIONS)
-    round_of(writer.mender)
+    round_of(writer.scrubber)
     assert lost_of(writer) == (first + 3, first + 5)
     serve(writer)
     assert {name: data for name, data in images(tmp_path / "two").items() if name.endswith(".seg")}.keys() == {
@@ -335,11 +335,11 @@ def test_a_kill_in_the_middle_leaves_what_is_found_again(tmp_path: Path) -> None
 def test_what_was_trimmed_meanwhile_is_not_wanted_any_more(tmp_path: Path) -> None:
     writer, close = written(tmp_path)
     spoil(tmp_path, 2, 20)
-    round_of(writer.mender)
+    round_of(writer.scrubber)
     assert lost_of(writer) == (2, 2)
     first = list_positions(str(tmp_path), "seg")[1]
     write_start(str(tmp_path), LogStart(first, HISTORY.offset_after(first - 1)), Storage())
-    assert writer.mender.mend(HISTORY.frames[1:2]) == 0
+    assert writer.scrubber.repair(HISTORY.frames[1:2]) == 0
     assert lost_of(writer) == (0, 0)
     close()
 
@@ -359,9 +359,9 @@ def test_a_file_that_goes_while_it_is_mended_is_made_again(tmp_path: Path) -> No
     writer, close = written(tmp_path)
     first = list_positions(str(tmp_path), "seg")[1]
     spoil(tmp_path, first + 1)
-    round_of(writer.mender)
+    round_of(writer.scrubber)
     (tmp_path / "log" / f"{first:020d}.seg").unlink()
-    assert writer.mender.mend(HISTORY.frames[first : first + 1]) == 0
+    assert writer.scrubber.repair(HISTORY.frames[first : first + 1]) == 0
     serve(writer, piece=10)
     whole(tmp_path, writer, close)
 
@@ -370,25 +370,25 @@ def test_what_can_be_read_after_all_is_never_written_over(tmp_path: Path) -> Non
     writer, close = written(tmp_path)
     position = list_positions(str(tmp_path), "seg")[1] + 2
     spoil(tmp_path, position)
-    round_of(writer.mender)
+    round_of(writer.scrubber)
     spoil(tmp_path, position)  # the same bit: it is as it was
     before = images(tmp_path)
-    assert writer.mender.mend(HISTORY.frames[position - 1 : position]) == 0
-    assert (lost_of(writer), writer.mender.mended) == ((0, 0), 0)
+    assert writer.scrubber.repair(HISTORY.frames[position - 1 : position]) == 0
+    assert (lost_of(writer), writer.scrubber.repaired) == ((0, 0), 0)
     assert images(tmp_path) == before
     whole(tmp_path, writer, close)
 
 
 def test_what_was_kept_of_a_damage_goes_when_the_log_was_seen_whole_since(tmp_path: Path) -> None:
     writer, close = written(tmp_path)
-    copy = Path(keep_copy(str(tmp_path), Storage(), 1))
+    copy = Path(copy_segment(str(tmp_path), Storage(), 1))
     spoil(tmp_path, 5)
-    round_of(writer.mender)
+    round_of(writer.scrubber)
     serve(writer)
     assert copy.exists()  # the round found what it found
-    round_of(writer.mender)
+    round_of(writer.scrubber)
     assert not copy.exists()
-    newest = [Path(keep_copy(str(tmp_path), Storage(), 1)) for _ in range(limits.SEGMENTS_QUARANTINED_MAX + 3)][-1]
+    newest = [Path(copy_segment(str(tmp_path), Storage(), 1)) for _ in range(limits.SEGMENTS_QUARANTINED_MAX + 3)][-1]
     assert newest.exists()
     assert len(quarantined_files(str(tmp_path / "log"))) == limits.SEGMENTS_QUARANTINED_MAX
     close()

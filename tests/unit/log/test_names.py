@@ -39,7 +39,7 @@ def test_each_segment_is_gone_through_once_for_all_of_its_names(
 ) -> None:
     monkeypatch.setattr(name_registry, "_NEIGHBOURS", together)
     frames, looks = [0], [0]
-    frame, good_rows = SegmentView.frame, Catalog.good_rows
+    frame, good_rows = SegmentView.frame, Catalog.readable_rows
 
     def counted_frame(view: SegmentView, row: object) -> object:
         frames[0] += 1
@@ -54,7 +54,7 @@ def test_each_segment_is_gone_through_once_for_all_of_its_names(
     segments = len(list((churned / "log").glob("*.seg")))
     assert segments > 4
     found: list[str] = []
-    monkeypatch.setattr(Catalog, "good_rows", counted_rows)
+    monkeypatch.setattr(Catalog, "readable_rows", counted_rows)
     for batch in scan(reader, 0, COUNT, columns=["producer"]):
         found += map(str, batch.column(0).to_pylist())
     assert found == [f"~{number}" for number in range(COUNT)]
@@ -85,7 +85,7 @@ def test_names_are_found_without_snapshots_and_beside_damage(churned: Path, tmp_
     view, rows = next(reader.positions(1, 50))
     epochs = [row for row in rows if row["kind"] == 5 or row["producer"] == 3]
     reader.close()
-    place = next(int(row["place"]) for row in epochs if row["producer"] == 3)
+    place = next(int(row["file_position"]) for row in epochs if row["producer"] == 3)
     with open(segment_path(str(path), view.first), "r+b") as file:
         file.seek(place + 96)
         file.write(b"\xff\xff")

@@ -182,7 +182,7 @@ def test_a_copy_of_a_running_gateways_files_is_told_though_no_start_came_between
     copy(path, old)
     aged(old)
     if since == "promise":
-        writer.write_scalars(HardState(5, 0, 0))
+        writer.write_hard_state(HardState(5, 0, 0))
     else:
         writer.append(HISTORY.frames[3:])
         writer.sync()
@@ -325,8 +325,8 @@ def test_without_room_a_start_leaves_what_was_noted(tmp_path: Path) -> None:
         storage = Filling()
         directory = opened_here(tmp_path, storage)
         storage.room = room
-        directory.settle()
-        directory.freshen(0)
+        directory.declare_original()
+        directory.refresh_identity(0)
         directory.close()
         if room < 3:  # two renames and a write
             assert identity_of(tmp_path) == noted
@@ -341,7 +341,7 @@ def test_without_room_a_copy_does_not_begin(tmp_path: Path) -> None:
     directory = opened_here(tmp_path / "two", storage)
     storage.room = 0
     with pytest.raises(OSError, match="No space left"):
-        directory.settle()
+        directory.declare_original()
     directory.close()
     assert copied(tmp_path / "two")
 
@@ -354,9 +354,9 @@ def test_a_disk_that_fails_while_the_identity_is_noted_anew_ends_the_run_only_if
     storage.fail = failing(what, errno.EIO)
     if what.startswith("sync"):
         with pytest.raises(SyncFailed):
-            directory.freshen(0)
+            directory.refresh_identity(0)
     else:
-        directory.freshen(0)
+        directory.refresh_identity(0)
         assert identity_of(tmp_path) == noted
     directory.close()
     assert not copied(tmp_path)
@@ -376,11 +376,11 @@ def test_a_number_that_is_given_again_is_told_by_the_birth(tmp_path: Path) -> No
         (FileIdentity(found.inode, found.born + 1, found.generation), not found.born),
         (FileIdentity(7, 5), False),
     ]:
-        assert other.fits(found) == fits
-    assert not FileIdentity(7, 0, 3).fits(FileIdentity(7, 0, 4))
-    assert FileIdentity(7, 0, 3).fits(FileIdentity(7, 5))  # what one kernel told and the other did not says nothing
-    assert FileIdentity(7).fits(FileIdentity(7, 0, 4))
-    assert FileIdentity(7, 5).fits(FileIdentity(7))
+        assert other.matches(found) == fits
+    assert not FileIdentity(7, 0, 3).matches(FileIdentity(7, 0, 4))
+    assert FileIdentity(7, 0, 3).matches(FileIdentity(7, 5))  # what one kernel told and the other did not says nothing
+    assert FileIdentity(7).matches(FileIdentity(7, 0, 4))
+    assert FileIdentity(7, 5).matches(FileIdentity(7))
     if found.born:
         told = json.loads(file.read_text())
         told["file"]["born"] -= 1
@@ -401,7 +401,7 @@ def test_a_file_is_born_later_than_one_that_was_there_before(tmp_path: Path) -> 
 
 
 def test_where_nothing_but_the_number_is_told_the_original_stays_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tutti.log.files.file_identity._born", lambda fd: 0)
+    monkeypatch.setattr("tutti.log.files.file_identity._birth_time", lambda fd: 0)
     monkeypatch.setattr("tutti.log.files.file_identity._generation", lambda fd: 0)
     write_log(tmp_path, HISTORY)
     assert start(tmp_path) == ""

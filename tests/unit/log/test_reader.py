@@ -288,14 +288,14 @@ def test_a_damaged_body_is_never_served_and_everything_before_it_is(tmp_path: Pa
     frame = [frame for frame in history.frames if frame.kind == Kind.BATCH and frame.position not in history.void][33]
     ((view, rows),) = reader.positions(frame.position, frame.position)
     with open(view.path, "r+b") as file:
-        at = int(rows["place"][0]) + frame.size - 20
+        at = int(rows["file_position"][0]) + frame.size - 20
         file.seek(at)
         byte = file.read(1)[0]
         file.seek(at)
         file.write(bytes([byte ^ 16]))
     before = history.offset_after(frame.position - 1)
     found = []
-    with pytest.raises(Damaged, match=rf"byte {int(rows['place'][0])}: position {frame.position} fails its CRC"):  # noqa: PT012
+    with pytest.raises(Damaged, match=rf"byte {int(rows['file_position'][0])}: position {frame.position} fails its CRC"):  # noqa: PT012
         for batch in scan(reader, 0, len(history.records), rows_max=50):
             found += seen([batch])
     assert found == expected(history, 0, before)

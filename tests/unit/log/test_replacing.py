@@ -37,7 +37,7 @@ def settle(writer: LogWriter) -> None:
 def behind(path: Path, history: History, decided: int, end: int) -> LogWriter:
     """A writer of the beginning of a history, decided up to a position."""
     writer, _, _ = opened(path)
-    writer.write_scalars(HardState(VIEW, VIEW, 0))
+    writer.write_hard_state(HardState(VIEW, VIEW, 0))
     for first in range(0, end, 7):
         writer.append(history.frames[first : min(first + 7, end)])
         writer.sync()
@@ -64,7 +64,7 @@ def test_the_log_goes_on_behind_the_snapshot_and_nothing_before_it_counts(tmp_pa
     reader.frontier()
     writer.replace(state_at(history, position).to_bytes())
     offset = history.offset_after(position)
-    assert list_positions(str(tmp_path), "seg", all_there=True) == [position + 1]
+    assert list_positions(str(tmp_path), "seg", include_trimmed=True) == [position + 1]
     assert read_start(str(tmp_path)) == LogStart(position + 1, offset)
     assert (reader.frontier().position, reader.frontier().offset, reader.start) == (position, offset, offset)
     assert reader.state() == state_at(history, position)
@@ -100,19 +100,19 @@ def test_the_state_goes_to_others_piece_by_piece_as_it_is(tmp_path: Path, monkey
     history = sample(160, size=1500)
     position = history.settled(130)
     writer, _, close = opened(tmp_path)
-    assert writer.trimming.piece(0, 0) == (0, 0, b"")
+    assert writer.retention.read_snapshot(0, 0) == (0, 0, b"")
     state = state_at(history, position)
     writer.replace(state.to_bytes())
     data = b""
     while True:
-        told, size, piece = writer.trimming.piece(position if data else 0, len(data))
+        told, size, piece = writer.retention.read_snapshot(position if data else 0, len(data))
         assert told == position
         data += piece
         if len(data) == size:
             break
         assert len(piece) == 100
     assert LogState.from_bytes(data) == state
-    assert writer.trimming.piece(position - 1, 0) == (position - 1, 0, b"")
+    assert writer.retention.read_snapshot(position - 1, 0) == (position - 1, 0, b"")
     close()
 
 

@@ -58,13 +58,13 @@ def gone(path: Path, position: int) -> None:
 def test_retention_of_the_ordered_log_passes_over_a_damaged_snapshot(tmp_path: Path, harm: Callable[[Path, int], object]) -> None:
     write_log(tmp_path, sample(400, size=1500))
     writer, _, close = opened(tmp_path, BYTES)
-    whole = writer.trimming.propose(NOW_US)
+    whole = writer.retention.propose(NOW_US)
     close()
     assert whole is not None
     harm(tmp_path, whole.places[0][0])
     harm(tmp_path, whole.places[2][0])
     writer, _, close = opened(tmp_path, BYTES)
-    proposed = writer.trimming.propose(NOW_US)
+    proposed = writer.retention.propose(NOW_US)
     assert proposed is not None
     assert proposed.places == tuple(place for at, place in enumerate(whole.places) if at not in (0, 2))
     assert proposed.forced in {position for position, _ in proposed.places}
@@ -84,7 +84,7 @@ def test_retention_of_a_lane_passes_over_a_damaged_snapshot(tmp_path: Path, seen
         spoil(path, position)
     if not seen:
         logs = begun(tmp_path)
-    logs.held(LaneHeld(*OTHER, before[3] - 1))
+    logs.set_replicated(LaneHeld(*OTHER, before[3] - 1))
     idle(logs)
     assert list_positions(path, "seg")[0] == before[3]
     logs.close()
@@ -96,7 +96,7 @@ def test_a_lane_never_begins_with_a_snapshot_that_is_damaged_since_it_was_looked
     logs = kept(tmp_path, long(OTHER), held=1)
     before = list_positions(path, "seg")
     spoil(path, before[3])
-    logs.held(LaneHeld(*OTHER, before[3] - 1))
+    logs.set_replicated(LaneHeld(*OTHER, before[3] - 1))
     idle(logs)
     assert list_positions(path, "seg")[0] == before[2]
     logs.close()
@@ -105,8 +105,8 @@ def test_a_lane_never_begins_with_a_snapshot_that_is_damaged_since_it_was_looked
 
 
 def news(writer: LogWriter) -> list[str]:
-    round_of(writer.mender)
-    return writer.mender.snapshots.news()
+    round_of(writer.scrubber)
+    return writer.scrubber.snapshots.pop_messages()
 
 
 @pytest.mark.parametrize("harm", [spoil, gone])
@@ -130,7 +130,7 @@ def test_a_round_makes_damaged_snapshots_again_as_they_were_and_tells_it(
             f"{file} is {what}: the scrubber rebuilds it"[: len(file) + 16],
             f"{file} was rebuilt"[: len(file) + 16],
         ]
-    assert writer.mender.snapshots.damaged == {}
+    assert writer.scrubber.snapshots.damaged == {}
     assert news(writer) == []
     close()
     assert verify(tmp_path).damage == []
@@ -144,9 +144,9 @@ def test_a_snapshot_behind_a_void_batch_waits_for_the_index_that_tells_of_it(tmp
     index = Path(index_path(str(tmp_path), first))
     data = index.read_bytes()
     index.write_bytes(data[:200] + bytes([data[200] ^ 1]) + data[201:])
-    round_of(writer.mender)  # the index is made again
-    assert following in writer.mender.snapshots.damaged
-    round_of(writer.mender)
+    round_of(writer.scrubber)  # the index is made again
+    assert following in writer.scrubber.snapshots.damaged
+    round_of(writer.scrubber)
     assert content(tmp_path, following) == good
     close()
     assert verify(tmp_path).damage == []
@@ -174,10 +174,10 @@ def test_where_nothing_says_the_first_snapshot_again_it_is_told_once_with_what_t
     assert told.startswith(f"{snapshot_path(str(tmp_path), position)} is corrupt: the log begins with this snapshot")
     assert "Restore the file" in told
     assert news(writer) == []
-    assert list(writer.mender.snapshots.damaged) == [position]
+    assert list(writer.scrubber.snapshots.damaged) == [position]
     Path(snapshot_path(str(tmp_path), position)).write_bytes(good)
     assert news(writer) == []
-    assert writer.mender.snapshots.damaged == {}
+    assert writer.scrubber.snapshots.damaged == {}
     close()
 
 
@@ -188,10 +188,10 @@ def test_a_lane_makes_its_snapshots_again(tmp_path: Path) -> None:
     position = list_positions(path, "seg")[2]
     good = spoil(path, position)
     while not logs.rounds:
-        logs.look()
+        logs.scrub()
     assert content(path, position) == good
-    assert [line.endswith("was rebuilt") for line in logs.news()] == [False, True]
-    assert logs.news() == []
+    assert [line.endswith("was rebuilt") for line in logs.pop_messages()] == [False, True]
+    assert logs.pop_messages() == []
     logs.close()
     assert verify(path).damage == []
 
@@ -204,8 +204,8 @@ def test_the_operator_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     spoil(tmp_path, position)
     events: list[Event] = []
     with structlog.testing.capture_logs() as logged:
-        scrubbing = ScrubSchedule(writer.mender, events.append, structlog.get_logger())
-        while not writer.mender.rounds:
+        scrubbing = ScrubSchedule(writer.scrubber, events.append, structlog.get_logger())
+        while not writer.scrubber.rounds:
             scrubbing.look()
     assert [line["told"].endswith("was rebuilt") for line in logged] == [False, True]
     assert read_snapshot(str(tmp_path), position) is not None

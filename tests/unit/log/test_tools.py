@@ -27,7 +27,7 @@ from tutti_gateway.log.tools.verify import verify
 
 def place_of(path: Path, frame: Frame) -> tuple[Path, int]:
     ((view, rows),) = LogReader(path).positions(frame.position, frame.position)
-    return Path(view.path), int(rows["place"][0])
+    return Path(view.path), int(rows["file_position"][0])
 
 
 def flip(file: Path, at: int) -> None:
@@ -252,7 +252,7 @@ def test_repair_shows_the_loss_and_cuts_only_when_told_to(
         other_boot(tmp_path)
     files = {file: file.read_bytes() for file in (tmp_path / "log").iterdir()}
     looked = repair(tmp_path)
-    assert (looked.offset, looked.cut, looked.kept) == (offset, False, "")
+    assert (looked.offset, looked.truncated, looked.kept_in) == (offset, False, "")
     assert looked.damage[0].position == position
     assert looked.lost == LogReader(tmp_path, damaged=True).frontier().offset - offset
     with pytest.raises(UsageError, match=f"from offset {offset} on, not from {offset + 1}"):
@@ -260,8 +260,8 @@ def test_repair_shows_the_loss_and_cuts_only_when_told_to(
     assert {file: file.read_bytes() for file in (tmp_path / "log").iterdir()} == files
 
     done = repair(tmp_path, accept_loss_from=offset)
-    assert done.cut
-    assert any(Path(done.kept).iterdir())
+    assert done.truncated
+    assert any(Path(done.kept_in).iterdir())
     reader = LogReader(tmp_path)
     assert reader.frontier().offset == offset
     assert seen(scan(reader, 0, offset)) == expected(history, 0, offset)
@@ -306,7 +306,7 @@ def test_repair_puts_wrong_indexes_aside_and_loses_nothing(tmp_path: Path) -> No
     found.state.next_topic += 3
     snapshot.write_bytes(found.to_bytes())
     done = repair(tmp_path)
-    assert (done.lost, done.cut, [file.name for file in Path(done.kept).iterdir()]) == (0, False, [snapshot.name])
+    assert (done.lost, done.truncated, [file.name for file in Path(done.kept_in).iterdir()]) == (0, False, [snapshot.name])
     assert other.exists()
     assert verify(tmp_path).damage == []
     assert repair(tmp_path).damage == ()

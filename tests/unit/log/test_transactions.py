@@ -248,7 +248,7 @@ def test_retention_takes_nothing_that_is_still_to_be_read(tmp_path: Path, state:
     history.txn("last", [history.frames[position - 1] for position in history.staged])
     write_log(tmp_path, history)
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=3 * SMALL.segment_bytes))
-    proposed = writer.trimming.propose(NOW_US)
+    proposed = writer.retention.propose(NOW_US)
     assert proposed is not None
     txns = [frame for frame in history.frames if frame.kind == Kind.TXN]
     for position, offset in proposed.places:
@@ -263,7 +263,7 @@ def test_retention_takes_nothing_that_is_still_to_be_read(tmp_path: Path, state:
     decide(writer, history, end + 1, len(history.frames))
     settle(writer)
     close()
-    assert list_positions(str(tmp_path), "seg", all_there=True)[0] == position
+    assert list_positions(str(tmp_path), "seg", include_trimmed=True)[0] == position
     state(tmp_path)
     reader = LogReader(tmp_path)
     assert seen(scan(reader, offset, len(history.records))) == expected(history, offset)
@@ -283,13 +283,13 @@ def test_retention_leaves_what_waits_for_a_transaction_up_to_twice_its_bytes(tmp
     write_log(tmp_path, history)
     held = len(list_positions(str(tmp_path), "seg"))
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=(held - 2) * SMALL.segment_bytes))
-    assert writer.trimming.propose(NOW_US) is None
+    assert writer.retention.propose(NOW_US) is None
     end = len(history.frames)
     grow(400)
     writer.append(history.frames[end:])
     writer.sync()
     decide(writer, history, end + 1, len(history.frames))
-    proposed = writer.trimming.propose(NOW_US)
+    proposed = writer.retention.propose(NOW_US)
     close()
     assert proposed is not None
     assert proposed.forced == proposed.places[-1][0] > waiting.position
@@ -309,7 +309,7 @@ def test_retention_by_bytes_keeps_its_bytes_behind_a_transaction_that_reaches_ba
     write_log(tmp_path, history)
     held = len(list_positions(str(tmp_path), "seg"))
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=(held - 2) * SMALL.segment_bytes))
-    assert writer.trimming.propose(NOW_US) is None, "all before the transaction would go with what it reaches back to"
+    assert writer.retention.propose(NOW_US) is None, "all before the transaction would go with what it reaches back to"
     close()
 
 
@@ -329,7 +329,7 @@ def test_retention_goes_by_the_last_of_several_transactions_that_reach_back(tmp_
     grown(history, 200)
     write_log(tmp_path, history)
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=SMALL.segment_bytes))
-    proposed = writer.trimming.propose(NOW_US)
+    proposed = writer.retention.propose(NOW_US)
     close()
     assert proposed is not None
     for position, offset in proposed.places:
@@ -360,7 +360,7 @@ def test_retention_by_time_goes_by_the_last_tick_before_a_transaction(
     writer, _, close = opened(tmp_path, replace(SMALL, retention_us=hour // 2))
     proposed = None
     for _ in range(4):
-        proposed = proposed or writer.trimming.propose(history.ticks[1][1] + hour // 2 + 1)
+        proposed = proposed or writer.retention.propose(history.ticks[1][1] + hour // 2 + 1)
     close()
     assert proposed is not None
     assert proposed.places == tuple((first, history.offset_after(last.position)) for first in firsts[1:] if first < early.position)
@@ -372,11 +372,11 @@ def test_retention_looks_for_transactions_among_some_rows_at_a_time(tmp_path: Pa
     write_log(tmp_path, history)
     options = replace(SMALL, retention_bytes=3 * SMALL.segment_bytes)
     writer, _, close = opened(tmp_path, options)
-    proposed = writer.trimming.propose(NOW_US)
+    proposed = writer.retention.propose(NOW_US)
     close()
     monkeypatch.setattr(retention, "ROWS_A_STEP", 50)
     writer, _, close = opened(tmp_path, options)
-    looks = [writer.trimming.propose(NOW_US) for _ in range(-(-len(history.frames) // 50))]
+    looks = [writer.retention.propose(NOW_US) for _ in range(-(-len(history.frames) // 50))]
     close()
     assert proposed is not None
     assert looks == [*[None] * (len(looks) - 1), proposed]
@@ -416,7 +416,7 @@ def test_a_trim_that_does_not_know_of_a_transaction_removes_no_file_that_it_need
     decide(writer, history, end + 1, len(history.frames))
     settle(writer)
     close()
-    assert list_positions(str(tmp_path), "seg", all_there=True)[0] < over[-1]
+    assert list_positions(str(tmp_path), "seg", include_trimmed=True)[0] < over[-1]
     reader = LogReader(tmp_path)
     assert reader.start == offset
     assert seen(scan(reader, offset, len(history.records))) == expected(history, offset)

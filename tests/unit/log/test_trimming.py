@@ -47,7 +47,7 @@ def settle(writer: LogWriter) -> None:
 
 
 def firsts(path: Path) -> list[int]:
-    return list_positions(path, "seg", all_there=True)  # type: ignore[arg-type]  # only the path is used
+    return list_positions(path, "seg", include_trimmed=True)  # type: ignore[arg-type]  # only the path is used
 
 
 def fit(path: Path, history: History) -> list[int]:
@@ -78,7 +78,7 @@ def test_what_is_left_reads_as_before(tmp_path: Path, state: Callable[[Path], No
     history = sample(160, size=1500)
     position, offset = trimmed(tmp_path, history)
     assert firsts(tmp_path)[0] == position
-    assert list_positions(str(tmp_path), "snap", all_there=True)[0] == position
+    assert list_positions(str(tmp_path), "snap", include_trimmed=True)[0] == position
     state(tmp_path)
     reader = LogReader(tmp_path)
     end = len(history.records)
@@ -286,14 +286,14 @@ def test_retention_by_bytes_lets_the_oldest_segments_go_and_forces_what_is_far_o
     before = firsts(tmp_path)
     assert len(before) > 8
     writer, _, close = opened(tmp_path, BYTES)
-    proposed = writer.trimming.propose(NOW_US)
+    proposed = writer.retention.propose(NOW_US)
     kept, twice = before[-3:], before[-6:]
     assert proposed == TrimProposed(
         tuple((first, history.offset_after(first - 1)) for first in before[1:] if first <= kept[0]), twice[0]
     )
     close()
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=len(before) * SMALL.segment_bytes))
-    assert writer.trimming.propose(NOW_US) is None
+    assert writer.retention.propose(NOW_US) is None
     close()
 
 
@@ -305,15 +305,15 @@ def test_retention_by_time_goes_by_the_clock_of_the_log(tmp_path: Path) -> None:
     age = 1_000_000
     now = ages[before[3]] + age + 1
     writer, _, close = opened(tmp_path, replace(SMALL, retention_us=age))
-    proposed = writer.trimming.propose(now)
+    proposed = writer.retention.propose(now)
     assert proposed is not None
     assert [position for position, _ in proposed.places] == [first for first in before[1:] if 0 < ages[first] < now - age]
     assert proposed.forced == 0
-    later = writer.trimming.propose(now + age)
+    later = writer.retention.propose(now + age)
     assert later is not None
     assert later.places[-1][0] == before[-1]
     assert later.forced == proposed.places[-1][0]
-    assert writer.trimming.propose(ages[before[1]]) is None
+    assert writer.retention.propose(ages[before[1]]) is None
     close()
 
 
@@ -322,15 +322,15 @@ def test_the_newest_segment_and_what_is_undecided_stay(tmp_path: Path) -> None:
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=1))
     writer.append(history.frames)
     writer.sync()
-    assert writer.trimming.propose(NOW_US) is None
+    assert writer.retention.propose(NOW_US) is None
     before = firsts(tmp_path)
     until = history.settled(before[2] + 1)
     decide(writer, history, 1, until)
-    proposed = writer.trimming.propose(NOW_US)
+    proposed = writer.retention.propose(NOW_US)
     assert proposed is not None
     assert proposed.places[-1][0] == proposed.forced == before[2]
     decide(writer, history, until + 1, len(history.frames))
-    proposed = writer.trimming.propose(NOW_US)
+    proposed = writer.retention.propose(NOW_US)
     assert proposed is not None
     assert proposed.places[-1][0] == before[-1]
     close()
@@ -341,7 +341,7 @@ def test_one_trim_takes_no_more_segments_than_a_proposal_names(tmp_path: Path, m
     history = sample(160, size=1500)
     write_log(tmp_path, history)
     writer, _, close = opened(tmp_path, replace(SMALL, retention_bytes=1))
-    proposed = writer.trimming.propose(NOW_US)
+    proposed = writer.retention.propose(NOW_US)
     assert proposed is not None
     assert [position for position, _ in proposed.places] == firsts(tmp_path)[1:3]
     close()

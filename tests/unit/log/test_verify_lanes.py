@@ -1,4 +1,4 @@
-"""Proves that a directory is checked with its lanes: what is damaged in one, or gone, is told with what to do about it."""
+"""A check of a directory includes its lanes, and each report about a lane names the remedy."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.log.history import other_boot, write_log
 from tests.unit.log.history import sample as log_sample
-from tests.unit.log.history import write_log
 from tests.unit.log.lanes import OTHER, LaneHistory, opened, sample, written
+from tests.unit.log.test_lanes import rot
 from tutti.data.frames.frame import Frame
-from tutti.data.lane_name import LaneName
+from tutti.data.lane_name import NEW_LANE_REMEDY, LaneName
 from tutti.log.files.lane_paths import OWN, SUSPECT, lane_path
+from tutti.log.files.layout import list_positions, segment_path
 from tutti.log.read.reader import LogReader
 from tutti_gateway.cli.main import main
-from tutti_gateway.core.protocol.events import LaneCorrupt
 from tutti_gateway.log.tools.verify import verify, verify_lanes
 
 
 @pytest.fixture
 def own(tmp_path: Path) -> LaneName:
-    """The own lane of a directory that has an ordered log, too, and a lane of another."""
+    """The own lane of a directory that also has an ordered log and a lane of another gateway."""
     write_log(tmp_path, log_sample(20))
     identity = json.loads((tmp_path / "identity.json").read_text())
     lane = LaneName(1, bytes.fromhex(identity["incarnation"]))
@@ -36,7 +37,7 @@ def own(tmp_path: Path) -> LaneName:
 def flip(path: str, history: LaneHistory, frame: Frame) -> None:
     """Change a byte in the body of a frame."""
     ((view, rows),) = LogReader(path).positions(frame.position, frame.position)
-    file, at = Path(view.path), int(rows["place"][0]) + frame.size - 30
+    file, at = Path(view.path), int(rows["file_position"][0]) + frame.size - 30
     data = bytearray(file.read_bytes())
     data[at] ^= 4
     file.write_bytes(data)
@@ -56,9 +57,7 @@ def test_all_lanes_are_checked(tmp_path: Path, own: LaneName, capsys: pytest.Cap
     assert shown[-1] == "good: no corruption"
 
 
-def test_all_that_is_told_of_a_lane_names_it_and_its_log_alike(
-    tmp_path: Path, own: LaneName, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_commands_name_a_lane_and_its_log_alike(tmp_path: Path, own: LaneName, capsys: pytest.CaptureFixture[str]) -> None:
     log = json.loads((tmp_path / "identity.json").read_text())["log"]
     path = lane_path(str(tmp_path), own)
     for command in ("verify", "digest"):
@@ -78,7 +77,7 @@ def test_all_that_is_told_of_a_lane_names_it_and_its_log_alike(
 
 
 @pytest.mark.parametrize("whose", ["own", "other"])
-def test_a_damaged_lane_is_found_in_the_directory(
+def test_a_corrupt_lane_is_found_in_the_directory(
     tmp_path: Path, own: LaneName, whose: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lane = own if whose == "own" else OTHER
@@ -100,23 +99,8 @@ def test_a_damaged_lane_is_found_in_the_directory(
     assert {one["lane"]: (one["ok"], len(one["damage"])) for one in said["lanes"] if not one["ok"]} == {lane.text: (False, 1)}
 
 
-def test_what_is_advised_is_so(tmp_path: Path) -> None:
-    """The next start looks at all of the lane, and says what it wants of others."""
-    history = sample()
-    written(tmp_path, history, len(history.frames))
-    path = lane_path(str(tmp_path), OTHER)
-    flip(path, history, history.frames[3])
-    Path(path, SUSPECT).touch()
-    logs, _ = opened(tmp_path)
-    looks = 0
-    while (lost := logs.look()) is None and looks < 100:
-        looks += 1
-    assert lost == LaneCorrupt(*OTHER, 4, 4)
-    logs.close()
-
-
 @pytest.mark.parametrize("gone", ["directory", "identity", "scalars"])
-def test_an_own_lane_that_is_gone_or_says_nothing_is_damage(
+def test_a_missing_or_unreadable_own_lane_is_corruption(
     tmp_path: Path, own: LaneName, gone: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = Path(lane_path(str(tmp_path), own))
@@ -132,7 +116,7 @@ def test_an_own_lane_that_is_gone_or_says_nothing_is_damage(
     assert "tutti members remove" in told
 
 
-def test_a_lane_that_cannot_be_looked_at_is_named(
+def test_a_lane_that_cannot_be_checked_is_named(
     tmp_path: Path, own: LaneName, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from tutti.errors import DirectoryRefused
@@ -153,7 +137,7 @@ def test_a_lane_that_cannot_be_looked_at_is_named(
     assert f"lane {OTHER.text} was not checked" in told.err
 
 
-def test_a_lane_whose_making_was_cut_short_is_good(tmp_path: Path, own: LaneName, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_lane_whose_creation_was_interrupted_is_good(tmp_path: Path, own: LaneName, capsys: pytest.CaptureFixture[str]) -> None:
     """It has its identity, and no segment yet."""
     begun = lane_path(str(tmp_path), OTHER)
     made = LaneName(9, bytes(range(16)))
@@ -168,3 +152,34 @@ def test_a_lane_whose_making_was_cut_short_is_good(tmp_path: Path, own: LaneName
     ]
     assert main(["log", "verify", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "good: no corruption"
+
+
+@pytest.mark.parametrize("what", ["corrupt from its start on", "segment gone", "all gone"])
+def test_a_halted_own_lane_is_reported_with_the_remedy(tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_log(tmp_path, log_sample(20))
+    incarnation = bytes.fromhex(json.loads((tmp_path / "identity.json").read_text())["incarnation"])
+    lane = LaneName(1, incarnation)
+    history, path = sample(lane), lane_path(str(tmp_path), lane)
+    logs, _ = opened(tmp_path, incarnation=incarnation)
+    logs.persist(history.write(1, 11, attempt=1))
+    logs.sync()
+    logs.close()
+    (tmp_path / OWN).write_text(f"{lane.text}\n")
+    if what == "corrupt from its start on":
+        rot(Path(path), history, 1, 20)
+        other_boot(path)
+    elif what == "segment gone":
+        Path(segment_path(path, list_positions(path, "seg")[-1])).unlink()
+    else:
+        shutil.rmtree(path)
+    logs, found = opened(tmp_path, incarnation=incarnation)
+    halted = found[lane].halted
+    assert logs.messages == [halted]  # the messages for the gateway's log
+    logs.close()
+    assert main(["log", "verify", str(tmp_path)]) == 4
+    verified = capsys.readouterr().err
+    assert main(["log", "repair", path]) != 0
+    refused = capsys.readouterr().err
+    for text in (" ".join(one.split()) for one in (halted, verified, refused)):
+        assert NEW_LANE_REMEDY in text, text
+        assert "log repair" not in text, text

@@ -44,7 +44,7 @@ def test_what_a_learner_holds_is_marked_whatever_view_it_has_accepted(tmp_path: 
     """A learner shows as decided what is durable here. Taken for torn, the damaged end of it would be shown no more."""
     decided = HISTORY.settled(20)
     writer, _, close = opened(tmp_path, OPTIONS)
-    writer.write_scalars(HardState(accepted, accepted, 0))
+    writer.write_hard_state(HardState(accepted, accepted, 0))
     writer.append(HISTORY.frames)
     writer.sync()
     decide(writer, HISTORY, 1, decided)

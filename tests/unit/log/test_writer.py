@@ -118,7 +118,7 @@ def test_a_write_of_scalars_leaves_the_newest_slot_alone(tmp_path: Path) -> None
     for number in range(1, 5):
         before = read_hard_state(str(tmp_path))
         slots = [(tmp_path / "scalars").read_bytes()[at : at + 512] for at in (0, 4096)]
-        writer.write_scalars(HardState(number, number, number))
+        writer.write_hard_state(HardState(number, number, number))
         after = [(tmp_path / "scalars").read_bytes()[at : at + 512] for at in (0, 4096)]
         assert before is not None
         newest = slots.index(encode_slot(before))

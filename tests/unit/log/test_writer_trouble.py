@@ -38,7 +38,7 @@ def test_a_failed_sync_ends_the_writer_and_what_it_left_is_written_again(tmp_pat
     for refused in (
         writer.sync,
         lambda: writer.append(history.frames[4:6]),
-        lambda: writer.write_scalars(HardState(1, 1, 1)),
+        lambda: writer.write_hard_state(HardState(1, 1, 1)),
         lambda: writer.decided([], [], frozenset()),
         writer.idle,
     ):
@@ -62,7 +62,7 @@ def wait_for_mark(writer: LogWriter) -> None:
 ACTS: dict[str, Callable[[LogWriter, History], object]] = {
     "sync": lambda writer, history: writer.sync(),
     "next segment": lambda writer, history: writer.append(history.frames[6:]),
-    "scalars": lambda writer, history: writer.write_scalars(HardState(1, 1, 1)),
+    "scalars": lambda writer, history: writer.write_hard_state(HardState(1, 1, 1)),
     "mark": lambda writer, history: wait_for_mark(writer),
     "seal": lambda writer, history: decide(writer, history, 1, 40),
 }
@@ -92,7 +92,7 @@ def test_no_failed_sync_is_taken_for_a_lack_of_room(tmp_path: Path, act: str, wh
         with pytest.raises(DiskFailed):
             again(writer, history)
     close()
-    assert LivePage(str(tmp_path)).failed_before
+    assert LivePage(str(tmp_path)).last_run_failed
 
 
 @pytest.mark.parametrize("what", ["write", "allocate", "rename"])
@@ -108,7 +108,7 @@ def test_what_asks_for_room_and_finds_none_can_be_tried_again(tmp_path: Path, wh
     writer.append(history.frames)
     writer.sync()
     close()
-    assert not LivePage(str(tmp_path)).failed_before
+    assert not LivePage(str(tmp_path)).last_run_failed
     other_boot(tmp_path)
     _, recovered, close = opened(tmp_path)
     assert list(recovered.tail) == history.frames
@@ -139,7 +139,7 @@ def test_a_start_makes_durable_what_a_killed_run_left_in_the_page_cache(tmp_path
     writer, _, close = opened(tmp_path)
     writer.append(history.frames[:4])
     writer.sync()
-    writer.write_scalars(HardState(3, 2, 1))
+    writer.write_hard_state(HardState(3, 2, 1))
     newest = [(tmp_path / "scalars").read_bytes()[at : at + 512] for at in (0, 4096)]
     close()
     storage = Watched()
@@ -190,7 +190,7 @@ def test_the_reserve_takes_what_must_be_written_when_nothing_else_is_left(tmp_pa
     view.stamp(VIEW + (1 << 16), done + 1, history.frames[done - 1].header_crc)
     writer.append([view])
     writer.sync()
-    writer.write_scalars(HardState(VIEW, VIEW, VIEW))
+    writer.write_hard_state(HardState(VIEW, VIEW, VIEW))
     storage.fail = lambda what: None
     storage.free = None
     assert not writer.space().low

@@ -16,7 +16,7 @@ class Written:
         self.path, self.history, self._done = path, History(), 0
         self.writer, _, self.close = opened(path)
         view = self.history.view_id
-        self.writer.write_scalars(HardState(view, view, view))
+        self.writer.write_hard_state(HardState(view, view, view))
 
     def write(self) -> None:
         """What the history has more."""

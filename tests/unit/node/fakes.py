@@ -31,8 +31,8 @@ from tutti_gateway.core.protocol.actions import (
 )
 from tutti_gateway.core.protocol.events import Event, LaneLog, LinkChanged, Now, Received, TrimProposed
 from tutti_gateway.core.protocol.messages import Message as GroupMessage
-from tutti_gateway.log.upkeep.damaged_range import CorruptRange
-from tutti_gateway.log.upkeep.retention import HeldSegments
+from tutti_gateway.log.upkeep.retention import BlockedSegments
+from tutti_gateway.log.upkeep.scrubber import CorruptRange
 from tutti_gateway.node.clients.port import Message, SendResult
 from tutti_gateway.node.peers.peers import PeerNetwork
 from tutti_gateway.transport.interface import Trouble
@@ -206,7 +206,7 @@ class Script:
 class Snapshots:
     """Has nothing to tell."""
 
-    def news(self) -> list[str]:
+    def pop_messages(self) -> list[str]:
         return []
 
 
@@ -216,18 +216,18 @@ class Mender:
     def __init__(self) -> None:
         self.ranges: list[tuple[int, int]] = []  # that are lost and were not found yet
         self.lost: CorruptRange | None = None
-        self.told = ""
+        self.message = ""
         self.snapshots = Snapshots()
-        self.found = self.mended = self.rounds = self.looks = 0
+        self.found = self.repaired = self.rounds = self.looks = 0
         self.suspects: list[int] = []
         self.takes = True
         self.full = False
 
     @property
-    def hurried(self) -> bool:
+    def urgent(self) -> bool:
         return bool(self.suspects)
 
-    def look(self) -> bool:
+    def scrub(self) -> bool:
         self.looks += 1
         self.suspects.clear()
         if self.lost is not None:
@@ -237,12 +237,12 @@ class Mender:
             self.found += 1
         return self.lost is not None
 
-    def mend(self, frames: Sequence[Frame]) -> int:
+    def repair(self, frames: Sequence[Frame]) -> int:
         if self.full:
             raise DiskFull("no room")
         if not self.takes or self.lost is None:
             return 0
-        self.mended += len(frames)
+        self.repaired += len(frames)
         last, first = self.lost.last, self.lost.first + len(frames)
         self.lost = self.lost._replace(first=first) if first <= last else None
         return len(frames)
@@ -257,12 +257,12 @@ class Trimming:
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
         self.proposed: TrimProposed | None = None
-        self.held: HeldSegments | None = None
+        self.blocked: BlockedSegments | None = None
 
     def propose(self, now_us: int) -> TrimProposed | None:
         return self.proposed
 
-    def piece(self, position: int, at: int) -> tuple[int, int, bytes]:
+    def read_snapshot(self, position: int, at: int) -> tuple[int, int, bytes]:
         if self._writer.unreadable:
             raise OSError(5, "unreadable")
         return position or 7, 9, b"123456789"[at:]
@@ -281,7 +281,7 @@ class Writer:
         self.frame = batch_frame()  # what a read finds
         self.room = FreeSpace(1 << 40, False, "")
         self._trimming = Trimming(self)
-        self.mender = Mender()
+        self.scrubber = Mender()
 
     def append(self, frames: Sequence[Frame], *, must: bool = False) -> None:
         if self.full and not (must and self.reserve):
@@ -293,12 +293,12 @@ class Writer:
             raise OSError(5, self.broken)
         self.done.append("sync")
 
-    def write_scalars(self, scalars: HardState) -> None:
+    def write_hard_state(self, scalars: HardState) -> None:
         if self.full:
             raise DiskFull("no room for the scalars")
         self.done.append(f"scalars {scalars.promised}")
 
-    def cut(self, position: int) -> None:
+    def truncate(self, position: int) -> None:
         if self.full:
             raise DiskFull("no room for a cut")
         self.done.append(f"cut {position}")
@@ -321,7 +321,7 @@ class Writer:
         return self.room
 
     @property
-    def trimming(self) -> Trimming:
+    def retention(self) -> Trimming:
         return self._trimming
 
     def replace(self, snapshot: bytes) -> None:

@@ -13,7 +13,7 @@ from tutti.log.files.options import FreeSpace
 from tutti_gateway.config import parse_config
 from tutti_gateway.core import limits
 from tutti_gateway.core.view.group_status import Member
-from tutti_gateway.log.upkeep.retention import HeldSegments
+from tutti_gateway.log.upkeep.retention import BlockedSegments
 from tutti_gateway.node.common.counters import DiskCounters, GatewayCounters
 from tutti_gateway.node.disk.lane_thread import LaneFacts
 from tutti_gateway.node.status.status import StatusDocuments
@@ -69,7 +69,7 @@ class Disk:
         self.failed = self.full = ""
         self.meters = DiskCounters()
         self.depth = 4
-        self.held: HeldSegments | None = None
+        self.held: BlockedSegments | None = None
 
     @staticmethod
     def damage() -> dict[str, object]:
@@ -149,11 +149,11 @@ def test_the_status_has_what_is_promised() -> None:
 def test_what_a_reader_holds_back_is_told() -> None:
     bench = Bench(more='[retention]\ntime = "1d"\nkeep_for = ["archive", "late"]\n')
     bench.stack.decided.readers["archive"] = 4
-    bench.disk.held = HeldSegments("late", 0, 1 << 20)
+    bench.disk.held = BlockedSegments("late", 0, 1 << 20)
     assert json.decode(bench.books.status())["retention"] == {
         "keep_for": {"archive": 4, "late": 0},
         "held_bytes": 1 << 20,
-        "reason": bench.disk.held.told,
+        "reason": bench.disk.held.message,
     }
 
 

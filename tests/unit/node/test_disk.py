@@ -31,7 +31,7 @@ from tutti_gateway.core.protocol.events import (
 )
 from tutti_gateway.core.stack import Stack
 from tutti_gateway.core.view.group_status import GroupStatus
-from tutti_gateway.log.upkeep.retention import HeldSegments
+from tutti_gateway.log.upkeep.retention import BlockedSegments
 
 
 def test_one_write_and_one_sync_serve_all_that_waits() -> None:
@@ -238,14 +238,14 @@ def test_a_state_is_read_for_another_gateway_also_when_nothing_can_be_written() 
 
 def test_what_may_go_is_told_again_as_long_as_it_is_there_and_not_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
-    bench.writer.trimming.proposed = TrimProposed(((7, 3),))
+    bench.writer.retention.proposed = TrimProposed(((7, 3),))
     bench.disk.run_once()
     bench.disk.run_once()
-    assert bench.reports == [bench.writer.trimming.proposed]
+    assert bench.reports == [bench.writer.retention.proposed]
     monkeypatch.setattr(limits, "RETENTION_CHECK_US", 0)
     monkeypatch.setattr(limits, "SPACE_CHECK_US", 0)
     bench.disk.run_once()
-    bench.writer.trimming.proposed = None
+    bench.writer.retention.proposed = None
     bench.disk.run_once()
     assert bench.reports == [TrimProposed(((7, 3),))] * 2
 
@@ -253,7 +253,7 @@ def test_what_may_go_is_told_again_as_long_as_it_is_there_and_not_in_every_round
 def test_the_age_of_records_is_measured_by_the_clock_of_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     asked: list[int] = []
-    monkeypatch.setattr(bench.writer.trimming, "propose", asked.append)
+    monkeypatch.setattr(bench.writer.retention, "propose", asked.append)
     monkeypatch.setattr(limits, "RETENTION_CHECK_US", 0)
     monkeypatch.setattr(limits, "SPACE_CHECK_US", 0)
     group, member = opened()
@@ -277,7 +277,7 @@ def test_before_the_clocks_are_read_no_record_is_old() -> None:
 
 def test_a_low_disk_names_the_reader_that_retention_waits_for() -> None:
     bench = Bench()
-    bench.writer.trimming.held = HeldSegments("archive", 7, 64 << 20)
+    bench.writer.retention.blocked = BlockedSegments("archive", 7, 64 << 20)
     bench.disk.run_once()
     assert bench.disk.space.reason == ""
     bench.disk._space_checked_at = 0.0

@@ -34,7 +34,7 @@ class Logs:
         self.starts: dict[LaneName, int] = {}
         self.began: LaneBegin | None = None
         self.rounds = 0
-        self.hurried = False
+        self.urgent = False
         self.found: list[LaneCorrupt] = []
         self.snapshots: list[str] = []
         self.looks = 0  # of retention
@@ -73,22 +73,22 @@ class Logs:
     def begin(self, action: ReadLane) -> LaneBegin | None:
         return self.began
 
-    def held(self, action: LaneHeld) -> None:
+    def set_replicated(self, action: LaneHeld) -> None:
         self._do("held", action)
 
-    def look(self) -> LaneCorrupt | None:
+    def scrub(self) -> LaneCorrupt | None:
         if self.trouble.get("look"):
             raise self.trouble["look"].pop(0)
         return self.found.pop(0) if self.found else None
 
-    def news(self) -> list[str]:
+    def pop_messages(self) -> list[str]:
         return [self.snapshots.pop(0)] if self.snapshots else []
 
-    def mend(self, action: RepairLane) -> LaneCorrupt:
+    def repair(self, action: RepairLane) -> LaneCorrupt:
         self._do("mend", action.frames[0].position)
         return LaneCorrupt(*OWN, 0, 0)
 
-    def let_go(self) -> bool:
+    def apply_retention(self) -> bool:
         self.looks += 1
         if self.trouble.get("let_go"):
             raise self.trouble["let_go"].pop(0)

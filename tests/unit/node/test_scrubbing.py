@@ -39,7 +39,7 @@ def frames(count: int) -> RepairLog:
 
 def test_what_is_lost_is_told_and_told_again_as_it_is_mended(clock: Clock) -> None:
     bench = Bench()
-    bench.writer.mender.ranges = [(5, 9), (20, 20)]
+    bench.writer.scrubber.ranges = [(5, 9), (20, 20)]
     bench.disk.scrubbing.look()
     assert rotted(bench) == [LogCorrupt(5, 9)]
     bench.disk.mend(frames(3))
@@ -56,9 +56,9 @@ def test_what_is_lost_is_told_and_told_again_as_it_is_mended(clock: Clock) -> No
 @pytest.mark.parametrize("full", [False, True])
 def test_frames_that_are_not_taken_are_asked_for_again(clock: Clock, full: bool) -> None:
     bench = Bench()
-    bench.writer.mender.ranges = [(5, 9)]
+    bench.writer.scrubber.ranges = [(5, 9)]
     bench.disk.scrubbing.look()
-    bench.writer.mender.takes, bench.writer.mender.full = False, full
+    bench.writer.scrubber.takes, bench.writer.scrubber.full = False, full
     bench.disk.mend(frames(3))
     assert bench.disk.run_once()
     assert rotted(bench) == [LogCorrupt(5, 9), LogCorrupt(5, 9)]
@@ -67,7 +67,7 @@ def test_frames_that_are_not_taken_are_asked_for_again(clock: Clock, full: bool)
 
 def test_it_looks_in_pieces_with_rests_between_them(clock: Clock) -> None:
     bench = Bench()
-    mender = bench.writer.mender
+    mender = bench.writer.scrubber
     for after, looks in ((0.0, 1), (0.1, 1), (0.2, 2), (0.3, 3)):
         clock.now += after
         bench.disk.scrubbing.look()
@@ -88,9 +88,9 @@ def test_what_somebody_could_not_read_is_looked_at_at_once(clock: Clock) -> None
     bench.disk.scrubbing.look()
     bench.disk.suspect(7)
     bench.disk.run_once()
-    assert bench.writer.mender.suspects == [7]
+    assert bench.writer.scrubber.suspects == [7]
     bench.disk.scrubbing.look()
-    assert bench.writer.mender.looks == 2
+    assert bench.writer.scrubber.looks == 2
 
 
 def test_a_read_for_another_gateway_that_finds_nothing_makes_it_look(clock: Clock) -> None:
@@ -100,12 +100,12 @@ def test_a_read_for_another_gateway_that_finds_nothing_makes_it_look(clock: Cloc
     bench.disk.read(ReadLog(1, 5, 9))
     bench.disk.run_once()
     assert bench.reports == [LogRead(1, (), 4)]
-    assert bench.writer.mender.suspects == [5]
+    assert bench.writer.scrubber.suspects == [5]
 
 
 def test_a_disk_that_never_rests_looks_now_and_then(clock: Clock) -> None:
     bench = Bench()
-    mender = bench.writer.mender
+    mender = bench.writer.scrubber
     for token in range(1, 51):
         bench.disk.persist(persist(token, token))
         assert bench.disk.run_once()
@@ -116,7 +116,7 @@ def test_a_disk_that_never_rests_looks_now_and_then(clock: Clock) -> None:
 
 def test_nothing_is_mended_once_writing_failed(clock: Clock) -> None:
     bench = Bench()
-    bench.writer.mender.ranges = [(5, 9)]
+    bench.writer.scrubber.ranges = [(5, 9)]
     bench.disk.scrubbing.look()
     bench.writer.broken = "gone"
     bench.disk.persist(persist(1, 1))
@@ -124,14 +124,14 @@ def test_nothing_is_mended_once_writing_failed(clock: Clock) -> None:
     assert isinstance(bench.reports[-1], WriteFailed)
     bench.disk.mend(frames(3))
     assert not bench.disk.run_once()
-    assert bench.writer.mender.mended == 0
+    assert bench.writer.scrubber.repaired == 0
 
 
 def test_what_cannot_be_looked_at_for_long_is_told_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was told four times a second, in a log that nobody may ever look at."""
     bench = Bench()
-    mender = bench.writer.mender
-    look = mender.look
+    mender = bench.writer.scrubber
+    look = mender.scrub
 
     def refused() -> bool:
         look()
@@ -145,11 +145,11 @@ def test_what_cannot_be_looked_at_for_long_is_told_once(clock: Clock, monkeypatc
         return [line["error"] for line in told]
 
     with monkeypatch.context() as patch:
-        patch.setattr(mender, "look", refused)
+        patch.setattr(mender, "scrub", refused)
         assert looks(50) == ["[Errno 13] Permission denied"]
         assert mender.looks == 50
     assert looks(1) == []
-    monkeypatch.setattr(mender, "look", refused)
+    monkeypatch.setattr(mender, "scrub", refused)
     assert looks(2) == ["[Errno 13] Permission denied"]
 
 
@@ -160,11 +160,11 @@ def test_a_defect_in_looking_ends_the_looking_alone(clock: Clock, monkeypatch: p
         raise KeyError("a defect")
 
     with monkeypatch.context() as patch:
-        patch.setattr(bench.writer.mender, "look", defect)
+        patch.setattr(bench.writer.scrubber, "scrub", defect)
         assert not bench.disk.scrubbing.look()
     clock.now += 100
     bench.disk.scrubbing.look()
-    assert bench.writer.mender.looks == 0
+    assert bench.writer.scrubber.looks == 0
     bench.disk.persist(persist(1, 1))
     assert bench.disk.run_once()
     assert (bench.reports, bench.disk.failed) == ([Persisted(1)], "")

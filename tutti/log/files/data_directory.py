@@ -3,7 +3,7 @@
 A copy of a directory lacks the promises and votes that the gateway made after the copy. Therefore `identity.json` records the
 inode and birth of its own file. Each start writes it into a new file before the gateway promises anything, and a running gateway
 rewrites it from time to time. A copy has another file, and an older copy names an older file, even if an operator restores it in
-the same place. Each write replaces the file as a whole, so a crash leaves a valid one.
+the same path. Each write replaces the file as a whole, so a crash leaves a valid one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import threading
 import time
 import uuid
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import msgspec
 
@@ -73,6 +73,7 @@ def read_identity(path: str) -> Identity | None:
     except OSError as error:
         raise DirectoryRefused(f"{file} cannot be read: {error.strerror}; {remedy(error)}") from error
     try:
+        # Check the format first: an identity of another format may have other fields.
         version = msgspec.json.decode(data, type=dict[str, Any]).get("format")
         if isinstance(version, int) and version != FORMAT_VERSION:
             raise WrongDirectory(
@@ -97,6 +98,43 @@ def no_identity(path: str) -> WrongDirectory:
     return WrongDirectory(f"{path} is not the data directory of a gateway: it has no {IDENTITY}{hint}")
 
 
+class LogDirectory(Protocol):
+    """A directory with one writer process: a gateway's data directory, or the directory of a lane in it."""
+
+    path: str
+    storage: Storage
+
+    @property
+    def copied(self) -> bool:
+        """True if the directory is a copy of the one that its identity describes."""
+
+    @property
+    def incarnation(self) -> bytes:
+        """Uuid of this disk, 16 bytes."""
+
+    @property
+    def log(self) -> bytes:
+        """Uuid of the log, 16 bytes; empty until the log exists."""
+
+    def store_log_uuid(self, log: bytes) -> None:
+        """Store the uuid of the log, once the log durably exists."""
+
+    def declare_original(self) -> None:
+        """Declare this directory the original, before any promise."""
+
+    def refresh_identity(self, after_us: int) -> None:
+        """Make copies made before the latest promise or vote detectable, if the last such write is older than `after_us`."""
+
+    def refresh_if_stale(self, after_us: int) -> None:
+        """Call `refresh_identity` if a promise or vote followed the last identity write; for an idle disk."""
+
+    def become_new_disk(self) -> None:
+        """Turn the directory into a new disk, because it holds outdated files."""
+
+    def close(self) -> None:
+        """Release the directory."""
+
+
 class DataDirectory:
     """An open and locked data directory. The lock ends with the process, even after a crash.
 
@@ -111,9 +149,8 @@ class DataDirectory:
         self.identity = identity
         self.storage = storage
         self._lock = lock
-        self._write_lock = (
-            threading.Lock()
-        )  # the disk thread and the thread that handles a removal from the group both write the identity
+        # The disk thread and the thread that handles a removal from the group both write the identity.
+        self._write_lock = threading.Lock()
         self._is_original = self._stale = False
         self._written_at = 0.0
         self.copied = _is_copy(path, identity)
@@ -139,16 +176,16 @@ class DataDirectory:
         """Uuid of the log, 16 bytes; empty until the log exists."""
         return bytes.fromhex(self.identity.log)
 
-    def remember_log(self, log: bytes) -> None:
+    def store_log_uuid(self, log: bytes) -> None:
         """Store the uuid of the log, once the log durably exists."""
         if log != self.log:
             self._write(log=log.hex())
 
-    def leave(self, reason: str) -> None:
+    def mark_left(self, reason: str) -> None:
         """Store that the group continues without this disk, and why: no gateway starts on it again."""
         self._write(left=reason)
 
-    def settle(self) -> None:
+    def declare_original(self) -> None:
         """Declare this directory the original, so that earlier copies become detectable. Each start does so before any promise."""
         try:
             self._write(place=_log_inode(self.path))
@@ -157,7 +194,7 @@ class DataDirectory:
                 raise
         self.copied, self._is_original = False, True
 
-    def freshen(self, after_us: int) -> None:
+    def refresh_identity(self, after_us: int) -> None:
         """Rewrite the identity if the last write is older than `after_us`. Call this after a promise or a vote.
 
         Without it, a copy of a running gateway's files would stay undetected if it replaces them after a crash.
@@ -175,12 +212,16 @@ class DataDirectory:
         except OSError:
             self._written_at = time.monotonic()
 
-    def rested(self, after_us: int) -> None:
-        """Call `freshen` if a promise or vote followed the last identity write; for an idle disk. Raises as `freshen`."""
-        if self._stale:
-            self.freshen(after_us)
+    def refresh_if_stale(self, after_us: int) -> None:
+        """Call `refresh_identity` if a promise or vote followed the last identity write; for an idle disk.
 
-    def renew(self) -> None:
+        Raises:
+            SyncFailed: as `refresh_identity`.
+        """
+        if self._stale:
+            self.refresh_identity(after_us)
+
+    def become_new_disk(self) -> None:
         """Turn a copied or outdated directory into a new disk without a vote, which keeps its log.
 
         The original's later promises and votes are unknown, so the old vote must not be used.
@@ -252,7 +293,7 @@ def declare_moved(path: str | os.PathLike[str]) -> bool:
     directory = lock_directory(path)
     try:
         copied = directory.copied
-        directory.settle()
+        directory.declare_original()
     finally:
         directory.close()
     return copied
@@ -283,6 +324,7 @@ def _make_directories(path: str, storage: Storage) -> None:
         path = os.path.dirname(path)
     for directory in reversed(missing):
         os.mkdir(directory, DIRECTORY_MODE if directory == missing[0] else 0o777)
+        # Without a sync of the parent, a power loss may drop the new directory with everything in it.
         storage.sync_directory(os.path.dirname(directory))
 
 
@@ -291,11 +333,13 @@ def _lock(path: str, when_in_use: str) -> int:
 
     lock = open_file(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT)
     try:
+        # The kernel releases an flock when the process ends, so a crash leaves no stale lock.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
         raise DirectoryRefused(f"data directory {path} is in use by process {holder}: {when_in_use}") from None
+    # The pid only serves the error message of another process; the flock alone decides.
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
@@ -318,6 +362,7 @@ def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None
             raise WrongDirectory(
                 f"data directory {path} belongs to {what} {has!r}, not to {wanted!r}: give this gateway a directory of its own"
             )
+    # Tools, which do not create directories, may still read and repair a disk that has left its group.
     if found.left and create:
         raise WrongDirectory(f"no gateway can start on data directory {path} again: {found.left}")
     if not os.path.isdir(os.path.join(path, LOG)):
@@ -328,6 +373,7 @@ def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None
 def _load_or_create(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
     found = _check(path, gateway, group, create)
     if found is None:
+        # The identity comes last: an empty log folder without one is an interrupted first start.
         os.makedirs(os.path.join(path, LOG), exist_ok=True)
         found = _write_identity(path, Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex, place=_log_inode(path)), storage)
     return found
@@ -339,7 +385,9 @@ def _is_copy(path: str, identity: Identity) -> bool:
     Owner and mode do not count, because some hosts set them again at each start.
     """
     file = identity.file
-    return 0 < identity.place != _log_inode(path) or not (file is None or file.fits(file_identity_of(os.path.join(path, IDENTITY))))
+    return 0 < identity.place != _log_inode(path) or not (
+        file is None or file.matches(file_identity_of(os.path.join(path, IDENTITY)))
+    )
 
 
 def _log_inode(path: str) -> int:
@@ -357,6 +405,7 @@ def _write_identity(path: str, identity: Identity, storage: Storage) -> Identity
     made = _new_file(os.path.join(path, _NEW), os.path.join(path, _TEMPORARY), storage)
     identity = msgspec.structs.replace(identity, file=made)
     data = msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"
+    # `replace_file` fills that new file under its temporary name, so the content names its own inode.
     storage.replace_file(os.path.join(path, IDENTITY), data)
     return identity
 
@@ -366,6 +415,7 @@ def _new_file(path: str, then: str, storage: Storage) -> FileIdentity | None:
 
     None if the identity changes with the name, as on file systems that derive inodes from paths: such an identity is useless.
     """
+    # A new file for each write: a copy of an older identity then names a file that no longer exists.
     storage.close(storage.open(path, create=True))
     made = file_identity_of(path)
     storage.rename(path, then)

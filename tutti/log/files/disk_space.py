@@ -46,10 +46,10 @@ def failure_of_start(path: str, error: OSError) -> DiskFull | DiskFailed | Damag
 class DiskSpace:
     """Watches the free space and manages the reserve file."""
 
-    def __init__(self, directory: str, options: LogOptions, storage: Storage, *, given_up: bool = False) -> None:
+    def __init__(self, directory: str, options: LogOptions, storage: Storage, *, reserve_used: bool = False) -> None:
         """Check the file system of `directory`, and allocate the reserve if there is space.
 
-        `given_up`: the previous run used the reserve as a segment. Unless there is space for a new reserve, the rest of that
+        `reserve_used`: the previous run used the reserve as a segment. Unless there is space for a new reserve, the rest of that
         segment stays limited to required writes.
         """
         self._directory = directory
@@ -57,7 +57,7 @@ class DiskSpace:
         self._storage = storage
         self._reserve = os.path.join(directory, RESERVE)
         self._low = False
-        self.in_reserve = given_up  # the reserve is in use: only required writes are allowed
+        self.in_reserve = reserve_used  # the reserve is in use: only required writes are allowed
         self._keep_reserve()
 
     def space(self) -> FreeSpace:
@@ -82,14 +82,14 @@ class DiskSpace:
         quarter_more = int(limit * _HYSTERESIS) if self._low else 0
         return max(quarter_more, limit + self._options.reserved_bytes if self.in_reserve else 0)
 
-    def take_reserve(self) -> str | None:
+    def use_reserve(self) -> str | None:
         """Return the path of the reserve for use as a segment; None if it is gone. Then only required writes are allowed."""
         if not os.path.exists(self._reserve):
             return None
         self.in_reserve = True
         return self._reserve
 
-    def with_room(self, act: Callable[[], Result], what: str) -> Result:
+    def with_reserve(self, act: Callable[[], Result], what: str) -> Result:
         """Perform a required write; on a full disk, delete the reserve and retry once.
 
         Raises:
@@ -100,6 +100,7 @@ class DiskSpace:
         except OSError as error:
             if not is_disk_full(error) or not os.path.exists(self._reserve):
                 raise
+        # The freed blocks are for required writes: `in_reserve` makes the writer refuse batches until there is space again.
         self._storage.remove(self._reserve)
         self.in_reserve = True
         try:
@@ -114,8 +115,10 @@ class DiskSpace:
         if not size or (os.path.exists(self._reserve) and os.path.getsize(self._reserve) >= size):
             self.in_reserve = False
             return
+        # A new reserve must not take the space that records need.
         if self._storage.free_bytes(self._directory) < self._options.disk_low_bytes + size:
             return
+        # The final name appears only when all blocks are allocated, so an existing reserve is usable in full.
         temporary = self._reserve + ".tmp"
         fd = self._storage.open(temporary, create=True)
         try:

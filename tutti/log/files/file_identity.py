@@ -33,7 +33,7 @@ class FileIdentity(msgspec.Struct, frozen=True):
     born: int = 0
     generation: int = 0
 
-    def fits(self, other: FileIdentity) -> bool:
+    def matches(self, other: FileIdentity) -> bool:
         """True if both can be the same file. Only values known on both sides count, because kernels differ in what they return."""
         pairs = ((self.born, other.born), (self.generation, other.generation))
         return self.inode == other.inode and all(not mine or not its or mine == its for mine, its in pairs)
@@ -45,15 +45,16 @@ def file_identity_of(path: str) -> FileIdentity:
     Raises:
         OSError: the file cannot be opened.
     """
+    # O_NONBLOCK: the open must not wait for a writer if the path is a FIFO.
     fd = with_descriptor_wait(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     try:
-        born = _born(fd)
+        born = _birth_time(fd)
         return FileIdentity(os.fstat(fd).st_ino, born, 0 if born else _generation(fd))
     finally:
         os.close(fd)
 
 
-def _born(fd: int) -> int:
+def _birth_time(fd: int) -> int:
     """Return the birth time in ns; 0 if the file system, the kernel, a syscall filter or the C library does not provide it."""
     import ctypes  # noqa: PLC0415 - only gateways need ctypes, but clients import this module
 
@@ -62,6 +63,7 @@ def _born(fd: int) -> int:
         failed = ctypes.CDLL(None).statx(fd, b"", _OF_DESCRIPTOR, _BIRTH, found)
     except AttributeError:
         return 0
+    # The kernel sets a bit in the mask for each field that the file system provides.
     if failed or not _MASK.unpack_from(found)[0] & _BIRTH:
         return 0
     seconds, rest = _TIME.unpack_from(found, _TIME_AT)
@@ -72,6 +74,7 @@ def _generation(fd: int) -> int:
     """Return the generation of the inode; 0 if unknown."""
     import fcntl  # noqa: PLC0415 - clients also run on systems without fcntl, and never call this
 
+    # The request number encodes a long, but file systems return an int.
     found = bytearray(8)
     try:
         fcntl.ioctl(fd, _GET_GENERATION, found)

@@ -26,6 +26,7 @@ LOG = "log"
 PREPARED = "prepared-"
 
 PAGE = 4096
+# Each slot has a page of its own, so a torn write of one slot cannot reach the other.
 MARK_SLOTS = (PAGE, 2 * PAGE)  # each group of writes rewrites one of them, alternately
 FRAMES_AT = 3 * PAGE  # byte offset of the first frame in a segment
 
@@ -33,6 +34,7 @@ SEGMENT_MAGIC = b"TUTL"
 _SEGMENT = struct.Struct("<4sI16sQQII")
 _CRC = struct.Struct("<I")
 SEGMENT_HEADER_SIZE = _SEGMENT.size + _CRC.size
+# Names of temporary, prepared and quarantined files do not match.
 _NAMED = re.compile(r"(\d{20})\.(seg|idx|snap)\Z")
 
 
@@ -51,20 +53,19 @@ def snapshot_path(directory: str, first: int) -> str:
     return os.path.join(directory, LOG, f"{first:020d}.snap")
 
 
-def list_positions(directory: str, kind: str, *, all_there: bool = False) -> list[int]:
+def list_positions(directory: str, kind: str, *, include_trimmed: bool = False) -> list[int]:
     """Return the positions in the names of the log's files of a kind ("seg", "idx" or "snap"), ascending; empty without a log.
 
-    Files below the start of the log are included only with `all_there`.
+    Files below the start of the log are included only with `include_trimmed`.
     """
     try:
         names = with_descriptor_wait(lambda: os.listdir(os.path.join(directory, LOG)))
     except FileNotFoundError:
         return []
-    begin = (
-        0 if all_there else read_start(directory).first
-    )  # read after the listing: a trim moves the start before it removes files
+    # Read the start after the listing: a trim moves the start before it removes files.
+    start = 0 if include_trimmed else read_start(directory).first
     found = (int(match[1]) for name in names if name.endswith(kind) and (match := _NAMED.match(name)))
-    return sorted(position for position in found if position >= begin)
+    return sorted(position for position in found if position >= start)
 
 
 def remove_before(directory: str, storage: Storage, first: int, segments_max: int | None = None) -> bool:
@@ -73,19 +74,20 @@ def remove_before(directory: str, storage: Storage, first: int, segments_max: in
     Args:
         segments_max: limit of segments to remove; None for all.
     """
-    left = False
-    gone = 0
+    some_remain = False
+    removed = 0
     for kind in ("seg", "idx", "snap"):
-        before = [position for position in list_positions(directory, kind, all_there=True) if position < first]
+        before = [position for position in list_positions(directory, kind, include_trimmed=True) if position < first]
         if segments_max is not None and len(before) > segments_max:
-            before, left = before[:segments_max], True
+            before, some_remain = before[:segments_max], True
         for position in before:
             with contextlib.suppress(FileNotFoundError):
                 storage.remove(os.path.join(directory, LOG, f"{position:020d}.{kind}"))
-        gone += len(before)
-    if gone:
+        removed += len(before)
+    # One directory sync for all removals: files below the start never count, so their order on disk does not matter.
+    if removed:
         storage.make_names_durable(os.path.join(directory, LOG))
-    return left
+    return some_remain
 
 
 def check_begin(directory: str, firsts: Sequence[int]) -> None:
@@ -97,9 +99,9 @@ def check_begin(directory: str, firsts: Sequence[int]) -> None:
     Raises:
         Damaged: the first segment is missing.
     """
-    begin = read_start(directory).first
-    if firsts[0] > begin:
-        raise segment_missing(directory, begin, firsts[0])
+    start = read_start(directory).first
+    if firsts[0] > start:
+        raise segment_missing(directory, start, firsts[0])
 
 
 def segment_missing(directory: str, first: int, following: int) -> Damaged:
@@ -153,6 +155,7 @@ def read_header(directory: str, first: int) -> SegmentHeader:
     """
     path = segment_path(directory, first)
     header = SegmentHeader.from_bytes(read_file(path, PAGE), path)
+    # A valid header under another name is a file that was renamed, or restored under a wrong name.
     if header.first != first:
         raise Damaged(f"the header of segment {path} has position {header.first}: restore the file's name (byte 24)")
     return header

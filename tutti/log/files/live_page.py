@@ -44,6 +44,7 @@ def process_started(pid: int) -> int:
     """Return a process's start time in clock ticks after boot; 0 if it does not run. With the pid it identifies the process."""
     try:
         with with_reserved_descriptor(lambda: open(f"/proc/{pid}/stat", "rb")) as file:
+            # The command name, in parentheses, may contain spaces, so the fields are split after it.
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return 0
@@ -67,24 +68,24 @@ class LivePage:
             self._map = mmap.mmap(fd, PAGE)
         finally:
             os.close(fd)
-        self._words = memoryview(self._map).cast("Q")
+        self._fields = memoryview(self._map).cast("Q")
 
-    def inherited(self) -> tuple[int, int]:
+    def previous_frontier(self) -> tuple[int, int]:
         """Return the frontier (position, offset) of the previous run, or zeros if that was before this boot."""
-        return (self._words[FRONTIER_POSITION], self._words[FRONTIER_OFFSET]) if _good(self._words, self._inode) else (0, 0)
+        return (self._fields[FRONTIER_POSITION], self._fields[FRONTIER_OFFSET]) if _good(self._fields, self._inode) else (0, 0)
 
     @property
-    def failed_before(self) -> bool:
+    def last_run_failed(self) -> bool:
         """True if the page cache can differ from the disk: the last run ended with a failed sync, or its end is unknown."""
-        return not _good(self._words, self._inode) or bool(self._words[FAILED])
+        return not _good(self._fields, self._inode) or bool(self._fields[FAILED])
 
-    def fail(self) -> None:
+    def record_failure(self) -> None:
         """Record a failed sync for the next run."""
-        self._words[FAILED] = 1
+        self._fields[FAILED] = 1
 
     def publish(self, state: LogState, segment: int) -> None:
         """Start a run with frontier and index at `state`; `segment` is the first position of the newest segment."""
-        words = self._words
+        words = self._fields
         if not _good(words, self._inode):  # readers ignore the page until it has the boot id
             for word in (BOOT_LOW, BOOT_HIGH, HEARTBEAT_US, GENERATION):
                 words[word] = 0  # old words are meaningless, and can be all ones
@@ -97,6 +98,7 @@ class LivePage:
         self.frontier(state.position, state.next_offset)
         self.indexed(state)  # after the frontier, so that no tick or row above the frontier becomes visible
         words[INODE] = self._inode
+        # The boot id is stored last: a page that was invalid stays invalid until all other words are set.
         words[MAGIC] = _MAGIC
         boot = boot_id()
         words[BOOT_HIGH] = int.from_bytes(boot[8:], "little")
@@ -104,52 +106,54 @@ class LivePage:
 
     def frontier(self, position: int, offset: int) -> None:
         """Move the frontier, before any receipt leaves. The offset is stored last, so a visible offset has a visible position."""
-        self._words[FRONTIER_POSITION] = position
-        self._words[FRONTIER_OFFSET] = offset
+        self._fields[FRONTIER_POSITION] = position
+        self._fields[FRONTIER_OFFSET] = offset
 
     def segment(self, first: int) -> None:
         """Publish the first position of the newest segment, before any of its frames can be decided."""
-        self._words[SEGMENT] = first
+        self._fields[SEGMENT] = first
 
     def start(self, offset: int) -> None:
         """Publish the start offset of the log, after the directory has it and before any file is removed."""
-        self._words[START_OFFSET] = offset
+        self._fields[START_OFFSET] = offset
 
-    def cut(self, first: int) -> None:
+    def truncated(self, first: int) -> None:
         """Publish a truncation to a newest segment with first position `first`, before any write after the new end."""
         self.segment(first)
-        self._words[GENERATION] += 1
+        self._fields[GENERATION] += 1
 
-    def renew(self) -> None:
+    def bump_generation(self) -> None:
         """Make readers map the files again."""
-        self._words[GENERATION] += 1
+        self._fields[GENERATION] += 1
 
-    def replaced(self, state: LogState) -> None:
+    def log_replaced(self, state: LogState) -> None:
         """Publish a log that a snapshot with `state` replaced; its only segment begins after that state."""
-        self.cut(state.position + 1)
+        self.truncated(state.position + 1)
         self.frontier(state.position, state.next_offset)
         self.indexed(state)
 
     def indexed(self, state: LogState) -> None:
         """Publish that the index rows up to `state` are written."""
-        words = self._words
+        words = self._fields
         words[TICK] = state.tick
         words[TICK_TIME] = state.tick_time
         words[INDEXED_OFFSET] = state.next_offset
         words[INDEXED_POSITION] = state.position
 
-    def beat(self, time_us: int) -> None:
+    def heartbeat(self, time_us: int) -> None:
         """Publish a heartbeat of the gateway at wall clock `time_us`."""
-        self._words[HEARTBEAT_US] = time_us
+        self._fields[HEARTBEAT_US] = time_us
 
-    def retract(self) -> None:
+    def invalidate(self) -> None:
         """Invalidate the page: readers then use the stored watermark."""
-        self._words[BOOT_LOW] = self._words[BOOT_HIGH] = 0
+        self._fields[BOOT_LOW] = self._fields[BOOT_HIGH] = 0
 
     def close(self) -> None:
         """End the run cleanly and unmap the page; its frontier stays valid."""
-        self._words[PID] = 0
-        self._words.release()
+        # Without a pid, readers report the gateway as stopped.
+        self._fields[PID] = 0
+        # An mmap cannot be closed while a memoryview exports its buffer.
+        self._fields.release()
         self._map.close()
 
 
@@ -159,18 +163,19 @@ class LiveView:
     def __init__(self, fd: int) -> None:
         """Map the page of an open descriptor; the caller can close the descriptor afterwards."""
         self.inode = os.fstat(fd).st_ino
-        self.words = memoryview(map_file(fd, PAGE)).cast("Q")
+        self.fields = memoryview(map_file(fd, PAGE)).cast("Q")
 
     @property
-    def good(self) -> bool:
+    def valid(self) -> bool:
         """True if the page was written under the running kernel."""
-        return _good(self.words, self.inode)
+        return _good(self.fields, self.inode)
 
     @property
     def alive(self) -> bool:
         """True if the process that writes the page is running."""
-        pid = self.words[PID]
-        return self.good and bool(pid) and process_started(pid) == self.words[STARTED]
+        # The start time distinguishes the gateway from a later process with the same pid.
+        pid = self.fields[PID]
+        return self.valid and bool(pid) and process_started(pid) == self.fields[STARTED]
 
 
 def inode_of(directory: str) -> int:
@@ -188,6 +193,7 @@ def open_live(directory: str) -> LiveView | None:
     except FileNotFoundError:
         return None
     try:
+        # A crash before the allocation leaves a shorter file, and an access to its mapping would end in SIGBUS.
         return LiveView(fd) if os.fstat(fd).st_size >= PAGE else None
     finally:
         os.close(fd)

@@ -52,8 +52,10 @@ def read_start(directory: str) -> LogStart:
     try:
         data = read_file(path)
     except (FileNotFoundError, NotADirectoryError):
+        # A log that was never trimmed has no such file.
         return LogStart()
     head = data[: _HEAD.size]
+    # There is no fallback: a guessed start would bring trimmed files back, or hide records.
     if len(data) < _HEAD.size + _CRC.size or head[:4] != _MAGIC or _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(head):
         raise Damaged(
             f"{path} fails its CRC, so the start of the log is unknown: restore the file from a backup, or start the gateway "
@@ -70,4 +72,5 @@ def read_start(directory: str) -> LogStart:
 def write_start(directory: str, start: LogStart, storage: Storage) -> None:
     """Store the start of the log durably."""
     head = _HEAD.pack(_MAGIC, _VERSION, start.first, start.offset, start.replacing)
+    # The caller removes files as soon as this call returns, so the new start must be durable by then.
     storage.replace_file(start_path(directory), head + _CRC.pack(crc32c(head)))

@@ -25,8 +25,8 @@ class LogOptions:
         retention_bytes, retention_us: total bytes and age of records above which the oldest segments are removed (0: no limit).
         keep_for: named readers whose unread records stay regardless of the limits. Does not apply to lanes.
         lane: incarnation of the disk that owns the lane (16 bytes), used as the log's uuid; empty for the ordered log.
-        heals: True for this gateway's own lane, whose corrupt end can be fetched from other gateways. (Copies of other lanes are
-            fetched again as a whole; for the ordered log the roster decides.)
+        peers_can_repair: True for this gateway's own lane, whose corrupt end can be fetched from other gateways. (Copies of other
+            lanes are fetched again completely; for the ordered log the roster decides.)
         snapshot_frames: decided frames between snapshots, which bounds the time of a start.
     """
 
@@ -40,7 +40,7 @@ class LogOptions:
     retention_us: int = 0
     keep_for: tuple[str, ...] = ()
     lane: bytes = b""
-    heals: bool = False
+    peers_can_repair: bool = False
     snapshot_frames: int = limits.SNAPSHOT_FRAMES
 
 

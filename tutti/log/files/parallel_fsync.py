@@ -19,12 +19,14 @@ def sync_in_parallel(acts: Sequence[Callable[[], None]]) -> None:
     """
     errors: list[Exception] = []
     for start in range(0, len(acts), limits.PARALLEL_SYNCS_MAX):
+        # The calling thread runs one of the functions itself.
         first, *others = acts[start : start + limits.PARALLEL_SYNCS_MAX]
         threads = [thread for act in others if (thread := _start(act, errors)) is not None]
         _run(first, errors)
         for thread in threads:
             thread.join()
     if errors:
+        # The caller retries after `DiskFull`, so that error must not hide a fatal one.
         raise next((error for error in errors if not isinstance(error, DiskFull)), errors[0])
 
 
@@ -42,5 +44,5 @@ def _start(act: Callable[[], None], errors: list[Exception]) -> threading.Thread
 def _run(act: Callable[[], None], errors: list[Exception]) -> None:
     try:
         act()
-    except Exception as error:  # noqa: BLE001 - `together` raises it after all have ended
+    except Exception as error:  # noqa: BLE001 - `sync_in_parallel` raises it after all have ended
         errors.append(error)

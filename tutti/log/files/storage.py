@@ -55,6 +55,7 @@ class Storage:
         """Return `size` bytes from byte `at`, or fewer at the end of the file."""
         parts = []
         with translating_read_errors():
+            # A read may return fewer bytes than requested.
             while size > 0 and (part := os.pread(fd, size, at)):
                 parts.append(part)
                 size -= len(part)
@@ -83,6 +84,7 @@ class Storage:
 
     def sync(self, fd: int) -> None:
         """Make the file's data durable, with the metadata needed to read it (fdatasync)."""
+        # fdatasync omits only metadata that reads do not need, such as the times.
         os.fdatasync(fd)
 
     def allocate(self, fd: int, size: int) -> None:
@@ -118,6 +120,7 @@ class Storage:
         try:
             self.sync(fd)
         except OSError as error:
+            # The kernel may have marked the failed pages as clean, so a second sync could succeed without the data.
             raise SyncFailed(error.errno, error.strerror) from error
 
     def make_names_durable(self, path: str) -> None:
@@ -140,6 +143,7 @@ class Storage:
         temporary = path + ".tmp"
         fd = self.open(temporary, create=True)
         try:
+            # A crash may have left a longer temporary file.
             self.truncate(fd, 0)
             self.write(fd, [data], 0)
             if written_us := self.group_time_us():
@@ -149,6 +153,7 @@ class Storage:
                 self.make_durable(fd)
         finally:
             self.close(fd)
+        # The content is durable before it gets the name. Otherwise a power loss could leave an empty file under the name.
         self.rename(temporary, path)
         if durable:
             self.make_names_durable(os.path.dirname(path))
@@ -159,7 +164,7 @@ def translating_read_errors(path: str | None = None) -> Iterator[None]:
     """Context in which EIO becomes `MediumError`, for reads of a file's content.
 
     Raises:
-        Unreadable: the device cannot read the data.
+        MediumError: the device cannot read the data.
     """
     try:
         yield
@@ -174,7 +179,7 @@ def read_file(path: str, size: int = -1) -> bytes:
 
     Raises:
         OSError: the file cannot be opened.
-        Unreadable: the device cannot read it.
+        MediumError: the device cannot read it.
     """
     with with_descriptor_wait(lambda: open(path, "rb", opener=open_file)) as file, translating_read_errors(path):
         return file.read(size)

@@ -90,30 +90,32 @@ class SegmentMap:
             self.size = os.fstat(fd).st_size
             self.map = map_file(fd, self.size) if self.size else None
         finally:
+            # The mapping keeps the file: it stays readable after a rename or a removal.
             os.close(fd)
         self.view = memoryview(self.map) if self.map is not None else memoryview(b"")
         self.buffer = pa.py_buffer(self.view)
 
-    def frame(self, place: int, there: int = 0) -> Frame:
-        """Return the frame at byte `place`. Its body is a view of the segment; callers populate it before they read it.
+    def frame(self, file_position: int, populated_to: int = 0) -> Frame:
+        """Return the frame at byte `file_position`. Its body is a view of the segment; callers populate it before they read it.
 
-        `there`: end of the bytes that the caller has just populated.
+        `populated_to`: end of the bytes that the caller has just populated.
 
         Raises:
             Damaged: the bytes are not a frame, the file ends inside it, or the device cannot read its header.
         """
-        if place + HEADER_SIZE > there:
-            self.populate(place, place + HEADER_SIZE)
+        # Pages are read before the first access: a bad sector then raises an error instead of SIGBUS.
+        if file_position + HEADER_SIZE > populated_to:
+            self.populate(file_position, file_position + HEADER_SIZE)
         try:
-            if place + HEADER_SIZE <= self.size:
-                end = place + HEADER_SIZE + progress_length_at(self.view, place)
-                if end > max(there, place + HEADER_SIZE):
-                    self.populate(place, end)
-            return decode_frame(self.view, place)
+            if file_position + HEADER_SIZE <= self.size:
+                end = file_position + HEADER_SIZE + progress_length_at(self.view, file_position)
+                if end > max(populated_to, file_position + HEADER_SIZE):
+                    self.populate(file_position, end)
+            return decode_frame(self.view, file_position)
         except FormatError as error:
-            raise Damaged(f"{self.path} is corrupt at byte {place}: {error}; restore the file") from error
+            raise Damaged(f"{self.path} is corrupt at byte {file_position}: {error}; restore the file") from error
 
-    def will_need(self, start: int, end: int) -> None:
+    def prefetch(self, start: int, end: int) -> None:
         """Prefetch exactly these bytes in the background; `populate` waits for them."""
         if self.map is not None and (span := self._pages(start, end)):
             advise(self.map, *span)
@@ -151,6 +153,7 @@ class SegmentMap:
         """Release the bytes from this process's memory; the page cache may keep them."""
         if self.map is None:
             return
+        # A folio stays in memory until the whole of it is released.
         start -= start % _FOLIO_BYTES
         end = min(end + -end % _FOLIO_BYTES, len(self.map))
         if start < end:
@@ -162,37 +165,38 @@ class FrameScan:
 
     Attributes:
         first: position of the first frame.
-        places: byte offset of each valid frame.
-        place: byte offset of the end of the scan, where the frame at `position` would begin.
+        file_positions: byte offset of each valid frame.
+        file_position: byte offset of the end of the scan, where the frame at `position` would begin.
         chain: header CRC of the last valid frame.
         stop: reason for the end.
     """
 
-    __slots__ = ("chain", "first", "place", "places", "segment", "stop")
+    __slots__ = ("chain", "file_position", "file_positions", "first", "segment", "stop")
 
-    def __init__(self, segment: SegmentMap, first: int, place: int, chain: int) -> None:
-        """Create an empty result for a scan from byte `place`."""
+    def __init__(self, segment: SegmentMap, first: int, file_position: int, chain: int) -> None:
+        """Create an empty result for a scan from byte `file_position`."""
         self.segment = segment
         self.first = first
-        self.place = place
+        self.file_position = file_position
         self.chain = chain
-        self.places = array("Q")
+        self.file_positions = array("Q")
         self.stop = StopReason.LAST
 
     @property
     def position(self) -> int:
         """The position after the last valid frame."""
-        return self.first + len(self.places)
+        return self.first + len(self.file_positions)
 
     def frame(self, position: int) -> Frame:
         """Return a scanned frame; its body is a view of the segment."""
-        return decode_frame(self.segment.view, self.places[position - self.first])
+        return decode_frame(self.segment.view, self.file_positions[position - self.first])
 
     def headers(self) -> npt.NDArray[np.void]:
         """Return a copy of the headers of all scanned frames."""
         data = np.frombuffer(self.segment.view, dtype=np.uint8)
-        places = np.frombuffer(self.places, dtype=np.uint64) if self.places else np.empty(0, np.uint64)
-        gathered = data[places.astype(np.int64)[:, None] + np.arange(HEADER_SIZE)]
+        file_positions = np.frombuffer(self.file_positions, dtype=np.uint64) if self.file_positions else np.empty(0, np.uint64)
+        # Headers lie at irregular positions, so they are gathered into rows of one size.
+        gathered = data[file_positions.astype(np.int64)[:, None] + np.arange(HEADER_SIZE)]
         return np.ascontiguousarray(gathered).view(HEADER_DTYPE).reshape(-1)
 
     def aborts(self, headers: npt.NDArray[np.void]) -> list[Abort]:
@@ -211,13 +215,14 @@ class FrameScan:
             (int(at), decode_body(TickBody, self.frame(self.first + int(at)).body))
             for at in np.flatnonzero(headers["kind"] == Kind.TICK)
         ]
-        places = np.frombuffer(self.places, dtype=np.uint64) if self.places else np.empty(0, np.uint64)
-        ends = np.append(places[1:], np.uint64(self.place))[: len(headers)]
-        places = places[: len(headers)]
+        file_positions = np.frombuffer(self.file_positions, dtype=np.uint64) if self.file_positions else np.empty(0, np.uint64)
+        # Each frame ends where the next one begins, and the last one where the scan ended.
+        ends = np.append(file_positions[1:], np.uint64(self.file_position))[: len(headers)]
+        file_positions = file_positions[: len(headers)]
         return build_rows(
             headers,
-            places,
-            (ends - places).astype(np.uint32),
+            file_positions,
+            (ends - file_positions).astype(np.uint32),
             ticks,
             aborted=void_positions(headers, aborts),
             offset=offset,
@@ -240,10 +245,10 @@ def void_positions(headers: npt.NDArray[np.void], aborts: Sequence[Abort]) -> fr
     return frozenset(found)
 
 
-def walk(
-    segment: SegmentMap, place: int, position: int, chain: int, *, last: int | None = None, bodies_from: int | None = 0
+def scan_frames(
+    segment: SegmentMap, file_position: int, position: int, chain: int, *, last: int | None = None, bodies_from: int | None = 0
 ) -> FrameScan:
-    """Scan the frames from byte `place`, where `position` follows a frame with header CRC `chain`.
+    """Scan the frames from byte `file_position`, where `position` follows a frame with header CRC `chain`.
 
     Args:
         last: stop after this position; None scans as far as the chain is intact.
@@ -252,62 +257,72 @@ def walk(
     Raises:
         WrongDirectory: a valid header has a version or kind that this release does not know.
     """
-    found = FrameScan(segment, position, place, chain)
-    view, size, places = segment.view, segment.size, found.places
+    found = FrameScan(segment, position, file_position, chain)
+    view, size, file_positions = segment.view, segment.size, found.file_positions
     extend = google_crc32c.extend
-    populated = kept = place
+    populated = released = file_position
     while True:
         if last is not None and position > last:
             found.stop = StopReason.LAST
             break
-        if place + HEADER_SIZE > size:
+        if file_position + HEADER_SIZE > size:
             found.stop = StopReason.FULL
             break
-        if place + HEADER_SIZE > populated:
-            populated = segment.readable(place, place + AHEAD_BYTES, place + HEADER_SIZE)
+        if file_position + HEADER_SIZE > populated:
+            populated = segment.readable(file_position, file_position + AHEAD_BYTES, file_position + HEADER_SIZE)
             if not populated:
                 found.stop = StopReason.UNREADABLE
                 break
-            if place - kept > _RELEASE_BYTES:
-                segment.release(kept, place)
-                kept = place
-        head = bytes(view[place : place + HEADER_SIZE])
+            if file_position - released > _RELEASE_BYTES:
+                segment.release(released, file_position)
+                released = file_position
+        head = bytes(view[file_position : file_position + HEADER_SIZE])
         magic, version, kind, _, _, named = _FIXED.unpack_from(head)
+        # The CRC continues the previous header, so a frame counts only after the frame that it was written after.
         crc = extend(chain, head[:CRC_AT])
         if magic != MAGIC or crc != _CRC.unpack_from(head, CRC_AT)[0] or named != position:
+            # Unwritten space and terminators are zeros. Everything else is a torn or a corrupt header.
             found.stop = StopReason.CLEAN if head == TERMINATOR else StopReason.HEADER
             break
+        # The CRC is valid, so a newer release wrote this frame. A truncation here would lose its data.
         if version != VERSION or kind not in KINDS:
             raise WrongDirectory(
-                f"{segment.path}, byte {place}: the frame at position {position} has version {version} and kind {kind}, which this "
-                f"release does not support (version {VERSION}): use the release that wrote it"
+                f"{segment.path}, byte {file_position}: the frame at position {position} has version {version} and kind {kind}, "
+                f"which this release does not support (version {VERSION}): use the release that wrote it"
             )
+        # Only a header with a valid CRC has lengths that can be trusted.
         progress_length, body_length = _LENGTHS.unpack_from(head, 70)
-        end = place + HEADER_SIZE + padded(progress_length) + padded(body_length)
+        end = file_position + HEADER_SIZE + padded(progress_length) + padded(body_length)
+        # The writer never splits a frame between segments.
         if end > size:
             found.stop = StopReason.HEADER
             break
-        if bodies_from is not None and (kind != Kind.BATCH or position >= bodies_from) and not _payload_good(segment, place, end):
+        # A torn write may leave a complete header without its body.
+        if (
+            bodies_from is not None
+            and (kind != Kind.BATCH or position >= bodies_from)
+            and not _payload_good(segment, file_position, end)
+        ):
             found.stop = StopReason.BODY
             break
-        places.append(place)
-        place, position, chain = end, position + 1, crc
-    found.place, found.chain = place, chain
+        file_positions.append(file_position)
+        file_position, position, chain = end, position + 1, crc
+    found.file_position, found.chain = file_position, chain
     return found
 
 
-def _payload_good(segment: SegmentMap, place: int, end: int) -> bool:
+def _payload_good(segment: SegmentMap, file_position: int, end: int) -> bool:
     try:
-        segment.populate(place, end)
-        check_payload(decode_frame(segment.view, place))
+        segment.populate(file_position, end)
+        check_payload(decode_frame(segment.view, file_position))
     except Damaged:
         return False
     return True
 
 
-def padding_clean(view: memoryview, place: int, frame: Frame) -> bool:
-    """True if the padding of the frame at `place` is zeros, as written. No CRC covers the padding, and it holds no data."""
-    progress_at = place + HEADER_SIZE
+def padding_clean(view: memoryview, file_position: int, frame: Frame) -> bool:
+    """True if the padding of the frame at `file_position` is zeros, as written. No CRC covers the padding, and it holds no data."""
+    progress_at = file_position + HEADER_SIZE
     body_at = progress_at + padded(len(frame.progress))
     return not (
         any(view[progress_at + len(frame.progress) : body_at])

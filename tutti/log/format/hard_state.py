@@ -25,22 +25,22 @@ class HardStateSlot(NamedTuple):
 
     Attributes:
         sequence: number of the write; the highest is the newest.
-        scalars: the hard state.
+        hard_state: the hard state.
         mark: the vote mark at the time of the write.
         segment: first position of the newest segment, to detect its loss; 0 without one.
     """
 
     sequence: int
-    scalars: HardState
+    hard_state: HardState
     mark: VoteMark
     segment: int
 
 
 def encode_slot(stored: HardStateSlot) -> bytes:
     """Encode a slot of 512 bytes, one disk sector."""
-    scalars = stored.scalars
+    hard_state = stored.hard_state
     head = _HEAD.pack(
-        MAGIC, FORMAT_VERSION, stored.sequence, scalars.promised, scalars.accepted, scalars.coordinated, stored.segment
+        MAGIC, FORMAT_VERSION, stored.sequence, hard_state.promised, hard_state.accepted, hard_state.coordinated, stored.segment
     )
     head += stored.mark.to_bytes()
     return (head + _CRC.pack(crc32c(head))).ljust(MARK_SIZE_BOUND, b"\0")
@@ -75,6 +75,7 @@ def read_hard_state(directory: str) -> HardStateSlot | None:
     except FileNotFoundError:
         return None
     slots = [slot for at in SLOTS if (slot := decode_slot(data[at : at + MARK_SIZE_BOUND], path)) is not None]
+    # A member without its promises could vote twice, so there is no default.
     if not slots:
         raise Damaged(
             f"{path}: both slots are corrupt (bytes 0 and {PAGE}), so the promises of this gateway are unknown: "
@@ -87,7 +88,7 @@ def check_hard_state(directory: str, stored: HardStateSlot | None, firsts: list[
     """Check that hard state and segments both exist, or neither. With one alone, a start would take the log for a new one.
 
     Args:
-        stored: result of `read_scalars`.
+        stored: result of `read_hard_state`.
         firsts: first positions of the segments, listed after that read.
         log: uuid (hex) of the log that the directory holds; empty if unknown.
 
@@ -105,14 +106,15 @@ class HardStateFile:
     """The open hard-state file. Each write replaces the older slot and syncs it before it returns."""
 
     def __init__(self, directory: str, storage: Storage, stored: HardStateSlot | None) -> None:
-        """Open the file and make its content durable; create it if `stored` (the result of `read_scalars`) is None."""
+        """Open the file and make its content durable; create it if `stored` (the result of `read_hard_state`) is None."""
         self._storage = storage
         self.path = os.path.join(directory, HARD_STATE_FILE)
         if stored is None:
             stored = HardStateSlot(1, HardState(), VoteMark(), 0)
+            # Both slots exist from the start, so later writes do not change the size of the file.
             storage.replace_file(self.path, encode_slot(stored).ljust(2 * PAGE, b"\0"))
         self.sequence = stored.sequence
-        self.scalars = stored.scalars
+        self.hard_state = stored.hard_state
         self.segment = stored.segment
         self._fd = storage.open(self.path)
         # Read which slot is the newest: a repair may have written a slot out of turn.
@@ -122,13 +124,14 @@ class HardStateFile:
         storage.write(self._fd, [encode_slot(stored)], newest)
         storage.make_durable(self._fd)
 
-    def write(self, scalars: HardState, mark: VoteMark, segment: int) -> None:
+    def write(self, hard_state: HardState, mark: VoteMark, segment: int) -> None:
         """Store hard state, mark and the newest segment's first position durably."""
-        stored = HardStateSlot(self.sequence + 1, scalars, mark, segment)
+        # The write goes to the older slot, so a torn write leaves the newer one valid.
+        stored = HardStateSlot(self.sequence + 1, hard_state, mark, segment)
         self._storage.write(self._fd, [encode_slot(stored)], self._next)
         self._storage.make_durable(self._fd)
         self.sequence = stored.sequence
-        self.scalars = scalars
+        self.hard_state = hard_state
         self.segment = segment
         self._next = SLOTS[1] if self._next == SLOTS[0] else SLOTS[0]
 

@@ -10,7 +10,7 @@ from tutti.data.frames.frame import Kind, check_payload
 from tutti.errors import Damaged, FormatError
 from tutti.log.files.layout import FRAMES_AT, SegmentHeader, list_positions, read_header, segment_path
 from tutti.log.files.storage import Storage
-from tutti.log.format.frame_iterator import FrameScan, SegmentMap, walk
+from tutti.log.format.frame_iterator import FrameScan, SegmentMap, scan_frames
 from tutti.log.format.snapshot import Snapshot, newest_snapshot, read_snapshot
 
 
@@ -38,6 +38,7 @@ def rebuilt_headers(directory: str, log: bytes) -> list[SegmentHeader]:
         return []
     logs = {header.log for header in headers.values() if header is not None}
     made: list[SegmentHeader] = []
+    # The snapshot at the start of the log gives the chain value before the first segment.
     begin = newest_snapshot(directory, firsts[0] - 1, starts_only=True).state
     end = _End(begin.position + 1, begin.chain)
     for first in firsts:
@@ -45,11 +46,13 @@ def rebuilt_headers(directory: str, log: bytes) -> list[SegmentHeader]:
         chain = header.chain if header is not None else end.chain
         found = _walk(directory, first, chain) if header is not None or end.position == first else None
         end = _UNKNOWN
-        if found is not None and found.places:
+        # A frame that continues the chain proves a rebuilt header. A segment without frames proves nothing.
+        if found is not None and found.file_positions:
             end = _End(found.position, found.chain)
             logs |= _rosters(found)
             if header is None:
                 made.append(SegmentHeader(log, first, chain, found.segment.size))
+    # A file of another log makes all rebuilt headers doubtful, so none of them is used.
     return made if logs == {log} else []
 
 
@@ -66,21 +69,23 @@ def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base
     """
     if all(_header(directory, first) for first in firsts):
         return
-    position, chain, place = base.position, base.state.chain, base.place
+    position, chain, file_position = base.position, base.state.chain, base.file_position
     for first in firsts:
         if _header(directory, first) is None:
             before = read_snapshot(directory, first)
+            # The chain value comes from the scan before this segment, from its snapshot, or is 0 at position 1.
             known = chain if first == position else before.state.chain if before is not None else 0 if first == 1 else None
             if known is None:
                 return
             _write(directory, storage, first, known, log)
-        found = walk(SegmentMap(segment_path(directory, first), first), place, position, chain, bodies_from=None)
-        position, chain, place = found.position, found.chain, FRAMES_AT
+        found = scan_frames(SegmentMap(segment_path(directory, first), first), file_position, position, chain, bodies_from=None)
+        position, chain, file_position = found.position, found.chain, FRAMES_AT
 
 
 def _write(directory: str, storage: Storage, first: int, chain: int, log: bytes) -> None:
     fd = storage.open(segment_path(directory, first))
     try:
+        # In place: a torn write fails the CRC again, and the next start repeats the repair.
         storage.write(fd, [SegmentHeader(log, first, chain, storage.size(fd)).to_bytes()], 0)
         storage.make_durable(fd)
     finally:
@@ -96,7 +101,7 @@ def _header(directory: str, first: int) -> SegmentHeader | None:
 
 def _walk(directory: str, first: int, chain: int) -> FrameScan | None:
     try:
-        return walk(SegmentMap(segment_path(directory, first), first), FRAMES_AT, first, chain, bodies_from=None)
+        return scan_frames(SegmentMap(segment_path(directory, first), first), FRAMES_AT, first, chain, bodies_from=None)
     except Damaged:
         return None
 

@@ -36,7 +36,7 @@ ROWS_AT = 64
 ROW: np.dtype[np.void] = np.dtype(
     [
         ("position", "<u8"),
-        ("place", "<u8"),
+        ("file_position", "<u8"),
         ("offset", "<i8"),
         ("producer", "<u8"),
         ("first_sequence", "<u8"),
@@ -97,15 +97,16 @@ def read_sealed(data: Buffer, first: int) -> Sealed | None:
     return Sealed(found, rows, offset, next_offset, max_timestamp, rows_crc) if version == _VERSION and found == first else None
 
 
-def encode_row(frame: Frame, place: int, offset: int, tick: tuple[int, int], aborted: bool) -> bytes:
+def encode_row(frame: Frame, file_position: int, offset: int, tick: tuple[int, int], aborted: bool) -> bytes:
     """Encode one row. `offset` is that of the frame's first record; `tick` is number and time of the last tick up to this frame."""
     low, high = frame.min_timestamp, frame.max_timestamp
+    # Readers take the time of a TICK from its row, without a read of the frame.
     if frame.kind == _TICK:
         low = high = tick[1]
     staged = frame.staged
     row = _ROW.pack(
         frame.position,
-        place,
+        file_position,
         offset,
         frame.producer,
         frame.first_sequence,
@@ -126,7 +127,7 @@ def encode_row(frame: Frame, place: int, offset: int, tick: tuple[int, int], abo
 
 def build_rows(
     headers: npt.NDArray[np.void],
-    places: npt.NDArray[np.uint64],
+    file_positions: npt.NDArray[np.uint64],
     sizes: npt.NDArray[np.uint32],
     ticks: Sequence[tuple[int, TickBody]],
     *,
@@ -138,7 +139,7 @@ def build_rows(
 
     Args:
         headers: the frames' headers (HEADER_DTYPE), in position order.
-        places, sizes: byte offset of each frame in its segment, and its size in bytes.
+        file_positions, sizes: byte offset of each frame in its segment, and its size in bytes.
         ticks: (index among the frames, body) of the TICK frames.
         aborted: positions of void batches.
         offset, tick: next offset and number of the last tick before the first frame.
@@ -148,17 +149,19 @@ def build_rows(
         rows[name] = headers[name]
     for name in ("kind", "origin"):
         rows[name] = headers[name]
-    rows["place"] = places
+    rows["file_position"] = file_positions
     rows["size"] = sizes
     staged = headers["flags"] & STAGED_FLAG != 0
     rows["flags"][staged] = STAGED
     visible = ((headers["kind"] == Kind.BATCH) & ~staged) | (headers["kind"] == Kind.TXN)
+    # A void batch keeps its row, because each position has one, but has no records.
     if aborted:
         void = (headers["kind"] == Kind.BATCH) & np.isin(headers["position"], np.fromiter(aborted, np.uint64, len(aborted)))
         rows["flags"][void] |= ABORTED
         visible &= ~void
     counts = np.where(visible, headers["count"], 0).astype(np.int64)
     rows["count"] = counts
+    # A frame without visible records has the offset of the next record.
     rows["offset"] = offset + np.cumsum(counts) - counts
     numbers = np.full(len(headers), tick, dtype=np.uint64)
     for at, body in ticks:
@@ -226,6 +229,7 @@ class IndexWriter:
             self._offset = offset
         self._next_offset = next_offset
         self._max_timestamp = max(self._max_timestamp, max_timestamp)
+        # There is no sync: rows carry CRCs and can be rebuilt from the frames.
         self._grow(len(data))
         self._storage.write(self._fd, [data], ROWS_AT + self.count * ROW_SIZE)
         self.count += len(data) // ROW_SIZE
@@ -242,8 +246,10 @@ class IndexWriter:
     def seal(self) -> None:
         """Seal the index after every position of the segment is decided: write the header, and make the file durable."""
         sealed = Sealed(self.first, self.count, max(self._offset, 0), self._next_offset, self._max_timestamp, self.rows_crc)
+        # The file ends with its last row; blocks that were allocated ahead are freed.
         self._storage.truncate(self._fd, ROWS_AT + self.count * ROW_SIZE)
         self._storage.write(self._fd, [sealed.to_bytes()], 0)
+        # Recovery starts at the snapshot after this segment and does not rebuild these rows, so they become durable first.
         self._storage.make_durable(self._fd)
         self._storage.make_names_durable(os.path.dirname(self._path))
 
@@ -269,6 +275,7 @@ def map_rows(path: str) -> tuple[Buffer, Rows] | None:
     finally:
         os.close(fd)
     try:
+        # All pages are read now, because a bad sector would end a later access with SIGBUS.
         populate(mapped, 0, size)
     except OSError:
         return None

@@ -31,13 +31,13 @@ class Snapshot(NamedTuple):
     Attributes:
         state: state of the log up to and including `state.position`.
         segment: first position of the segment that holds, or will hold, the next position.
-        place: byte offset of the next position in that segment.
+        file_position: byte offset of the next position in that segment.
         rows_crc: CRC of the segment's index rows before the next position.
     """
 
     state: LogState
     segment: int
-    place: int
+    file_position: int
     rows_crc: int
 
     @property
@@ -47,7 +47,7 @@ class Snapshot(NamedTuple):
 
     def to_bytes(self) -> bytes:
         """Encode the file's content."""
-        head = _HEAD.pack(_MAGIC, _VERSION, self.position, self.segment, self.place, self.rows_crc, 0)
+        head = _HEAD.pack(_MAGIC, _VERSION, self.position, self.segment, self.file_position, self.rows_crc, 0)
         return head + _CRC.pack(crc32c(head)) + self.state.to_bytes()
 
 
@@ -70,14 +70,14 @@ def read_snapshot(directory: str, position: int) -> Snapshot | None:
     head = data[: _HEAD.size]
     if len(data) < STATE_AT or head[:4] != _MAGIC or _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(head):
         return None
-    _, version, named, segment, place, rows_crc, _ = _HEAD.unpack(head)
+    _, version, named, segment, file_position, rows_crc, _ = _HEAD.unpack(head)
     if version != _VERSION or named != position:
         return None
     try:
         state = LogState.from_bytes(data[STATE_AT:])
     except FormatError:
         return None
-    return Snapshot(state, segment, place, rows_crc) if state.position + 1 == position else None
+    return Snapshot(state, segment, file_position, rows_crc) if state.position + 1 == position else None
 
 
 def remove_snapshot(directory: str, position: int, storage: Storage) -> None:
@@ -91,6 +91,7 @@ def newest_snapshot(directory: str, at_most: int, *, starts_only: bool = False) 
 
     With `starts_only`, only snapshots at the start of a segment count.
     """
+    # An invalid snapshot costs only time: the scan then starts from an earlier one.
     for position in reversed(list_positions(directory, "snap")):
         if position <= at_most + 1:
             found = read_snapshot(directory, position)
@@ -107,5 +108,7 @@ def rows_before(directory: str, snapshot: Snapshot) -> Rows | None:
     mapped = map_rows(index_path(directory, snapshot.segment))
     if mapped is None or len(mapped[1]) < count:
         return None
+    # A copy, because an access to the mapping fails after the writer has shortened the file.
     rows = mapped[1][:count].copy()
+    # A snapshot within a segment is not synced, so it counts only with exactly the rows before it.
     return rows if crc_of_rows(rows) == snapshot.rows_crc else None

@@ -44,6 +44,7 @@ def txn_parts(frame: Frame, row: np.void, firsts: Sequence[int]) -> Iterator[tup
     positions, counts = np.array(body.staged, np.int64), np.array(body.counts, np.int64)
     if len(positions) != len(counts) or counts.sum() != row["count"]:
         raise Damaged(f"the transaction at position {frame.position} has {counts.sum()} records, but the index has {row['count']}")
+    # Segment 0 stands for positions before the first existing segment.
     begins = np.array([0, *firsts], np.int64)
     segments = begins[np.searchsorted(begins, positions, "right") - 1]
     cuts = np.flatnonzero(np.diff(segments)) + 1
@@ -71,13 +72,16 @@ def visible_rows(found: tuple[list[Rows], Damaged | None], first: int, part: Sta
     at = part.positions - first
     if not len(at) or at.min() < 0 or at.max() >= sum(map(len, parts)):
         raise damage or Damaged(f"position {part.positions[0]} belongs to a transaction but is missing in its segment")
+    # The rows come in up to two parts: rows of the index, then rows rebuilt from frames.
     early = at < len(parts[0])
     batches = parts[0][np.where(early, at, 0)]  # a copy
     if not early.all():
         batches[~early] = parts[1][at[~early] - len(parts[0])]
+    # A void staged batch also has the flag ABORTED, so it is refused too.
     if (batches["kind"] != Kind.BATCH).any() or (batches["flags"] != STAGED).any():
         raise Damaged(f"position {part.positions[0]} or a later one belongs to a transaction but is not a staged batch")
     before = np.cumsum(part.counts) - part.counts
+    # Readers get the batches as records of the TXN, regardless of the task that staged them.
     batches["flags"] = 0
     batches["count"] = part.counts
     batches["offset"] = part.row["offset"] + before

@@ -80,30 +80,31 @@ def find_lost_end(directory: str, first: int, size: int) -> tuple[int, str] | No
 
     Both are durable before the segment gets its name. Return the byte and a description of the first lost part, or None.
     """
-    there = os.path.getsize(segment_path(directory, first))
-    if there < size:
-        return there, f"the file ends at byte {there}, but was created with {size} bytes"
+    actual_size = os.path.getsize(segment_path(directory, first))
+    if actual_size < size:
+        return actual_size, f"the file ends at byte {actual_size}, but was created with {size} bytes"
     if not any(segment_marks(directory, first)):
         return MARK_SLOTS[0], "both of its marks are corrupt, so the durable end of the log is unknown"
     return None
 
 
-def check_end(directory: str, firsts: list[int], newest: int, *, heals: bool = False) -> Damaged | None:
+def check_end(directory: str, firsts: list[int], newest: int, *, peers_can_repair: bool = False) -> Damaged | None:
     """Check that the last segment exists and is complete: without it, a start would take a shorter log for the whole log.
 
     Args:
         firsts: first positions of the existing segments.
         newest: first position of the newest segment, from the hard state.
-        heals: True if peers can hold the lost end. If only the end of the file is lost and a mark is valid, the error is returned
-            instead of raised; the caller raises it if the peers cannot repair it.
+        peers_can_repair: True if peers can hold the lost end. If only the end of the file is lost and a mark is valid, the error is
+            returned instead of raised; the caller raises it if the peers cannot repair it.
 
     Returns:
-        The error with `heals`, or None if nothing is lost.
+        The error with `peers_can_repair`, or None if nothing is lost.
 
     Raises:
         Damaged: the segment is missing or incomplete.
         WrongDirectory: a newer release wrote the segment.
     """
+    # The hard state records each new segment, so a missing last file is noticed.
     if newest > firsts[-1]:
         raise Damaged(f"segment {segment_path(directory, newest)} is missing: restore it, {repair_advice(directory)}")
     lost = find_lost_end(directory, firsts[-1], read_header(directory, firsts[-1]).size)
@@ -113,13 +114,13 @@ def check_end(directory: str, firsts: list[int], newest: int, *, heals: bool = F
         f"segment {segment_path(directory, firsts[-1])} is corrupt at byte {lost[0]}: {lost[1]}. No file was changed. "
         f"Restore the file, {repair_advice(directory)}"
     )
-    if heals and any(segment_marks(directory, firsts[-1])):
+    if peers_can_repair and any(segment_marks(directory, firsts[-1])):
         return error
     raise error
 
 
 def repair_advice(directory: str) -> str:
-    """Return the alternative to a restored file for an error text. A lane is never truncated: see `lane_name.NEW_LANE`."""
+    """Return the alternative to a restored file for an error text. A lane is never truncated: see `lane_name.NEW_LANE_REMEDY`."""
     if lane_of_path(directory) is not None:
         return "as it was when its gateway stopped"
     return f"or check what a truncation would lose with `tutti log repair {directory}`"

@@ -25,6 +25,7 @@ def tick_end(ticks: Ticks, start: int, limit: int, end: int, every: int) -> int:
         return [offset for number, _, offset in ticks(low + 1, high) if not number % every]
 
     high, window = limit, _WINDOW
+    # The last tick before the limit is usually near it, so the search goes backwards in growing windows.
     while high > start:
         low = max(start, high - window)
         if found := between(low, high):
@@ -48,17 +49,18 @@ def bytes_end(parts: Iterable[Rows], start: int, end: int, bytes_max: int) -> in
         end: exclusive end offset.
         bytes_max: limit of bytes on disk.
     """
-    held = 0
+    total = 0
     has_one = False
     for rows in parts:
         if not len(rows):
             continue
         offsets, counts = rows["offset"].astype(np.int64), np.maximum(rows["count"].astype(np.int64), 1)
         inside = np.minimum(offsets + counts, end) - np.maximum(offsets, start)
-        upto = held + np.cumsum(rows["size"].astype(np.int64) * inside // counts)
-        over = upto > bytes_max
-        over[0] &= has_one
-        if over.any():
-            return int(offsets[int(np.argmax(over))])
-        held, has_one = int(upto[-1]), True
+        upto = total + np.cumsum(rows["size"].astype(np.int64) * inside // counts)
+        too_large = upto > bytes_max
+        # The first batch is always included. Otherwise a batch above the limit would stop the reader for good.
+        too_large[0] &= has_one
+        if too_large.any():
+            return int(offsets[int(np.argmax(too_large))])
+        total, has_one = int(upto[-1]), True
     return end

@@ -25,7 +25,7 @@ from tutti.log.format.index import Rows, Sealed, no_rows
 from tutti.log.format.snapshot import read_snapshot
 from tutti.log.format.staged_batches import txn_parts, visible_rows
 from tutti.log.read.segment_view import ReadLimit, SegmentView, sealed_header, segment_too_short
-from tutti.log.read.splits import Range, cut_wide
+from tutti.log.read.splits import Range, split_at_segments
 
 _CHUNK = 65_536  # rows per step
 
@@ -35,16 +35,16 @@ class _SegmentRows(NamedTuple):
 
     Attributes:
         trusted: rows from its index.
-        made: rows rebuilt from frames.
+        rebuilt: rows rebuilt from frames.
         damage: first corruption in the segment.
-        behind: first corruption in later segments.
+        later_damage: first corruption in later segments.
         view: position of the last VIEW frame before that corruption; 0 without one.
     """
 
     trusted: Rows
-    made: Rows
+    rebuilt: Rows
     damage: Damaged | None = None
-    behind: Damaged | None = None
+    later_damage: Damaged | None = None
     view: int = 0
 
 
@@ -81,18 +81,19 @@ class Catalog:
 
     def refresh(self) -> bool:
         """List the segments again. Return True if the list changed."""
-        there = list_positions(self.directory, "seg")
+        existing = list_positions(self.directory, "seg")
+        # Read the start after the listing: a trim moves the start before it removes files.
         self.start = read_start(self.directory)
-        firsts = [first for first in there if first >= self.start.first]
+        firsts = [first for first in existing if first >= self.start.first]
         changed = firsts != self.firsts
         self.shortened |= bool(self.firsts) and self.firsts[0] < self.start.first
         self.firsts = firsts
-        for kept in (self._sealed, self._offsets):
-            for first in [first for first in kept if first < self.start.first]:
-                del kept[first]
+        for cache in (self._sealed, self._offsets):
+            for first in [first for first in cache if first < self.start.first]:
+                del cache[first]
         return changed
 
-    def renew(self) -> None:
+    def remap(self) -> None:
         """List and map the segments again: files without decided frames may have been replaced under the same names."""
         self._views.clear()
         self.refresh()
@@ -112,11 +113,13 @@ class Catalog:
         if view is None:
             view = self._views[first] = self._opened(first)
             if len(self._views) > limits.SEGMENTS_MAPPED_MAX:
+                # Batches that were returned keep the mapping of the dropped view alive.
                 self._views.popitem(last=False)
         self._views.move_to_end(first)
         return view
 
     def _opened(self, first: int) -> SegmentView:
+        # The list can be older than the file, and a trim can remove the file at any time.
         if self._has(first) or (self.refresh() and self._has(first)):
             with suppress(FileNotFoundError):
                 return SegmentView(self.directory, first)
@@ -162,53 +165,55 @@ class Catalog:
         Raises:
             Damaged: a decided frame is corrupt, and the index does not have its row.
         """
-        found, damage = self.good_rows(first, upto)
+        found, damage = self.readable_rows(first, upto)
         if damage is not None:
             raise damage
         return found
 
-    def good_rows(self, first: int, upto: ReadLimit) -> tuple[list[Rows], Damaged | None]:
+    def readable_rows(self, first: int, upto: ReadLimit) -> tuple[list[Rows], Damaged | None]:
         """As `rows`, but return the rows before a corruption together with it. The trusted rows never depend on other segments.
 
         A corrupt part may hide an ABORT, so a rebuilt row before it is possibly void.
         """
         loaded = self._load(first, upto)
-        return [part for part in (loaded.trusted, loaded.made) if len(part)], loaded.damage
+        return [part for part in (loaded.trusted, loaded.rebuilt) if len(part)], loaded.damage
 
     def certain_rows(self, first: int, upto: ReadLimit) -> tuple[list[Rows], Damaged | None]:
-        """As `good_rows` without the possibly void rows; the corruption that can hide their ABORT is returned instead.
+        """As `readable_rows` without the possibly void rows; the corruption that can hide their ABORT is returned instead.
 
         An ABORT voids only batches after the last VIEW frame, within the limit of undecided frames (design, 4.4).
         """
         loaded = self._load(first, upto)
-        made, damage = loaded.made, loaded.damage
-        hides = damage or loaded.behind
-        if hides is not None and len(made):
-            views = made["position"][(made["kind"] == Kind.VIEW) & (made["position"] < hides.position)]
-            settled = max([loaded.view, hides.position - limits.UNDECIDED_FRAMES_MAX - 1, *views[-1:].tolist()])
-            known = made[made["position"] <= settled]
-            if len(known) < len(made):
-                made, damage = known, hides
-        return [part for part in (loaded.trusted, made) if len(part)], damage
+        rebuilt, damage = loaded.rebuilt, loaded.damage
+        hiding = damage or loaded.later_damage
+        if hiding is not None and len(rebuilt):
+            views = rebuilt["position"][(rebuilt["kind"] == Kind.VIEW) & (rebuilt["position"] < hiding.position)]
+            # No ABORT reaches back over a VIEW, or over more frames than may be undecided.
+            settled = max([loaded.view, hiding.position - limits.UNDECIDED_FRAMES_MAX - 1, *views[-1:].tolist()])
+            known = rebuilt[rebuilt["position"] <= settled]
+            if len(known) < len(rebuilt):
+                rebuilt, damage = known, hiding
+        return [part for part in (loaded.trusted, rebuilt) if len(part)], damage
 
     def _load(self, first: int, upto: ReadLimit) -> _SegmentRows:
         view, last = self.view(first), self.last_of(first, upto)
         if last < view.first:
             return _SegmentRows(no_rows(), no_rows())
-        rows = view.trusted(last, upto)
+        rows = view.trusted_rows(last, upto)
         if view.first + len(rows) > last:
             return _SegmentRows(rows, no_rows())
         try:
-            walked = view.walk(rows, last)
+            walked = view.scan(rows, last)
+            # The gateway may have begun a segment meanwhile, so `last` can be too high.
             if walked.position <= last and self.refresh():
                 return self._load(first, upto)
             offset, tick = self._before(first, rows, upto)
-            behind = self._scan_later(first, last, upto)
+            later = self._scan_later(first, last, upto)
         except Damaged as error:
             return _SegmentRows(rows, no_rows(), error)
         damage = None if walked.position > last else segment_too_short(view, walked)
-        made = view.made(walked, walked.aborts(walked.headers()) + behind.aborts, offset, tick)
-        return _SegmentRows(rows, made, damage, behind.damage, 0 if damage else behind.view)
+        rebuilt = view.rebuild_rows(walked, walked.aborts(walked.headers()) + later.aborts, offset, tick)
+        return _SegmentRows(rows, rebuilt, damage, later.damage, 0 if damage else later.view)
 
     def _before(self, first: int, rows: Rows, upto: ReadLimit) -> tuple[int, int]:
         """Return the next offset and the last tick after `rows`, the first rows of a segment."""
@@ -227,6 +232,7 @@ class Catalog:
             return 0, 0
         snapshot = read_snapshot(self.directory, first)
         if snapshot is None:
+            # A trim may have removed the snapshot since the listing.
             if first < self.start.first or self.refresh():
                 raise trimmed_error(self.start)
             raise Damaged(
@@ -241,11 +247,11 @@ class Catalog:
         later = first
         while 0 < (later := self.after(later)) <= min(upto.position, last + limits.UNDECIDED_FRAMES_MAX):
             view, end = self.view(later), self.last_of(later, upto)
-            rows = view.trusted(end, upto)
+            rows = view.trusted_rows(end, upto)
             aborts = [decode_abort(view.frame(row)) for row in rows[rows["kind"] == Kind.ABORT]]
             views, damage = rows["position"][rows["kind"] == Kind.VIEW].tolist(), None
             if view.first + len(rows) <= end:
-                walked = view.walk(rows, end)
+                walked = view.scan(rows, end)
                 headers = walked.headers()
                 aborts += walked.aborts(headers)
                 views += headers["position"][headers["kind"] == Kind.VIEW].tolist()
@@ -261,7 +267,7 @@ class Catalog:
         if found is None:
             if (sealed := self.sealed(first)) is not None:
                 return sealed.offset
-            rows, _ = self.good_rows(first, upto)
+            rows, _ = self.readable_rows(first, upto)
             if not rows:  # no rows yet, or an earlier corruption, which the caller meets first
                 return 1 << 63
             found = self._offsets[first] = int(rows[0]["offset"][0])
@@ -294,7 +300,9 @@ class Catalog:
                 return first
             # An earlier segment appeared during the search: search again.
 
-    def cut_wide(self, start: int, end: int, split_bytes: int | None, splits: int | None, upto: ReadLimit) -> list[Range] | None:
+    def split_at_segments(
+        self, start: int, end: int, split_bytes: int | None, splits: int | None, upto: ReadLimit
+    ) -> list[Range] | None:
         """Split a range at the starts of segments; None if the range or the parts have too few segments.
 
         The estimate uses the file sizes of a sample, because most segments have one size. The first segment counts with its share
@@ -306,13 +314,14 @@ class Catalog:
         count = last - first
         if count < limits.PLAN_SEGMENTS_MAX:
             return None
+        # A sample of file sizes bounds the work for a log of many segments.
         step = -(-count // limits.PLAN_SEGMENTS_WEIGHED_MAX)
         some = [os.stat(segment_path(self.directory, position)).st_size for position in firsts[first:last:step]]
         sizes = np.append(np.repeat(np.asarray(some, np.int64), step)[:count], 0)
         low, second, high = (self.base(firsts[at], upto) for at in (first, first + 1, last))
         sizes[-1] = int(sizes.sum()) * max(end - high, 0) // max(high - low, 1)
         sizes[0] = int(sizes[0]) * max(second - start, 0) // max(second - low, 1)
-        return cut_wide(start, end, sizes, lambda at: self.base(firsts[first + at], upto), split_bytes, splits)
+        return split_at_segments(start, end, sizes, lambda at: self.base(firsts[first + at], upto), split_bytes, splits)
 
     def batches(self, start: int, end: int, upto: ReadLimit) -> Iterator[tuple[SegmentView, Rows]]:
         """Yield the rows of the batches with records in [start, end), in order and in chunks.
@@ -327,19 +336,21 @@ class Catalog:
         for view, parts in self.onward(first, upto, self.certain_rows):
             for part in parts:
                 offsets = part["offset"]
+                # The first batch may begin before `start`.
                 low = max(bisect_right(offsets, start) - 1, 0)
                 high = bisect_left(offsets, end)
                 for chunk in range(low, high, _CHUNK):
                     some = part[chunk : min(chunk + _CHUNK, high)]
                     some = some[(some["count"] > 0) & (some["offset"] + some["count"] > start)]
                     yield from self._visible(view, some, start, end, upto)
+                # Stop before the next segment is opened: a range needs nothing after its end.
                 if high < len(part) or int(offsets[-1]) + int(part["count"][-1]) >= end:
                     return
 
     def onward(
         self, first: int, upto: ReadLimit, rows: Callable[[int, ReadLimit], tuple[list[Rows], Damaged | None]] | None = None
     ) -> Iterator[tuple[SegmentView, list[Rows]]]:
-        """Yield the segments from `first` on, each with its rows from `rows` (default `good_rows`), without a gap in positions.
+        """Yield the segments from `first` on, each with its rows from `rows` (default `readable_rows`), without a gap in positions.
 
         Raises:
             Damaged: as `rows`, or a segment is missing; after the rows before it.
@@ -347,11 +358,12 @@ class Catalog:
         """
         while 0 < first <= upto.position:
             view = self.view(first)
-            parts, damage = (rows or self.good_rows)(first, upto)
+            parts, damage = (rows or self.readable_rows)(first, upto)
             yield view, parts
             if damage is not None:
                 raise damage
             invariant(parts, f"the segment at position {first} has no rows up to position {upto.position}, but is not corrupt")
+            # Positions have no gaps, so the next segment begins after these rows.
             first += sum(map(len, parts))
 
     def _visible(self, view: SegmentView, rows: Rows, start: int, end: int, upto: ReadLimit) -> Iterator[tuple[SegmentView, Rows]]:
@@ -359,12 +371,13 @@ class Catalog:
         if not (txns := np.flatnonzero(rows["kind"] == Kind.TXN).tolist()):
             yield view, rows
             return
-        where, held = view, list[Rows]()
+        where, buffered = view, list[Rows]()
         found: dict[int, tuple[list[Rows], Damaged | None]] = {}
         done = 0
         for at in [*txns, len(rows)]:
             some = [(view, rows[done:at])]
             if at < len(rows):
+                # The batches are where they were staged, possibly in earlier segments.
                 for segment, part in txn_parts(view.frame(rows[at]), rows[at], self.firsts):
                     if not segment:
                         self.check_begin()
@@ -374,22 +387,23 @@ class Catalog:
                     batches = visible_rows(found[segment], segment, part)
                     inside = (batches["offset"] < end) & (batches["offset"] + batches["count"] > start)
                     some.append((self.view(segment), batches[inside]))
-            for here, piece in some:
-                if not len(piece):
+            for here, batch in some:
+                if not len(batch):
                     continue
-                if held and here is not where:
-                    yield where, np.concatenate(held)
-                    held = []
+                if buffered and here is not where:
+                    yield where, np.concatenate(buffered)
+                    buffered = []
                 where = here
-                held.append(piece)
+                buffered.append(batch)
             done = at + 1
-        if held:
-            yield where, np.concatenate(held)
+        if buffered:
+            yield where, np.concatenate(buffered)
 
     def sealed(self, first: int) -> Sealed | None:
         """Return the header of a segment's index if it is sealed, from a cache if possible."""
         found = self._sealed.get(first)
         if found is None:
+            # A sealed index never changes, but an unsealed one may be sealed at any time.
             found = sealed_header(self.directory, first)
             if found is not None:
                 self._sealed[first] = found

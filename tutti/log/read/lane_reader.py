@@ -27,9 +27,10 @@ class LaneEnd(NamedTuple):
     offset: int
 
 
-def known_end(path: str) -> LaneEnd | None:
+def last_known_end(path: str) -> LaneEnd | None:
     """Return a lower bound of a lane's decided end, from the remains of its directory; None if unknown."""
     try:
+        # Marks that are still valid give the bound, even if the end of the log is lost.
         with closing(LogReader(path, damaged=True)) as reader:
             frontier = reader.frontier()
     except TuttiError:
@@ -69,6 +70,7 @@ class LaneReader(LogReader):
         try:
             return self._ordered.name_of(kind, number)
         except NameForgotten:
+            # A lane keeps records of producers whose names the ordered log has forgotten and trimmed.
             return forgotten_name(number)
         except (Damaged, OffsetOutOfRange) as error:
             raise Behind(
@@ -89,6 +91,7 @@ class LaneReader(LogReader):
         if topics is None:
             return super().picking(None)
         wanted, names = frozenset(topics), dict[int, str]()
+        # If all topics are known, their numbers select the rows without a lookup for each row.
         with suppress(Damaged):
             if len(known := self.topic_numbers(topics)) == len(wanted):
                 return topic_number_filter(known)

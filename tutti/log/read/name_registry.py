@@ -27,7 +27,7 @@ _KINDS = np.array(list(_KIND_NAMES), dtype=np.uint8)
 
 _NEIGHBOURS = 1024  # producers per lookup
 
-Known = dict[tuple[int, int], str]
+Names = dict[tuple[int, int], str]
 
 
 class NameForgotten(OffsetOutOfRange):
@@ -40,11 +40,11 @@ class NameRegistry:
     The kind of a name is the kind of frame that registers it: TOPIC, EPOCH (producers) or ROSTER (gateways).
     """
 
-    def __init__(self, catalog: Catalog, looking: AbstractContextManager[None]) -> None:
-        """Use the log of `catalog`. Each access to the catalog holds the lock `looking`, and nothing else does."""
+    def __init__(self, catalog: Catalog, lock: AbstractContextManager[None]) -> None:
+        """Use the log of `catalog`. Each access to the catalog holds the lock `lock`, and nothing else does."""
         self._catalog = catalog
-        self._lock = looking
-        self._known: Known = {}
+        self._lock = lock
+        self._known: Names = {}
         self._loaded_upto = 0  # registrations up to this position are in the cache
         self._numbers: dict[int, int] = {}  # segment -> next producer number at its start
         self._begin: Snapshot | None = None  # snapshot at the start of the log, at the last check
@@ -54,7 +54,7 @@ class NameRegistry:
 
         Raises:
             Damaged: the log up to there does not hold the name.
-            Forgotten: the log permanently lacks the name.
+            NameForgotten: the log permanently lacks the name.
             OffsetOutOfRange: a trim removed the registration.
         """
         if not number:
@@ -86,8 +86,8 @@ class NameRegistry:
         self._limit_cache()
         with self._lock:
             begin = self._catalog.start.first
-        for gone in [first for first in self._numbers if first < begin]:
-            del self._numbers[gone]
+        for trimmed in [first for first in self._numbers if first < begin]:
+            del self._numbers[trimmed]
         if not self._loaded_upto or self._loaded_upto < begin - 1:
             self._load_snapshot(upto)
         damage = self._load_frames(upto)
@@ -116,9 +116,9 @@ class NameRegistry:
         while first and position <= upto.position:
             wrong: Damaged | None = None
             try:
-                view, parts, behind = self._rows(first, upto)
+                view, parts, next_damage = self._rows(first, upto)
             except Damaged as error:  # the file disappeared meanwhile
-                parts, behind = [], error
+                parts, next_damage = [], error
             for rows in parts:
                 some = rows[max(position - int(rows["position"][0]), 0) :]
                 if len(some):
@@ -127,11 +127,12 @@ class NameRegistry:
                     position = int(some["position"][-1]) + 1
             with self._lock:
                 following, last = self._catalog.after(first), self._catalog.last_of(first, upto)
-            if behind is None and position <= last:
-                behind = segment_missing(self._catalog.directory, position, following)
+            if next_damage is None and position <= last:
+                next_damage = segment_missing(self._catalog.directory, position, following)
             if damage is None:
-                damage = wrong or behind
+                damage = wrong or next_damage
                 self._loaded_upto = position - 1 if wrong is None else wrong.position - 1
+            # Frames after a corrupt or missing part can still register names.
             first, position = following, max(position, following)
         return damage
 
@@ -142,7 +143,7 @@ class NameRegistry:
 
     def _rows(self, first: int, upto: ReadLimit) -> tuple[SegmentView, list[Rows], Damaged | None]:
         with self._lock:
-            return self._catalog.view(first), *self._catalog.good_rows(first, upto)
+            return self._catalog.view(first), *self._catalog.readable_rows(first, upto)
 
     def _load_rows(self, view: SegmentView, rows: Rows) -> Damaged | None:
         """Load the names that the frames of `rows` register. Return the first corruption.
@@ -166,7 +167,7 @@ class NameRegistry:
         forgotten = self._forgotten(kind, number)
         if forgotten and kind == Kind.EPOCH:  # later frames never register the number again
             raise forgotten
-        for first in self._places(kind, number):
+        for first in self._segments_by_likelihood(kind, number):
             view, parts, _ = self._rows(first, upto)
             for rows in parts:
                 self._load_rows(view, _around(rows[rows["kind"] == kind], kind, number))
@@ -201,7 +202,7 @@ class NameRegistry:
             return None
         return NameForgotten(str(trimmed_error(self._catalog.start)))  # all ordered records of that number lay below the start
 
-    def _places(self, kind: Kind, number: int) -> Iterator[int]:
+    def _segments_by_likelihood(self, kind: Kind, number: int) -> Iterator[int]:
         """Yield all segments, the likeliest first.
 
         Producer numbers grow in log order, and the snapshot of each segment holds the next number. So a binary search over the
@@ -230,7 +231,7 @@ class NameRegistry:
             return self._numbers[first]
         return 0
 
-    def _known_at_start(self, first: int) -> Known:
+    def _known_at_start(self, first: int) -> Names:
         snapshot = self._snapshot(first)
         return {} if snapshot is None else _known_to(snapshot.state)
 
@@ -246,13 +247,13 @@ def _around(rows: Rows, kind: Kind, number: int) -> Rows:
     return rows[(rows["producer"] >= low) & (rows["producer"] < low + _NEIGHBOURS)]
 
 
-def _known_to(state: LogState) -> Known:
-    found: Known = {(Kind.TOPIC, number): topic.name for number, topic in state.topics.items()}
+def _known_to(state: LogState) -> Names:
+    found: Names = {(Kind.TOPIC, number): topic.name for number, topic in state.topics.items()}
     found |= {(Kind.EPOCH, number): producer.name for number, producer in state.producers.items()}
     return found | {(Kind.ROSTER, number): voter.name for number, voter in state.roster.items()}
 
 
-def _registered_by(frame: Frame) -> Known:
+def _registered_by(frame: Frame) -> Names:
     if frame.kind == Kind.TOPIC:
         return {(Kind.TOPIC, frame.topic): decode_body(TopicBody, frame.body).name}
     if frame.kind == Kind.EPOCH:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
+from types import TracebackType
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -19,18 +21,18 @@ from msgspec.structs import replace
 from tutti.data.frames.frame import Kind
 from tutti.data.frames.schema import decode_batch
 from tutti.data.log_state import LogState, Topic
-from tutti.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError
+from tutti.errors import Damaged, DirectoryRefused, OffsetOutOfRange, UsageError, remedy
 from tutti.log.files import live_page as page
 from tutti.log.files.data_directory import no_identity, read_identity
 from tutti.log.files.layout import read_header
 from tutti.log.files.live_page import LiveView, open_live
+from tutti.log.files.log_start import read_start
 from tutti.log.format.hard_state import check_hard_state, read_hard_state
 from tutti.log.format.index import Rows
 from tutti.log.format.snapshot import newest_snapshot
 from tutti.log.format.vote_mark import check_end, newest_mark
-from tutti.log.read.catalog import Catalog
+from tutti.log.read.catalog import Catalog, trimmed_error
 from tutti.log.read.name_registry import NameRegistry
-from tutti.log.read.reader_lock import ReaderLock
 from tutti.log.read.segment_view import ReadLimit, SegmentView
 from tutti.log.read.sequence_lookup import SequenceRun, offsets_of
 from tutti.log.read.splits import Range, check_parts, split_range
@@ -59,11 +61,34 @@ class Frontier(NamedTuple):
     live: bool
 
 
+class _ReaderLock:
+    """A lock for access to the files, which turns OS errors into `DirectoryRefused`.
+
+    The lock of the catalog is held only for short lookups, never during the processing of their results: a scan would otherwise
+    block the frontier calls of other threads. Locks for longer work are acquired before it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._lock.release()
+        if isinstance(error, FileNotFoundError) and (start := read_start(self._path)).first > 1:
+            raise trimmed_error(start) from error  # trimmed meanwhile: a new call sees the new start
+        if isinstance(error, OSError):
+            file = f" ({error.filename})" if error.filename else ""
+            raise DirectoryRefused(f"{self._path} cannot be read: {error.strerror or error}{file}; {remedy(error)}") from error
+
+
 class LogReader:
     """Reads one data directory without changing or locking it. Thread-safe.
 
     Attributes:
-        noticed: callback with the position of a corrupt frame that the state or a name depends on.
+        on_corruption: callback with the position of a corrupt frame that the state or a name depends on.
 
     Raises (all methods):
         DirectoryRefused: the directory is not readable, or another directory has replaced it.
@@ -87,17 +112,17 @@ class LogReader:
             raise no_identity(self.path)
         self.name = identity.gateway
         self._damaged = damaged
-        self.noticed: Callable[[int], object] = lambda _: None
-        self._lock = ReaderLock(self.path)
+        self.on_corruption: Callable[[int], object] = lambda _: None
+        self._lock = _ReaderLock(self.path)
         with self._lock:
             self._catalog = Catalog(self.path)
-        self._names_lock = ReaderLock(self.path)
+        self._names_lock = _ReaderLock(self.path)
         self._names = NameRegistry(self._catalog, self._lock)
         self._live: LiveView | None = None
         self._same_at = time.monotonic() + _CHECK_SAME_S
         self._segment = self._generation = self._begin = 0
         self._seen = Frontier(0, 0, 0, 0, False)
-        self._state_lock = ReaderLock(self.path)
+        self._state_lock = _ReaderLock(self.path)
         self._state = LogState()
         self._firsts: dict[int, tuple[int, int]] = {}  # topic -> offset and time of its first record after a trim
         self._log = identity.log
@@ -142,18 +167,19 @@ class LogReader:
         """
         return self._refresh()[0]
 
-    def beat_us(self) -> int:
+    def heartbeat_us(self) -> int:
         """Return the time of the running gateway's last heartbeat in the live page (us, UTC); 0 if unknown."""
         live = self._live
-        return live.words[page.HEARTBEAT_US] if live is not None and live.good else 0
+        return live.fields[page.HEARTBEAT_US] if live is not None and live.valid else 0
 
     def _refresh(self) -> tuple[Frontier, ReadLimit]:
         with self._lock:
             live = self._live
-            if live is None or not live.good or time.monotonic() >= self._same_at:
+            if live is None or not live.valid or time.monotonic() >= self._same_at:
                 self._check_same(live)
                 live = self._live = open_live(self.path)
-            found, indexed = self._watermark() if live is None or not live.good else self._from_page(live)
+            found, indexed = self._watermark() if live is None or not live.valid else self._from_page(live)
+            # Without a live page the watermark counts, which lags. A frontier must never move back (C7).
             if found.position < self._seen.position or found.offset < self._seen.offset:
                 found = self._seen._replace(live=found.live)
             self._seen = found
@@ -168,15 +194,15 @@ class LogReader:
         if identity is None:
             raise DirectoryRefused(f"data directory {self.path} was removed: open the directory that holds the log now")
         if identity.incarnation != self._incarnation or (self._log and identity.log and identity.log != self._log):
-            log, held = identity.log or "none yet", self._log or "none yet"
+            log, old_log = identity.log or "none yet", self._log or "none yet"
             raise DirectoryRefused(
-                f"another data directory has replaced {self.path}: it holds log {log}, and the old one held log {held}; open a "
+                f"another data directory has replaced {self.path}: it holds log {log}, and the old one held log {old_log}; open a "
                 "new reader at the start of that log"
             )
 
     def _from_page(self, live: LiveView) -> tuple[Frontier, int]:
         # Read the words in the reverse order of the gateway's stores, so that each word's companions are at least as new.
-        words = live.words
+        words = live.fields
         indexed = words[page.INDEXED_POSITION]
         tick_time = words[page.TICK_TIME]
         tick = words[page.TICK]
@@ -185,7 +211,7 @@ class LogReader:
         generation, segment = words[page.GENERATION], words[page.SEGMENT]
         begin = words[page.START_OFFSET]
         if generation != self._generation:
-            self._catalog.renew()
+            self._catalog.remap()
         elif segment != self._segment or begin != self._begin:
             self._catalog.refresh()
         self._generation, self._segment, self._begin = generation, segment, begin
@@ -200,9 +226,11 @@ class LogReader:
         check_hard_state(self.path, stored, firsts, self._log)
         if stored is None or not firsts:
             return Frontier(0, 0, 0, 0, False), 0
+        # Without its last segment, a log would look shorter than it is.
         if not self._damaged:
             check_end(self.path, firsts, stored.segment)
         mark = newest_mark(self.path, stored.mark, firsts)
+        # The live page has already reported a later frontier than the mark.
         if mark.frontier_position <= self._seen.position:
             return self._seen, 0
         upto = ReadLimit(mark.frontier_position, 0)
@@ -211,7 +239,7 @@ class LogReader:
 
     def _last_tick(self, upto: ReadLimit) -> tuple[int, int]:
         for first in reversed(self._catalog.firsts):
-            for rows in reversed(self._catalog.good_rows(first, upto)[0]):
+            for rows in reversed(self._catalog.readable_rows(first, upto)[0]):
                 found = np.flatnonzero(rows["kind"] == Kind.TICK)
                 if len(found):
                     return int(rows["tick"][found[-1]]), int(rows["max_timestamp"][found[-1]])
@@ -241,6 +269,7 @@ class LogReader:
             except Damaged:
                 if newest_snapshot(self.path, upto.position).position <= state.position + 1:
                     raise  # no snapshot lies after the corruption
+        # A load of the newest snapshot is cheaper than a replay of many frames.
         state = max(state, newest_snapshot(self.path, upto.position).state, key=lambda one: one.position)
         return replay(state.copy(), self.positions(state.position + 1, upto.position))
 
@@ -263,7 +292,7 @@ class LogReader:
         try:
             yield
         except Damaged as error:
-            self.noticed(error.position)
+            self.on_corruption(error.position)
             raise
 
     def topics(self) -> list[Topic]:
@@ -274,6 +303,7 @@ class LogReader:
         """
         known = self.state()
         begin = self.start
+        # Only topics whose first record was trimmed need a search for their first remaining record.
         old = {number for number, topic in known.topics.items() if 0 <= topic.first_offset < begin}
         lost = {number for number in old if known.topics[number].last_offset < begin}
         wanted = {number for number in old - lost if self._firsts.get(number, _NO_RECORD)[0] < begin}
@@ -379,6 +409,7 @@ class LogReader:
         while 0 < first <= upto.position:
             with self._lock:
                 sealed = self._catalog.sealed(first)
+                # The header of a sealed index excludes a whole segment without its rows.
                 if sealed is not None and sealed.max_timestamp < time_us:
                     first += sealed.rows  # the next segment's first position, if it exists
                     continue
@@ -388,6 +419,7 @@ class LogReader:
                 if len(hits):
                     with self._lock:
                         view, row = self._catalog.at_time(view, rows[hits[0]], time_us, upto)
+                    # The row has only the largest timestamp of the batch, so the body is needed to find the record.
                     times = decode_batch(view.frame(row).body).column(2).cast(pa.int64())
                     return int(row["offset"]) + int(np.argmax(times.to_numpy() >= time_us))
             if damage is not None:
@@ -423,7 +455,8 @@ class LogReader:
         self.check_range(start, end)
         known = topics is None or self.topic_numbers(topics)
         with self._lock:
-            found = self._catalog.cut_wide(start, end, split_bytes, splits, self._refresh()[1]) if known else None
+            # Over many segments, the file sizes are precise enough, and no index row is read.
+            found = self._catalog.split_at_segments(start, end, split_bytes, splits, self._refresh()[1]) if known else None
         return found or split_range(start, end, list(self.rows(start, end, topics)), split_bytes, splits)
 
     def rows(self, start: int, end: int, topics: Sequence[str] | None = None) -> Iterator[Rows]:

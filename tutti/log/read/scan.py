@@ -62,30 +62,31 @@ def scan(
     chosen = check_columns(columns)
     schema = schema_of(chosen)
     pick = reader.picking(topics)
+    # A sequential read needs no small first batches.
     firsts = () if sequential else limits.READ_FIRST_BYTES
     group_limits, made = _group_limits(firsts, bytes_max), _sizes(firsts, bytes_max)
     for view, rows in reader.batches(start, end):
         wanted = pick(rows)
         for low, high, alone in _groups(wanted, rows_max, group_limits):
             some = wanted[low:high]
-            places = _byte_ranges(some)
-            if alone or len(places) > 1:
-                for first, last in places:
-                    view.segment.will_need(first, last)  # prefetch all before waiting for one
-            for first, last in places:
+            ranges = _byte_ranges(some)
+            if alone or len(ranges) > 1:
+                for first, last in ranges:
+                    view.segment.prefetch(first, last)  # prefetch all before waiting for one
+            for first, last in ranges:
                 view.segment.populate(first, last)
             for joined, bodies in _joined(view, some, made):
                 for part in _cut(reader, joined, bodies, start, end, rows_max):
                     yield part.batch(chosen, schema)
             # The caller is done with the frames: release their memory, in one call for the whole span, as there may be thousands.
-            view.segment.release(min(first for first, _ in places), max(last for _, last in places))
+            view.segment.release(min(first for first, _ in ranges), max(last for _, last in ranges))
 
 
 class _GroupLimit(NamedTuple):
     """Limits of one group of frames: bytes and separate ranges. `alone` reads exactly these ranges, without read-ahead."""
 
     size: int
-    places: int
+    ranges: int
     alone: bool
 
 
@@ -105,18 +106,18 @@ def _groups(rows: Rows, rows_max: int, group_limits: Iterator[_GroupLimit]) -> I
 
     A group becomes one batch, unless its frames are compressed.
     """
-    low = count = size = places = 0
+    low = count = size = ranges = 0
     group_limit = _GroupLimit(0, 0, alone=False)
-    apart = [True, *_gaps(rows["place"], rows["place"] + rows["size"]).tolist()]
+    apart = [True, *_gaps(rows["file_position"], rows["file_position"] + rows["size"]).tolist()]
     for at, (records, length) in enumerate(zip(rows["count"].tolist(), rows["size"].tolist(), strict=True)):
         if at == low:
             group_limit = next(group_limits)
-        elif count + records > rows_max or size + length > group_limit.size or places + apart[at] > group_limit.places:
+        elif count + records > rows_max or size + length > group_limit.size or ranges + apart[at] > group_limit.ranges:
             yield low, at, group_limit.alone
-            low, count, size, places, group_limit = at, 0, 0, 0, next(group_limits)
+            low, count, size, ranges, group_limit = at, 0, 0, 0, next(group_limits)
         count += records
         size += length
-        places += at == low or apart[at]
+        ranges += at == low or apart[at]
     if low < len(rows):
         yield low, len(rows), group_limit.alone
 
@@ -132,7 +133,7 @@ def _byte_ranges(rows: Rows) -> list[tuple[int, int]]:
 
     Large gaps occur between the frames of one topic, and between batches that several tasks staged in parallel.
     """
-    starts, ends = np.sort(rows["place"]), np.sort(rows["place"] + rows["size"])
+    starts, ends = np.sort(rows["file_position"]), np.sort(rows["file_position"] + rows["size"])
     apart = np.flatnonzero(_gaps(starts, ends))
     return list(zip(starts[[0, *(apart + 1)]].tolist(), ends[[*apart, -1]].tolist(), strict=True))
 
@@ -145,26 +146,27 @@ def _joined(view: SegmentView, rows: Rows, sizes: Iterator[int]) -> Iterator[tup
     Raises:
         Damaged: a frame is corrupt; raised after all frames before it.
     """
-    low = held = size_max = 0
+    low = buffered = size_max = 0
     bodies: list[pa.RecordBatch] = []
     damage: Damaged | None = None
-    for at, (place, position, count, size) in enumerate(
-        zip(rows["place"].tolist(), rows["position"].tolist(), rows["count"].tolist(), rows["size"].tolist(), strict=True)
+    for at, (file_position, position, count, size) in enumerate(
+        zip(rows["file_position"].tolist(), rows["position"].tolist(), rows["count"].tolist(), rows["size"].tolist(), strict=True)
     ):
         try:
-            body, compressed = _body(view, place, position, count)
+            body, compressed = _body(view, file_position, position, count)
         except Damaged as error:
+            # The records before the corruption are delivered first.
             damage = error
             break
         if compressed:
             size = body.get_total_buffer_size()
-        if bodies and held + size > size_max:
+        if bodies and buffered + size > size_max:
             yield rows[low:at], bodies
-            low, held, bodies = at, 0, []
+            low, buffered, bodies = at, 0, []
         if not bodies:
             size_max = next(sizes)
         bodies.append(body)
-        held += size
+        buffered += size
     if bodies:
         yield rows[low : low + len(bodies)], bodies
     if damage is not None:
@@ -175,6 +177,7 @@ def _cut(reader: LogReader, rows: Rows, bodies: list[pa.RecordBatch], start: int
     """Yield the records of the frames that are in the range. A single frame with too many records is split."""
     skip = np.maximum(start - rows["offset"], 0)
     keep = np.minimum(end - rows["offset"], rows["count"]) - skip
+    # Only a frame that is alone in its batch can exceed the limit of records.
     if len(bodies) == 1:
         first, last = int(skip[0]), int(skip[0] + keep[0])
         for at in range(first, last, rows_max):
@@ -225,6 +228,7 @@ class _Part:
         return _int64(np.repeat(self._rows[name].astype(np.int64), self._counts))
 
     def _names(self, kind: Kind, numbers: npt.NDArray[Any]) -> pa.Array[Any]:
+        # One lookup for each distinct number, not for each record.
         distinct, codes = np.unique(numbers, return_inverse=True)
         names = [self._reader.name_of(kind, int(number)) for number in distinct]
         if len(names) == 1:
@@ -233,27 +237,36 @@ class _Part:
         return pa.array(names, pa.string()).take(indices)
 
 
-def _body(view: SegmentView, place: int, position: int, count: int) -> tuple[pa.RecordBatch, bool]:
+def _body(view: SegmentView, file_position: int, position: int, count: int) -> tuple[pa.RecordBatch, bool]:
     """Return the records of a frame, and whether they were compressed. Uncompressed records are a view of the segment."""
     data = view.segment.view
-    if place + HEADER_SIZE > len(data):
+    if file_position + HEADER_SIZE > len(data):
         raise Damaged(
             f"{view.path} ends at byte {len(data)}, before position {position}; see `tutti log verify {view.directory}`", position
         )
-    progress_length, length, _, crc = _PAYLOAD.unpack_from(data, place + 70)
-    progress_at = place + HEADER_SIZE
+    # The fields have fixed offsets in the header; a full decode would create an object for each frame.
+    progress_length, length, _, crc = _PAYLOAD.unpack_from(data, file_position + 70)
+    progress_at = file_position + HEADER_SIZE
     body_at = progress_at + padded(progress_length)
     end = body_at + length
     progress = bytes(data[progress_at : progress_at + progress_length])
-    if end > len(data) or _POSITION.unpack_from(data, place + 16)[0] != position or payload_crc(progress, data[body_at:end]) != crc:
+    if (
+        end > len(data)
+        or _POSITION.unpack_from(data, file_position + 16)[0] != position
+        or payload_crc(progress, data[body_at:end]) != crc
+    ):
         raise Damaged(
-            f"{view.path} is corrupt at byte {place}: position {position} fails its CRC; see `tutti log verify {view.directory}`",
+            f"{view.path} is corrupt at byte {file_position}: position {position} fails its CRC; "
+            f"see `tutti log verify {view.directory}`",
             position,
         )
+    # No copy: the columns refer to the mapping and keep it alive.
     batch = pa.ipc.read_record_batch(view.segment.buffer.slice(body_at, length), BATCH_SCHEMA)
     if batch.num_rows != count:
-        raise Damaged(f"{view.path}, byte {place}: position {position} has {batch.num_rows} records, but the index has {count}")
-    return batch, data[place + 6] & CODEC_FLAGS != 0
+        raise Damaged(
+            f"{view.path}, byte {file_position}: position {position} has {batch.num_rows} records, but the index has {count}"
+        )
+    return batch, data[file_position + 6] & CODEC_FLAGS != 0
 
 
 def _counting(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> pa.Array[Any]:
@@ -261,6 +274,7 @@ def _counting(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> p
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
     ramps = starts - before
+    # Consecutive frames, the usual case, form one run.
     if (ramps == ramps[0]).all():
         return _int64(np.arange(ramps[0], ramps[0] + total, dtype=np.int64))
     return _int64(np.repeat(ramps, counts) + np.arange(total, dtype=np.int64))
@@ -271,6 +285,7 @@ def _int64(values: npt.NDArray[np.int64]) -> pa.Array[Any]:
 
 
 def _constant(text: str, rows: int) -> pa.Array[Any]:
+    # The buffers are built directly, because a Python list needs an object for each record.
     data = text.encode()
     offsets = np.arange(rows + 1, dtype=np.int32) * len(data)
     return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets.data), pa.py_buffer(data * rows)])

@@ -15,7 +15,7 @@ from tutti.data.frames.frame import Frame, check_payload
 from tutti.errors import Damaged
 from tutti.log.files.layout import FRAMES_AT, index_path, read_header, segment_path
 from tutti.log.files.storage import read_file
-from tutti.log.format.frame_iterator import Abort, FrameScan, SegmentMap, walk
+from tutti.log.format.frame_iterator import Abort, FrameScan, SegmentMap, scan_frames
 from tutti.log.format.index import ROWS_AT, Rows, Sealed, index_sealed, map_rows, no_rows, read_sealed, rows_valid
 from tutti.log.format.snapshot import newest_snapshot, rows_before
 
@@ -43,33 +43,36 @@ class SegmentView:
         self._checked = 0
         self._snapshot_rows: Rows | None = None
         self._scanned: FrameScan | None = None
-        self._made: tuple[int, int, Rows] | None = None
+        self._rebuilt: tuple[int, int, Rows] | None = None
 
-    def trusted(self, last: int, upto: ReadLimit) -> Rows:
+    def trusted_rows(self, last: int, upto: ReadLimit) -> Rows:
         """Return the trusted rows up to position `last`; the caller rebuilds the rest from frames."""
         count = last - self.first + 1
         if self._sealed is None and not self._corrupt:
             self._load_sealed()
         if self._sealed is not None:
             return self._sealed[:count]
-        vouched = 0 if self._corrupt else min(last, upto.indexed) - self.first + 1
-        if vouched > len(self._mapped):
+        # The gateway publishes the indexed position after the write of the rows, so these rows are complete.
+        covered = 0 if self._corrupt else min(last, upto.indexed) - self.first + 1
+        if covered > len(self._mapped):
+            # The file has grown since it was mapped.
             found = map_rows(self._index)
             self._mapped = found[1] if found is not None else no_rows()
-        if 0 < vouched <= len(self._mapped) and self._check_rows(vouched):
-            return self._mapped[:vouched]
+        if 0 < covered <= len(self._mapped) and self._check_rows(covered):
+            return self._mapped[:covered]
         if self._snapshot_rows is None:
+            # Without a live page, the CRC in a snapshot proves the rows before it.
             snapshot = newest_snapshot(self.directory, upto.position)
-            kept = rows_before(self.directory, snapshot) if snapshot.segment == self.first else None
-            self._snapshot_rows = no_rows() if kept is None else kept
+            prefix = rows_before(self.directory, snapshot) if snapshot.segment == self.first else None
+            self._snapshot_rows = no_rows() if prefix is None else prefix
         return self._snapshot_rows[:count]
 
-    def _check_rows(self, vouched: int) -> bool:
+    def _check_rows(self, covered: int) -> bool:
         """True if the rows that the live page covers match their CRCs. Each row is checked once."""
-        if vouched > self._checked:
-            new = self._mapped[self._checked : vouched]
-            self._corrupt = new["position"][-1] != self.first + vouched - 1 or not rows_valid(new)
-            self._checked = 0 if self._corrupt else vouched
+        if covered > self._checked:
+            new = self._mapped[self._checked : covered]
+            self._corrupt = new["position"][-1] != self.first + covered - 1 or not rows_valid(new)
+            self._checked = 0 if self._corrupt else covered
         return not self._corrupt
 
     def _load_sealed(self) -> None:
@@ -77,32 +80,35 @@ class SegmentView:
         if header is None:
             return
         mapped = map_rows(self._index)
+        # The CRC over all rows is checked once, on first use.
         if mapped is not None and index_sealed(self._index, self.first) is not None:
             self._sealed = mapped[1][: header.rows]
         else:
             self._corrupt = True  # sealed but corrupt: no row is trusted
 
-    def walk(self, rows: Rows, last: int) -> FrameScan:
+    def scan(self, rows: Rows, last: int) -> FrameScan:
         """Scan the frames after `rows` (the first rows of this segment) up to position `last`."""
         position = self.first + len(rows)
+        # Rows without an index are requested repeatedly, so the last scan is kept.
         found = self._scanned
         if found is not None and found.first == position and found.position == last + 1:
             return found
         if len(rows):
-            before = int(rows["place"][-1])
-            place, chain = before + int(rows["size"][-1]), self.segment.frame(before).header_crc
+            before = int(rows["file_position"][-1])
+            file_position, chain = before + int(rows["size"][-1]), self.segment.frame(before).header_crc
         else:
-            place, chain = FRAMES_AT, read_header(self.directory, self.first).chain
-        self._scanned = found = walk(self.segment, place, position, chain, last=last, bodies_from=last + 1)
+            file_position, chain = FRAMES_AT, read_header(self.directory, self.first).chain
+        # Bodies of batches are skipped: rows need only headers, and every read checks the body.
+        self._scanned = found = scan_frames(self.segment, file_position, position, chain, last=last, bodies_from=last + 1)
         return found
 
-    def made(self, walked: FrameScan, aborts: list[Abort], offset: int, tick: int) -> Rows:
+    def rebuild_rows(self, walked: FrameScan, aborts: list[Abort], offset: int, tick: int) -> Rows:
         """Rebuild the rows of scanned frames."""
-        if self._made is not None and self._made[:2] == (walked.first, walked.position):
-            return self._made[2]
+        if self._rebuilt is not None and self._rebuilt[:2] == (walked.first, walked.position):
+            return self._rebuilt[2]
         headers = walked.headers()
         rows = walked.rows(headers, aborts, offset, tick)
-        self._made = (walked.first, walked.position, rows)
+        self._rebuilt = (walked.first, walked.position, rows)
         return rows
 
     def frame(self, row: np.void) -> Frame:
@@ -111,14 +117,14 @@ class SegmentView:
         Raises:
             Damaged: the position of the frame differs from the row, or the payload fails its CRC.
         """
-        place, position = int(row["place"]), int(row["position"])
+        file_position, position = int(row["file_position"]), int(row["position"])
         try:
-            self.segment.will_need(place, place + int(row["size"]))
-            self.segment.populate(place, place + int(row["size"]))
-            frame = self.segment.frame(place)
+            self.segment.prefetch(file_position, file_position + int(row["size"]))
+            self.segment.populate(file_position, file_position + int(row["size"]))
+            frame = self.segment.frame(file_position)
             if frame.position != position:
-                raise Damaged(f"{self.path} holds position {frame.position} at byte {place} instead of position {position}")
-            check_payload(frame, f"{self.path} at byte {place}")
+                raise Damaged(f"{self.path} holds position {frame.position} at byte {file_position} instead of position {position}")
+            check_payload(frame, f"{self.path} at byte {file_position}")
         except Damaged as error:
             error.position = position
             raise
@@ -138,7 +144,7 @@ def sealed_header(directory: str, first: int) -> Sealed | None:
 def segment_too_short(view: SegmentView, walked: FrameScan) -> Damaged:
     """Return the error for a segment that ends before the frontier."""
     return Damaged(
-        f"{view.path} has {walked.stop.value} at byte {walked.place}, instead of position {walked.position}: "
+        f"{view.path} has {walked.stop.value} at byte {walked.file_position}, instead of position {walked.position}: "
         f"see `tutti log verify {view.directory}`",
         walked.position,
     )

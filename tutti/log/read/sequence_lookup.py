@@ -39,17 +39,16 @@ def offsets_of(runs: Sequence[SequenceRun], parts: Iterable[Rows], begin: int = 
     """
     counts = np.array([run.records for run in runs], np.int64)
     firsts = np.array([run.first_sequence for run in runs], np.int64)
-    wanted = np.concatenate(
-        [firsts, firsts + counts - 1]
-    )  # both ends, because a resent batch can have other boundaries than its first copy
+    # Both ends, because a resent batch can have other boundaries than its first copy.
+    wanted = np.concatenate([firsts, firsts + counts - 1])
     found = np.full(len(wanted), _NONE, np.int64)
-    places: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
-    for place, run in enumerate(runs):
-        places[run.producer, run.epoch] += [place, place + len(runs)]
-    open_ = {whose: np.array(some, np.int64) for whose, some in places.items()}
+    indexes: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
+    for index, run in enumerate(runs):
+        indexes[run.producer, run.epoch] += [index, index + len(runs)]
+    open_ = {key: np.array(some, np.int64) for key, some in indexes.items()}
     for rows in parts:
-        asked = np.array([producer for producer, _ in open_], np.uint64)
-        batches = rows[((rows["count"] > 0) | (rows["flags"] == STAGED)) & np.isin(rows["producer"], asked)]
+        wanted_producers = np.array([producer for producer, _ in open_], np.uint64)
+        batches = rows[((rows["count"] > 0) | (rows["flags"] == STAGED)) & np.isin(rows["producer"], wanted_producers)]
         batches = batches[np.argsort(batches["producer"], kind="stable")]
         producers = batches["producer"].astype(np.int64)
         for (producer, epoch), some in list(open_.items()):
@@ -64,18 +63,18 @@ def offsets_of(runs: Sequence[SequenceRun], parts: Iterable[Rows], begin: int = 
             break
     starts, ends = np.split(found, 2)
     good = (starts >= begin) & (ends - starts == counts - 1)
-    return [int(start) & ~_POSITION if held else None for start, held in zip(starts, good, strict=True)]
+    return [int(start) & ~_POSITION if complete else None for start, complete in zip(starts, good, strict=True)]
 
 
 def _resolve(
-    mine: Rows, places: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
+    mine: Rows, indexes: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Resolve the wanted sequences from one producer's rows. Return the places that need older rows."""
-    index = np.searchsorted(mine["first_sequence"].astype(np.int64), wanted[places], "right") - 1
+    """Resolve the wanted sequences from one producer's rows. Return the indexes that need older rows."""
+    index = np.searchsorted(mine["first_sequence"].astype(np.int64), wanted[indexes], "right") - 1
     here = index >= 0
-    some, rows = places[here], mine[index[here]]
+    some, rows = indexes[here], mine[index[here]]
     ahead = wanted[some] - rows["first_sequence"].astype(np.int64)
     found[some] = np.where(ahead < rows["count"].astype(np.int64), rows["offset"].astype(np.int64) + ahead, _NONE)
     staged = rows["flags"] == STAGED  # the row has no record count: callers always ask for whole batches
     found[some[staged]] = (rows["position"][staged].astype(np.int64) + ahead[staged]) | _POSITION
-    return places[~here]
+    return indexes[~here]

@@ -57,7 +57,7 @@ def split_range(start: int, end: int, parts: Sequence[Rows], split_bytes: int | 
     return found
 
 
-def cut_wide(
+def split_at_segments(
     start: int, end: int, sizes: npt.NDArray[np.int64], base: Callable[[int], int], split_bytes: int | None, splits: int | None
 ) -> list[Range] | None:
     """Split [start, end) at segment starts; None if parts with so few segments would differ too much in size.
@@ -66,17 +66,17 @@ def cut_wide(
         sizes: approximate bytes of the range in each of its segments.
         base: returns the first offset of the segment with an index into `sizes`.
     """
-    behind = np.cumsum(sizes)
-    total = int(behind[-1])
+    cumulative = np.cumsum(sizes)
+    total = int(cumulative[-1])
     parts = splits if splits is not None else -(-total // (split_bytes or max(total, 1)))
     if parts * limits.PLAN_SEGMENTS_A_PART_MIN > len(sizes):
         return None
     goals = np.arange(1, parts, dtype=np.int64) * total // max(parts, 1)
-    into = np.searchsorted(behind, goals)  # the segment that contains each border
-    nearest = into + (2 * goals > 2 * behind[into] - sizes[into])
-    places = [0, *(place for place in np.unique(nearest).tolist() if 0 < place < len(sizes)), len(sizes)]
-    offsets = [start, *(min(max(base(place), start), end) for place in places[1:-1]), end]
-    before = [0, *(int(behind[place - 1]) for place in places[1:])]
+    into = np.searchsorted(cumulative, goals)  # the segment that contains each border
+    nearest = into + (2 * goals > 2 * cumulative[into] - sizes[into])
+    borders = [0, *(border for border in np.unique(nearest).tolist() if 0 < border < len(sizes)), len(sizes)]
+    offsets = [start, *(min(max(base(border), start), end) for border in borders[1:-1]), end]
+    before = [0, *(int(cumulative[border - 1]) for border in borders[1:])]
     return [
         Range(low, high, high - low, upto - since)
         for (low, high), (since, upto) in zip(pairwise(offsets), pairwise(before), strict=True)

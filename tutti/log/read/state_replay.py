@@ -24,30 +24,33 @@ def replay(state: LogState, found: Iterable[tuple[SegmentView, Rows]]) -> LogSta
         Damaged: a frame does not continue the chain, fails its CRC, or is unreadable.
     """
     for view, rows in found:
-        kept = end = int(rows["place"][0])
-        there = 0
-        for place, flags in zip(rows["place"].tolist(), rows["flags"].tolist(), strict=True):
-            if place + HEADER_SIZE > there:
-                there = view.segment.readable(place, place + AHEAD_BYTES, place + HEADER_SIZE)
+        released = end = int(rows["file_position"][0])
+        populated_to = 0
+        for file_position, flags in zip(rows["file_position"].tolist(), rows["flags"].tolist(), strict=True):
+            if file_position + HEADER_SIZE > populated_to:
+                populated_to = view.segment.readable(file_position, file_position + AHEAD_BYTES, file_position + HEADER_SIZE)
             try:
-                end = _apply(state, view, place, there, bool(flags & ABORTED))
+                end = _apply(state, view, file_position, populated_to, bool(flags & ABORTED))
             except FormatError as error:
                 raise Damaged(f"{error}; see `tutti log verify {view.directory}`", state.position + 1) from error
-            if end > kept + _RELEASE_BYTES:
-                view.segment.release(kept, end)
-                kept = end
-        view.segment.release(kept, max(end, there))
+            if end > released + _RELEASE_BYTES:
+                view.segment.release(released, end)
+                released = end
+        view.segment.release(released, max(end, populated_to))
     return state
 
 
-def _apply(state: LogState, view: SegmentView, place: int, there: int, aborted: bool) -> int:
-    """Apply the frame at byte `place` and return its end. The segment is populated up to `there`."""
-    frame = view.segment.frame(place, there)
+def _apply(state: LogState, view: SegmentView, file_position: int, populated_to: int, aborted: bool) -> int:
+    """Apply the frame at byte `file_position` and return its end. The segment is populated up to `populated_to`."""
+    frame = view.segment.frame(file_position, populated_to)
+    # The chain proves that no frame between the state and this one is missing or replaced.
     if frame.position != state.position + 1 or not chained(frame, state.chain):
-        raise Damaged(f"{view.path} at byte {place} has a header that does not continue the log at position {state.position + 1}")
+        raise Damaged(
+            f"{view.path} at byte {file_position} has a header that does not continue the log at position {state.position + 1}"
+        )
     if frame.kind != Kind.BATCH or frame.progress:
-        if place + frame.size > there:
-            view.segment.populate(place, place + frame.size)
-        check_payload(frame, f"{view.path} at byte {place}")
+        if file_position + frame.size > populated_to:
+            view.segment.populate(file_position, file_position + frame.size)
+        check_payload(frame, f"{view.path} at byte {file_position}")
     state.apply(frame, aborted)
-    return place + frame.size
+    return file_position + frame.size

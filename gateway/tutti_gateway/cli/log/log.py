@@ -165,7 +165,7 @@ def repair(directory: str, accept_loss_from: int | None, as_json: bool) -> int:
         print_json(_repaired(report))
     else:
         _print_repaired(directory, report)
-    return 4 if report.offset >= 0 and not report.cut else 0
+    return 4 if report.offset >= 0 and not report.truncated else 0
 
 
 @log.command()
@@ -188,13 +188,13 @@ def moved(directory: str) -> None:
 def _repaired(report: Repair) -> dict[str, object]:
     """Return the JSON fields of a repair report."""
     return {
-        "ok": report.cut or report.offset < 0,
+        "ok": report.truncated or report.offset < 0,
         "damage": [finding._asdict() for finding in report.damage],
         "offset": report.offset if report.offset >= 0 else None,
         "lost": report.lost,
-        "frames_behind": report.frames_behind,
-        "cut": report.cut,
-        "kept": report.kept or None,
+        "frames_behind": report.frames_after,
+        "cut": report.truncated,
+        "kept": report.kept_in or None,
         "others_vote": report.others_vote,
         "renewed": report.renewed or None,
     }
@@ -206,17 +206,17 @@ def _print_repaired(directory: str, report: Repair) -> None:
     if not report.damage:
         print("good: no corruption")
         return
-    if report.kept:
-        print(f"the removed data is kept in {report.kept}")
+    if report.kept_in:
+        print(f"the removed data is kept in {report.kept_in}")
     if report.offset < 0:
         print("no record is lost: the corrupt parts are rebuilt from the rest of the log")
-    elif report.cut:
+    elif report.truncated:
         print(f"truncated: {_lost(report)} {_are(report.lost)} lost; the gateway can be started")
         if report.renewed:
             print(report.renewed)
     else:
-        goes = "goes" if report.frames_behind == 1 else "go"
-        print(f"{_lost(report)} cannot be served; {count_text(report.frames_behind, 'frame')} after the corruption {goes} too")
+        goes = "goes" if report.frames_after == 1 else "go"
+        print(f"{_lost(report)} cannot be served; {count_text(report.frames_after, 'frame')} after the corruption {goes} too")
         if report.others_vote:
             print(
                 "the log names other voters: if they run, start this gateway, and it copies the records; "

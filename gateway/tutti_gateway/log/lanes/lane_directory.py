@@ -9,40 +9,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from typing import Protocol
 
 import msgspec
 
 from tutti.data.lane_name import LaneName
 from tutti.errors import Damaged, DirectoryRefused, InvariantViolated, WrongDirectory
-from tutti.log.files.data_directory import Identity, read_identity
+from tutti.log.files.data_directory import DataDirectory, Identity, read_identity
 from tutti.log.files.lane_paths import lane_path
 from tutti.log.files.layout import FORMAT_VERSION, IDENTITY, LOG, list_positions, read_header
 from tutti.log.files.storage import Storage
-
-
-class GatewayDirectory(Protocol):
-    """The locked data directory of the gateway: `tutti.log.files.data_directory.DataDirectory`."""
-
-    path: str
-
-    @property
-    def gateway(self) -> str:
-        """Return the name of the gateway."""
-
-    @property
-    def group(self) -> str:
-        """Return the name of its group."""
-
-    @property
-    def incarnation(self) -> bytes:
-        """Return the 16 bytes that identify this disk."""
-
-    def freshen(self, after_us: int) -> None:
-        """Refresh the identity file after a promise or a vote, so that older copies of the directory are detected."""
-
-    def rested(self, after_us: int) -> None:
-        """Refresh the identity file while the disk is idle, if a promise or a vote was made since."""
 
 
 class LaneDirectory:
@@ -52,8 +27,8 @@ class LaneDirectory:
         renewed: message about an identity file that was rebuilt, for the operator; empty if none was.
     """
 
-    def __init__(self, path: str, identity: Identity, owner: GatewayDirectory, storage: Storage, renewed: str) -> None:
-        """Create the directory object; use `open_home` instead."""
+    def __init__(self, path: str, identity: Identity, owner: DataDirectory, storage: Storage, renewed: str) -> None:
+        """Create the directory object; use `open_lane_directory` instead."""
         self.path = path
         self.storage = storage
         self.renewed = renewed
@@ -75,24 +50,24 @@ class LaneDirectory:
         """Return the incarnation once the lane has begun, empty bytes before."""
         return bytes.fromhex(self._identity.log)
 
-    def remember_log(self, log: bytes) -> None:
+    def store_log_uuid(self, log: bytes) -> None:
         """Record durably whether the lane has begun."""
         if log != self.log:
             self._identity = msgspec.structs.replace(self._identity, log=log.hex())
             _write_identity(self.path, self._identity, self.storage)
 
-    def settle(self) -> None:
+    def declare_original(self) -> None:
         """Do nothing: the identity of a lane does not change at a start."""
 
-    def freshen(self, after_us: int) -> None:
+    def refresh_identity(self, after_us: int) -> None:
         """Refresh the identity file of the gateway, which detects older copies of its lanes too."""
-        self._owner.freshen(after_us)
+        self._owner.refresh_identity(after_us)
 
-    def rested(self, after_us: int) -> None:
+    def refresh_if_stale(self, after_us: int) -> None:
         """Refresh the identity file of the gateway while the disk is idle."""
-        self._owner.rested(after_us)
+        self._owner.refresh_if_stale(after_us)
 
-    def renew(self) -> None:
+    def become_new_disk(self) -> None:
         """Raise an error, because votes belong to the gateway and not to a lane."""
         raise InvariantViolated(f"the lane in {self.path} cannot take the identity of another disk")
 
@@ -100,7 +75,7 @@ class LaneDirectory:
         """Do nothing: the gateway holds the lock."""
 
 
-def open_lane_directory(owner: GatewayDirectory, lane: LaneName, storage: Storage) -> LaneDirectory:
+def open_lane_directory(owner: DataDirectory, lane: LaneName, storage: Storage) -> LaneDirectory:
     """Open the directory of a lane, and create it durably if it does not exist.
 
     Raises:
@@ -116,13 +91,16 @@ def open_lane_directory(owner: GatewayDirectory, lane: LaneName, storage: Storag
         _write_identity(path, identity, storage)
         renewed = f"{os.path.join(path, IDENTITY)} was corrupt and was rebuilt from the other files of the lane: {error}"
     if identity is None:
+        # A lane with segments must not begin again: its positions would name different records.
         if list_positions(path, "seg"):
             raise Damaged(f"{os.path.join(path, IDENTITY)} is missing, but the lane's log exists: restore the file")
+        # The identity comes last: a lane without one and without segments is still being created.
         for folder in (os.path.dirname(path), path, os.path.join(path, LOG)):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
         identity = Identity(FORMAT_VERSION, owner.gateway, owner.group, lane.incarnation.hex())
         _write_identity(path, identity, storage)
+        # Both levels: the name of the lane in `lanes`, and the name `lanes` in the gateway's directory.
         storage.make_names_durable(os.path.dirname(path))
         storage.make_names_durable(owner.path)
     elif not os.path.isdir(os.path.join(path, LOG)):
@@ -137,6 +115,7 @@ def _read(path: str, lane: LaneName) -> Identity | None:
     except WrongDirectory as error:
         raise Damaged(str(error)) from error
     except DirectoryRefused as error:
+        # A bad sector is corruption of this lane. Any other refusal, such as missing rights, needs the operator.
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO:
             raise Damaged(str(error)) from error
         raise
@@ -149,9 +128,10 @@ def _read(path: str, lane: LaneName) -> Identity | None:
     return identity
 
 
-def _rebuild_identity(path: str, owner: GatewayDirectory, lane: LaneName, reason: Damaged) -> Identity:
+def _rebuild_identity(path: str, owner: DataDirectory, lane: LaneName, reason: Damaged) -> Identity:
     """Rebuild a corrupt identity from a segment header with a valid CRC. Without such a header, raise the given error."""
-    firsts = list_positions(path, "seg", all_there=True)
+    firsts = list_positions(path, "seg", include_trimmed=True)
+    # Without proof that the lane has begun, a rebuilt identity could let it begin again.
     if not firsts or read_header(path, firsts[-1]).log != lane.incarnation:
         raise reason
     name = lane.incarnation.hex()

@@ -25,6 +25,7 @@ from tutti.data.hard_state import HardState
 from tutti.data.lane_name import NEW_LANE_REMEDY, LaneName
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, DiskFull, WrongDirectory
+from tutti.log.files.data_directory import DataDirectory
 from tutti.log.files.disk_space import failure_of
 from tutti.log.files.lane_paths import OWN, lane_path, list_lanes, recorded_own_lane
 from tutti.log.files.options import LogOptions
@@ -35,11 +36,9 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import DeliverUnordered, LaneHeld, PersistLane, ReadLane, RepairLane
 from tutti_gateway.core.protocol.events import LaneCorrupt, LaneLog, Recovered
 from tutti_gateway.core.protocol.messages import LaneBegin
-from tutti_gateway.log.lanes.lane_directory import GatewayDirectory, open_lane_directory
+from tutti_gateway.log.lanes.lane_directory import open_lane_directory
+from tutti_gateway.log.lanes.lane_recovery import LaneQuarantine, lost_end, lost_end_hard_state, lost_end_message, salvage
 from tutti_gateway.log.lanes.lane_scrubber import LaneScrubber
-from tutti_gateway.log.lanes.lost_end import lost_end, lost_end_hard_state, lost_end_message
-from tutti_gateway.log.lanes.quarantine import LaneQuarantine
-from tutti_gateway.log.lanes.salvage import salvage
 from tutti_gateway.log.writer import LogWriter
 
 US = 1_000_000
@@ -63,50 +62,45 @@ class LaneWriter(LogWriter):
     @property
     def at_rest(self) -> bool:
         """True if no background work is pending. Most lanes are at rest most of the time."""
-        return not self._marks.behind and self._marks.durable == self._end and not self.trimming.left
+        return not self._marks.stale and self._marks.durable == self._end and not self.retention.files_left
 
     @property
-    def decided_to(self) -> int:
+    def last_decided(self) -> int:
         """Return the last decided position."""
         return self._indexer.state.position
 
-    def let_go(self, held: int, now_us: int) -> bool:
+    def apply_retention(self, replicated: int, now_us: int) -> bool:
         """Trim what retention allows and every gateway of the roster has, and return True if something was trimmed.
 
         Args:
-            held: last position that every gateway of the roster has.
+            replicated: last position that every gateway of the roster has.
             now_us: wall clock, us.
         """
         if self._truncating:
             return False  # an unfinished truncation or replacement may change the start of the lane
         watermark = self._marks.newest.frontier_position
         with self._translating("trimming"):
-            goes = self.trimming.let_go(held, watermark, now_us)
-            return self.trimming.carry_out(watermark) or goes
+            trimmed = self.retention.trim_lane(replicated, watermark, now_us)
+            return self.retention.remove_trimmed(watermark) or trimmed
 
     def frontier(self, position: int, offset: int) -> None:
         """Publish the frontier, unless a snapshot has already moved the lane past it."""
         if position > self._marks.frontier[0]:
             super().frontier(position, offset)
 
-    @property
-    def producers(self) -> set[int]:
-        """Return the numbers of the producers of which the lane keeps state."""
-        return set(self._indexer.state.producers)
-
-    def forget(self, producers: Iterable[int]) -> None:
+    def delete_producers(self, producers: Iterable[int]) -> None:
         """Delete the state of producers that the ordered log deleted. Their numbers are never assigned again."""
         for number in producers:
             self._indexer.state.producers.pop(number, None)
 
-    def keep(self, known: Collection[int], following: int) -> None:
+    def delete_unknown_producers(self, known: Collection[int], following: int) -> None:
         """Delete the state of all producers that the ordered log no longer knows.
 
         Args:
             known: numbers of the producers that the ordered log knows.
             following: the next number that the ordered log assigns.
         """
-        self.forget([one for one in self._indexer.state.producers if one not in known and one < following])
+        self.delete_producers([one for one in self._indexer.state.producers if one not in known and one < following])
 
 
 def _idle(writer: LaneWriter, left: list[bool]) -> None:
@@ -120,12 +114,12 @@ class LaneLogs:
     recently are closed.
 
     Attributes:
-        told: messages about corruption that the start found, for the operator.
+        messages: messages about corruption that the start found, for the operator.
         starts: first offset that each lane still has; any thread may read it.
-        mending: scrubber of the lanes.
+        scrubber: scrubber of the lanes.
     """
 
-    def __init__(self, owner: GatewayDirectory, options: LogOptions | None = None, storage: Storage | None = None) -> None:
+    def __init__(self, owner: DataDirectory, options: LogOptions | None = None, storage: Storage | None = None) -> None:
         """Create the lanes of a gateway's directory; `start` opens them."""
         self._owner = owner
         self._directory = owner.path
@@ -144,14 +138,14 @@ class LaneLogs:
         self._attempts: dict[LaneName, int] = {}  # attempts of the own lanes; a gateway that gets a new number has more than one
         self._own_lane: LaneName | None = None
         self._number = 0  # number of this gateway; 0 while it is unknown
-        self._held_by_all: dict[LaneName, int] = {}  # last position that every gateway of the roster has
+        self._replicated: dict[LaneName, int] = {}  # last position that every gateway of the roster has
         self._retention_due_s = 0.0
         self._retention_queue: deque[LaneName] = deque()  # lanes that retention has not checked in this round
         self._quarantine = LaneQuarantine(self._directory, self._storage)
         self.starts: dict[LaneName, int] = {}
-        self.told: list[str] = []
-        self.mending = LaneScrubber(
-            self._directory, self._storage, lambda lane: self._writer(lane).mender, lambda: list(self._writers)
+        self.messages: list[str] = []
+        self.scrubber = LaneScrubber(
+            self._directory, self._storage, lambda lane: self._writer(lane).scrubber, lambda: list(self._writers)
         )
 
     # Starting
@@ -170,10 +164,10 @@ class LaneLogs:
         roster = ordered.roster if ordered is not None else {}
         self._number = next((number for number, one in roster.items() if one.incarnation == self._incarnation), 0)
         found = [self._find(lane) for lane in list_lanes(self._directory)]
-        self.mending.start()
+        self.scrubber.start()
         if ordered is not None:
             for writer in self._writers.values():
-                writer.keep(ordered.producers, ordered.next_producer)
+                writer.delete_unknown_producers(ordered.producers, ordered.next_producer)
         own = self._load_own()
         # A lane that lost all its files must not begin again: its positions would name different records.
         if own is not None and self._is_own(own) and own not in [(log.origin, log.incarnation) for log in found]:
@@ -190,12 +184,12 @@ class LaneLogs:
             with self._translating(lane):
                 recovered = self._salvage_lane(lane, str(error))
         log = self._log_of(lane, recovered)
-        lost = lost_end(recovered, self._attempts[lane], self._writers[lane].shown) if self._is_own(lane) else None
+        lost = lost_end(recovered, self._attempts[lane], self._writers[lane].published) if self._is_own(lane) else None
         if lost is None:
             return log
         # The record stays until the whole end is restored, because frames after the mark may be missing too.
-        self._writers[lane].write_scalars(lost_end_hard_state(lost))
-        self.told.append(lost_end_message(lane, lost))
+        self._writers[lane].write_hard_state(lost_end_hard_state(lost))
+        self.messages.append(lost_end_message(lane, lost))
         return msgspec.structs.replace(log, attempt=log.tail[-1].view if log.tail else recovered.state.view, lost=lost)
 
     def _is_own(self, lane: LaneName) -> bool:
@@ -222,26 +216,26 @@ class LaneLogs:
     def _halted(self, lane: LaneName, reason: str) -> LaneLog:
         """Return a halted own lane: some of its decisions may be missing here, so nothing may be added."""
         reason = f"the lane of this gateway accepts no more records: {reason}; if the files cannot be restored, {NEW_LANE_REMEDY}"
-        self.told.append(reason)
+        self.messages.append(reason)
         return LaneLog(origin=lane.origin, incarnation=lane.incarnation, halted=reason)
 
     def _salvage_lane(self, lane: LaneName, reason: str) -> Recovered:
         """Quarantine a corrupt lane, and begin a new log with its valid part. Other gateways have all of its decided frames."""
-        aside, removed = self._quarantine.take(lane)
-        self.told += removed
+        quarantined_path, removed = self._quarantine.add(lane)
+        self.messages += removed
         writer, _ = self._open(lane)
         short = ""
         try:
-            salvage(aside, writer)
+            salvage(quarantined_path, writer)
         # an incomplete copy does not prevent the start
         except (DiskFull, Damaged, WrongDirectory, OSError) as error:
             short = f"; no more of it could be copied ({error})"
         self._close(lane)
         recovered = self._open(lane)[1]
-        self.told.append(
+        self.messages.append(
             f"lane {lane.text} was corrupt and is fetched again from the other gateways after position "
-            f"{recovered.state.position}; the old files are kept in {aside}, which may be removed when the lane is complete: "
-            f"{reason}{short}"
+            f"{recovered.state.position}; the old files are kept in {quarantined_path}, which may be removed when the lane is "
+            f"complete: {reason}{short}"
         )
         return recovered
 
@@ -253,25 +247,16 @@ class LaneLogs:
 
     # Open lanes
 
-    def lines(self, lane: LaneName) -> set[int]:
-        """Return the numbers of the producers of which an open lane keeps state."""
-        return self._writers[lane].producers
-
-    @property
-    def open(self) -> int:
-        """Return the number of open lanes."""
-        return len(self._writers)
-
     def _open(self, lane: LaneName) -> tuple[LaneWriter, Recovered]:
         with self._translating(lane):
-            home = open_lane_directory(self._owner, lane, self._storage)
-        self.told += [home.renewed] if home.renewed else []
+            lane_directory = open_lane_directory(self._owner, lane, self._storage)
+        self.messages += [lane_directory.renewed] if lane_directory.renewed else []
         writer, recovered = LaneWriter.open(
-            home, replace(self._options, lane=lane.incarnation, heals=self._is_own(lane)), self._storage
+            lane_directory, replace(self._options, lane=lane.incarnation, peers_can_repair=self._is_own(lane)), self._storage
         )
         with self._lock:
             self._writers[lane] = writer
-        self.starts[lane] = writer.trimming.start.offset
+        self.starts[lane] = writer.retention.start.offset
         if len(self._writers) > limits.LANES_OPEN_MAX:
             others = [one for one in self._writers if one != lane and one.incarnation != self._incarnation]
             if self._written.issuperset(others):  # one round may write more lanes than may be open
@@ -319,17 +304,17 @@ class LaneLogs:
         lane = LaneName(action.origin, action.incarnation)
         writer = self._writer(lane)
         # Other gateways have trimmed the frames that this lane lacks.
-        if action.begin is not None and writer.decided_to < action.begin.position:
+        if action.begin is not None and writer.last_decided < action.begin.position:
             self._replace(lane, writer, action.begin)
         if action.cut is not None:
-            writer.cut(action.cut)
+            writer.truncate(action.cut)
         # Recorded before the write: a failed append may have written a part.
         if action.frames:
             self._written.add(lane)
             writer.append(action.frames)
         if action.attempt is not None and action.attempt > self._attempts.get(lane, 0):
             self.sync()
-            writer.write_scalars(HardState(promised=action.attempt))
+            writer.write_hard_state(HardState(promised=action.attempt))
             self._attempts[lane] = action.attempt
 
     def _replace(self, lane: LaneName, writer: LaneWriter, begin: LaneBegin) -> None:
@@ -343,7 +328,7 @@ class LaneLogs:
         # The lock keeps `frontier`, in another thread, from publishing an older run after the replacement.
         with self._lock if lane.incarnation == self._incarnation else contextlib.nullcontext():
             writer.replace(state.to_bytes())
-        self.starts[lane] = writer.trimming.start.offset
+        self.starts[lane] = writer.retention.start.offset
 
     def sync(self) -> None:
         """Make all written frames durable, with parallel fsyncs of the lanes."""
@@ -357,12 +342,12 @@ class LaneLogs:
     def read(self, action: ReadLane) -> tuple[Frame, ...]:
         """Return durable frames from the first one on; none if they cannot be read."""
         writer = self._writer(LaneName(action.origin, action.incarnation))
-        return () if action.first < writer.trimming.start.first else writer.read(action.first, action.last)[0]
+        return () if action.first < writer.retention.start.first else writer.read(action.first, action.last)[0]
 
     def begin(self, action: ReadLane) -> LaneBegin | None:
         """Return the start of a lane if the requested frames were trimmed, else None."""
         lane = LaneName(action.origin, action.incarnation)
-        first = self._writer(lane).trimming.start.first
+        first = self._writer(lane).retention.start.first
         if action.first >= first:
             return None
         snapshot = read_snapshot(lane_path(self._directory, lane), first)
@@ -371,14 +356,14 @@ class LaneLogs:
         state = snapshot.state
         return LaneBegin(state.position, state.view, state.chain, state.next_offset, state.members)
 
-    def held(self, action: LaneHeld) -> None:
+    def set_replicated(self, action: LaneHeld) -> None:
         """Record that every gateway of the roster has a lane up to a position."""
-        self._held_by_all[LaneName(action.origin, action.incarnation)] = action.position
+        self._replicated[LaneName(action.origin, action.incarnation)] = action.position
 
     @property
     def damaged(self) -> dict[LaneName, str]:
         """Return a message for each lane with unreadable decided frames. Any thread may call this method."""
-        return self.mending.damaged
+        return self.scrubber.damaged
 
     def suspect(self, incarnation: bytes) -> list[LaneName]:
         """Scrub all of a lane soon, because a read of it failed.
@@ -390,29 +375,29 @@ class LaneLogs:
             The matching lanes that were not suspected before.
         """
         lanes = [lane for lane in list_lanes(self._directory) if lane.incarnation.startswith(incarnation)]
-        return [lane for lane in lanes if self.mending.suspect(lane)]
+        return [lane for lane in lanes if self.scrubber.suspect(lane)]
 
     @property
     def rounds(self) -> int:
         """Return the number of complete scrub rounds over all lanes."""
-        return self.mending.rounds
+        return self.scrubber.rounds
 
     @property
-    def hurried(self) -> bool:
+    def urgent(self) -> bool:
         """True if a lane must be scrubbed soon."""
-        return self.mending.hurried
+        return self.scrubber.urgent
 
-    def look(self) -> LaneCorrupt | None:
+    def scrub(self) -> LaneCorrupt | None:
         """Scrub the next piece, and return a change of the corrupt range of a lane, or None."""
-        return self.mending.look()
+        return self.scrubber.scrub()
 
-    def news(self) -> list[str]:
+    def pop_messages(self) -> list[str]:
         """Return the messages about snapshots since the last call, for the operator."""
-        return self.mending.news()
+        return self.scrubber.pop_messages()
 
-    def mend(self, action: RepairLane) -> LaneCorrupt:
+    def repair(self, action: RepairLane) -> LaneCorrupt:
         """Write fetched frames into the corrupt range of a lane, and return the range that is still corrupt."""
-        return self.mending.mend(LaneName(action.origin, action.incarnation), action.frames)
+        return self.scrubber.repair(LaneName(action.origin, action.incarnation), action.frames)
 
     def frontier(self, lane: LaneName, position: int, offset: int) -> None:
         """Publish the frontier of the own lane before any receipt leaves. Any thread may call this method."""
@@ -430,6 +415,7 @@ class LaneLogs:
         for frame in run.frames:
             offsets.append(offset)
             offset += frame.count
+        # The frontier of the own lane is published earlier, before its receipts leave.
         if lane.incarnation != self._incarnation:
             writer.frontier(run.frames[-1].position, offset)
         writer.decided(run.frames, offsets)
@@ -437,18 +423,19 @@ class LaneLogs:
     def forget(self, producers: Iterable[int]) -> None:
         """Delete the state of producers that the ordered log deleted."""
         for writer in self._writers.values():
-            writer.forget(producers)
+            writer.delete_producers(producers)
 
     def idle(self) -> bool:
         """Do background work while no request is queued, and return True if some is left: then call again within 10 ms."""
-        left = [self.let_go() for _ in range(len(self._writers))]
+        left = [self.apply_retention() for _ in range(len(self._writers))]
+        # Most lanes are at rest, so only the others cost a sync.
         sync_in_parallel([partial(_idle, writer, left) for writer in self._writers.values() if not writer.at_rest])
         return any(left)
 
-    def let_go(self) -> bool:
+    def apply_retention(self) -> bool:
         """Trim the next lane as far as retention and all gateways allow, and return True if files are left to remove.
 
-        Each lane gets a turn every `RETENTION_LOOK_US`. A call checks one lane, so it delays the thread only briefly.
+        Each lane is checked every `RETENTION_CHECK_US`. A call checks one lane, so it delays the thread only briefly.
 
         Raises:
             DiskFull: the disk has no space for the new start of the lane.
@@ -463,11 +450,11 @@ class LaneLogs:
             self._retention_due_s = now + limits.RETENTION_CHECK_US / US
             self._retention_queue.extend(self._writers)
         lane = self._retention_queue.popleft() if self._retention_queue else None
-        if lane not in self._writers or lane not in self._held_by_all:
+        if lane not in self._writers or lane not in self._replicated:
             return False
-        goes = self._writers[lane].let_go(self._held_by_all[lane], self._storage.group_time_us())
-        self.starts[lane] = self._writers[lane].trimming.start.offset
-        return goes
+        trimmed = self._writers[lane].apply_retention(self._replicated[lane], self._storage.group_time_us())
+        self.starts[lane] = self._writers[lane].retention.start.offset
+        return trimmed
 
     def close(self) -> None:
         """Close all lanes, even if the disk fails for one of them."""

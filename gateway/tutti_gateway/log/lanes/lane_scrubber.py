@@ -30,26 +30,26 @@ class LaneScrubber:
     Attributes:
         damaged: message about each lane with unreadable decided frames.
         rounds: complete scrub rounds over all lanes.
-        mended: frames rewritten since the start.
+        repaired: frames rewritten since the start.
     """
 
     def __init__(
         self,
         directory: str,
         storage: Storage,
-        mender: Callable[[LaneName], LogScrubber],
+        scrubber: Callable[[LaneName], LogScrubber],
         lanes: Callable[[], Sequence[LaneName]],
     ) -> None:
         """Create a scrubber of lanes.
 
         Args:
             directory: data directory of the gateway.
-            mender: returns the scrubber of a lane, and opens the lane for it.
+            scrubber: returns the scrubber of a lane, and opens the lane for it.
             lanes: returns the open lanes, which are scrubbed without a suspicion too.
         """
         self._directory = directory
         self._storage = storage
-        self._scrubber_of = mender
+        self._scrubber_of = scrubber
         self._open_lanes = lanes
         # the scrubber that checks each suspect; a lane that was closed and opened again has a new one
         self._suspects: dict[LaneName, LogScrubber | None] = {}
@@ -58,7 +58,7 @@ class LaneScrubber:
         self._round: list[LaneName] = []
         self._messages: list[str] = []
         self.damaged: dict[LaneName, str] = {}
-        self.rounds = self.mended = 0
+        self.rounds = self.repaired = 0
 
     def start(self) -> None:
         """Load the suspicions of the previous run, which are scrubbed first."""
@@ -81,31 +81,32 @@ class LaneScrubber:
         return os.path.join(lane_path(self._directory, lane), SUSPECT)
 
     @property
-    def hurried(self) -> bool:
+    def urgent(self) -> bool:
         """True if a lane must be scrubbed soon."""
         return any(lane not in self._lost for lane in self._suspects)
 
-    def look(self) -> LaneCorrupt | None:
+    def scrub(self) -> LaneCorrupt | None:
         """Scrub the next piece, and return a change of the corrupt range of a lane, or None.
 
         Raises:
             DiskFailed, DiskFull: a rebuilt file could not be written.
             OSError: a file could not be read.
         """
+        # Suspects come first. A lane with a known corrupt range waits for its frames.
         lane = next((one for one in self._suspects if one not in self._lost), None) or self._next()
         if lane is None:
             return None
         try:
-            mender = self._scrubber_of(lane)
+            scrubber = self._scrubber_of(lane)
             # A lane that was closed and opened again has a new scrubber, which must check the whole lane.
-            if lane in self._suspects and self._suspects[lane] is not mender:
-                self._suspects[lane] = mender
-                mender.suspect_all()
-            mender.look()
+            if lane in self._suspects and self._suspects[lane] is not scrubber:
+                self._suspects[lane] = scrubber
+                scrubber.suspect_all()
+            scrubber.scrub()
         except (FormatError, DirectoryRefused) as error:
             return self._skip(lane, error)
-        self._messages += mender.snapshots.news()
-        return self._record_result(lane, mender)
+        self._messages += scrubber.snapshots.pop_messages()
+        return self._record_result(lane, scrubber)
 
     def _skip(self, lane: LaneName, error: Exception) -> LaneCorrupt | None:
         """Skip a lane that cannot be opened until the next start, and log it once. Its suspect file remains."""
@@ -117,30 +118,30 @@ class LaneScrubber:
         self._messages.append(f"lane {lane.text}: {self.damaged[lane]}")
         return LaneCorrupt(*lane, 0, 0) if self._lost.pop(lane, None) is not None else None
 
-    def news(self) -> list[str]:
+    def pop_messages(self) -> list[str]:
         """Return the messages about snapshots and unopened lanes since the last call, for the operator."""
         news, self._messages = self._messages, []
         return news
 
     def _next(self) -> LaneName | None:
         """Return the lane that is next in the round."""
-        there = [lane for lane in self._open_lanes() if lane not in self._skipped]
-        self._round = [lane for lane in self._round if lane in there] or there
+        open_lanes = [lane for lane in self._open_lanes() if lane not in self._skipped]
+        self._round = [lane for lane in self._round if lane in open_lanes] or open_lanes
         return self._round[0] if self._round else None
 
-    def _record_result(self, lane: LaneName, mender: LogScrubber) -> LaneCorrupt | None:
+    def _record_result(self, lane: LaneName, scrubber: LogScrubber) -> LaneCorrupt | None:
         """Record the result of a scrub or a repair, and return the change of the corrupt range, or None."""
-        lost = (mender.lost.first, mender.lost.last) if mender.lost is not None else None
+        lost = (scrubber.lost.first, scrubber.lost.last) if scrubber.lost is not None else None
         before = self._lost.pop(lane, None)
-        if lane in self._round and (lost is not None or not mender.looking):
+        if lane in self._round and (lost is not None or not scrubber.in_round):
             self._round.remove(lane)
             self.rounds += not self._round
         if lost is not None:
             self._lost[lane] = lost
-            self.damaged[lane] = f"{mender.told}: {_FETCHED}"
+            self.damaged[lane] = f"{scrubber.message}: {_FETCHED}"
             return LaneCorrupt(*lane, *lost) if lost != before else None
         # The whole lane was readable, so the suspicion ends.
-        if self._suspects.get(lane) is mender and not mender.hurried:
+        if self._suspects.get(lane) is scrubber and not scrubber.urgent:
             del self._suspects[lane]
             with contextlib.suppress(FileNotFoundError):
                 self._storage.remove(self._file(lane))
@@ -150,19 +151,19 @@ class LaneScrubber:
             self.damaged.pop(lane, None)
         return LaneCorrupt(*lane, 0, 0) if before is not None else None
 
-    def mend(self, lane: LaneName, frames: Sequence[Frame]) -> LaneCorrupt:
+    def repair(self, lane: LaneName, frames: Sequence[Frame]) -> LaneCorrupt:
         """Write the frames that fit into the corrupt range of a lane, and return the range that is still corrupt.
 
         Raises:
             DiskFull, DiskFailed: the frames could not be written.
         """
         try:
-            mender = self._scrubber_of(lane)
-            if mender.lost is None:  # the lane was closed meanwhile: it is scrubbed again
+            scrubber = self._scrubber_of(lane)
+            if scrubber.lost is None:  # the lane was closed meanwhile: it is scrubbed again
                 self._lost.pop(lane, None)
                 self.suspect(lane)
-            self.mended += mender.mend(frames)
+            self.repaired += scrubber.repair(frames)
         except (FormatError, DirectoryRefused) as error:
             return self._skip(lane, error) or LaneCorrupt(*lane, 0, 0)
         self._lost.pop(lane, None)
-        return self._record_result(lane, mender) or LaneCorrupt(*lane, 0, 0)
+        return self._record_result(lane, scrubber) or LaneCorrupt(*lane, 0, 0)

@@ -26,7 +26,7 @@ from tutti.data.frames.frame import Flag, Frame, Kind
 from tutti.data.view_id import view_text
 from tutti.errors import FormatError
 from tutti.log.files.layout import FRAMES_AT, list_positions, read_header, segment_path
-from tutti.log.format.frame_iterator import FrameScan, SegmentMap, walk
+from tutti.log.format.frame_iterator import FrameScan, SegmentMap, scan_frames
 from tutti.log.format.index import ABORTED, STAGED
 from tutti.log.read.reader import LogReader
 
@@ -104,28 +104,30 @@ def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None
             for row in rows:
                 flags = int(row["flags"])
                 fate = "aborted" if flags & ABORTED else "staged" if flags & STAGED else "decided"
-                yield _frame_info(view.frame(row), int(row["offset"]), fate, view.path, int(row["place"]))
+                yield _frame_info(view.frame(row), int(row["offset"]), fate, view.path, int(row["file_position"]))
         if last > frontier:
+            # Undecided frames have no index rows, so the segments are scanned.
             for found in _pending(reader, frontier, last):
-                for index, place in enumerate(found.places):
+                for index, file_position in enumerate(found.file_positions):
                     if found.first + index >= start:
-                        yield _frame_info(found.frame(found.first + index), -1, "pending", found.segment.path, place)
+                        yield _frame_info(found.frame(found.first + index), -1, "pending", found.segment.path, file_position)
 
 
 def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[FrameScan]:
     """Yield scans of the frames after the frontier."""
-    segment, place, chain = None, FRAMES_AT, 0
+    segment, file_position, chain = None, FRAMES_AT, 0
     for view, rows in reader.positions(max(frontier, reader.first), frontier):
-        segment, place = view.segment, int(rows["place"][-1]) + int(rows["size"][-1])
-        chain = segment.frame(int(rows["place"][-1])).header_crc
+        segment, file_position = view.segment, int(rows["file_position"][-1]) + int(rows["size"][-1])
+        chain = segment.frame(int(rows["file_position"][-1])).header_crc
     position = frontier + 1
     if segment is not None:
-        found = walk(segment, place, position, chain, last=last)
+        found = scan_frames(segment, file_position, position, chain, last=last)
         yield found
         position = found.position
+    # Later segments hold only undecided frames.
     for first in list_positions(reader.path, "seg"):
         if first == position:
-            found = walk(
+            found = scan_frames(
                 SegmentMap(segment_path(reader.path, first), first),
                 FRAMES_AT,
                 first,
@@ -136,7 +138,7 @@ def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[FrameScan]
             position = found.position
 
 
-def _frame_info(frame: Frame, offset: int, fate: str, file: str, place: int) -> FrameInfo:
+def _frame_info(frame: Frame, offset: int, fate: str, file: str, file_position: int) -> FrameInfo:
     return FrameInfo(
         position=frame.position,
         view=view_text(frame.view),
@@ -156,7 +158,7 @@ def _frame_info(frame: Frame, offset: int, fate: str, file: str, place: int) -> 
         codec={int(Flag.LZ4): "lz4", int(Flag.ZSTD): "zstd"}.get(frame.codec, ""),
         progress=frame.progress,
         file=file,
-        byte=place,
+        byte=file_position,
         detail=_detail(frame),
     )
 

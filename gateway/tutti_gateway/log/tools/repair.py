@@ -21,7 +21,7 @@ from tutti.log.files.data_directory import lock_directory
 from tutti.log.files.layout import FRAMES_AT, LOG, MARK_SLOTS, SegmentHeader, index_path, list_positions, read_header, segment_path
 from tutti.log.files.live_page import LivePage
 from tutti.log.files.storage import Storage, read_file
-from tutti.log.format.frame_iterator import Abort, SegmentMap, decode_abort, walk
+from tutti.log.format.frame_iterator import Abort, SegmentMap, decode_abort, scan_frames
 from tutti.log.format.hard_state import HardStateFile, read_hard_state
 from tutti.log.format.header_repair import rebuilt_headers
 from tutti.log.format.index import ABORTED
@@ -39,9 +39,9 @@ class Repair:
         damage: findings by position, repaired ones included; empty if the log was valid.
         offset: first lost offset, which the operator must name to accept the loss; -1 if no record is lost.
         lost: number of committed records that are lost.
-        frames_behind: valid frames after the corruption. They are lost too, because it is unknown what is missing before them.
-        cut: True if the log was truncated.
-        kept: folder that keeps everything that was removed; empty if nothing was.
+        frames_after: valid frames after the corruption. They are lost too, because it is unknown what is missing before them.
+        truncated: True if the log was truncated.
+        kept_in: folder that keeps everything that was removed; empty if nothing was.
         others_vote: True if the remaining log names several voters, so it needs other gateways to continue.
         renewed: message about the new identity of a member that gave up data on which others may rely; empty if it keeps its
             identity.
@@ -50,9 +50,9 @@ class Repair:
     damage: tuple[Finding, ...]
     offset: int = -1
     lost: int = 0
-    frames_behind: int = 0
-    cut: bool = False
-    kept: str = ""
+    frames_after: int = 0
+    truncated: bool = False
+    kept_in: str = ""
     others_vote: bool = False
     renewed: str = ""
 
@@ -74,33 +74,35 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
         UsageError: the corruption begins at another offset, or there is none.
         Damaged: the first lost record, or what the gateway promised, cannot be determined.
     """
+    # The lock proves that the gateway is down.
     directory, storage = lock_directory(path), storage or Storage()
     try:
-        report, kept = verify(directory.path), ""
-        mended: list[Finding] = []
+        report, folder = verify(directory.path), ""
+        rebuilt: list[Finding] = []
         headers = rebuilt_headers(directory.path, directory.log) if report.damage else []
         if headers:
-            kept = _new_folder(directory.path, storage)
-            _write_headers(directory.path, headers, kept, storage)
+            folder = _new_folder(directory.path, storage)
+            _write_headers(directory.path, headers, folder, storage)
             rewritten = [segment_path(directory.path, header.first) for header in headers]
-            mended = [finding for finding in report.damage if finding.file in rewritten and not finding.byte]
+            rebuilt = [finding for finding in report.damage if finding.file in rewritten and not finding.byte]
             report = verify(directory.path)
         remaining = sorted(report.damage, key=lambda finding: finding.position)
-        damage = tuple(sorted([*mended, *remaining], key=lambda finding: finding.position))
+        damage = tuple(sorted([*rebuilt, *remaining], key=lambda finding: finding.position))
         # Derived files can be rebuilt, so only the other findings cost records.
         first = next((finding for finding in remaining if not finding.derived), None)
         if first is None:
             if accept_loss_from is not None:
                 raise UsageError(f"no record of the log in {directory.path} is corrupt: there is nothing to truncate")
             if remaining:
-                kept = kept or _new_folder(directory.path, storage)
-                _move(directory.path, [finding.file for finding in remaining], kept, storage)
-            return Repair(damage, kept=kept)
+                folder = folder or _new_folder(directory.path, storage)
+                _move(directory.path, [finding.file for finding in remaining], folder, storage)
+            return Repair(damage, kept_in=folder)
+        # Without its offset, an operator cannot decide about the loss.
         if first.offset < 0:
             raise Damaged(f"{first.file}, byte {first.byte}: {first.what}; the offset there is unknown: restore the file")
         position, offset = _truncation_point(directory.path, first)
-        lost, behind = max(report.frontier.offset - offset, 0), max(report.end - first.position, 0)
-        found = Repair(damage, offset, lost, behind, kept=kept, others_vote=_others_vote(directory.path, position))
+        lost, after = max(report.frontier.offset - offset, 0), max(report.end - first.position, 0)
+        found = Repair(damage, offset, lost, after, kept_in=folder, others_vote=_others_vote(directory.path, position))
         if accept_loss_from is None:
             return found
         if accept_loss_from != offset:
@@ -109,9 +111,9 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
                 f"to give up the committed records from there on ({found.lost}), name that offset"
             )
         if found.others_vote:
-            directory.renew()  # before the loss: this disk must not vote again without the data that it voted for
-        kept = _truncate(directory.path, position, offset, kept, storage)
-        return replace(found, cut=True, kept=kept, renewed=directory.renewed)
+            directory.become_new_disk()  # before the loss: this disk must not vote again without the data that it voted for
+        folder = _truncate(directory.path, position, offset, folder, storage)
+        return replace(found, truncated=True, kept_in=folder, renewed=directory.renewed)
     finally:
         directory.close()
 
@@ -126,11 +128,11 @@ def _others_vote(path: str, position: int) -> bool:
     return any(sum(voter.voting for voter in roster) > 1 for roster in rosters)
 
 
-def _write_headers(path: str, headers: list[SegmentHeader], kept: str, storage: Storage) -> None:
+def _write_headers(path: str, headers: list[SegmentHeader], folder: str, storage: Storage) -> None:
     """Save the bad headers durably, then write the rebuilt ones."""
     for header in headers:
         file = segment_path(path, header.first)
-        storage.replace_file(os.path.join(kept, f"{os.path.basename(file)}.header"), read_file(file, FRAMES_AT))
+        storage.replace_file(os.path.join(folder, f"{os.path.basename(file)}.header"), read_file(file, FRAMES_AT))
         fd = storage.open(file)
         try:
             storage.write(fd, [header.to_bytes()], 0)
@@ -161,7 +163,7 @@ def _truncation_point(path: str, damage: Finding) -> tuple[int, int]:
     return damage.position, damage.offset
 
 
-def _truncate(path: str, position: int, offset: int, kept: str, storage: Storage) -> str:
+def _truncate(path: str, position: int, offset: int, folder: str, storage: Storage) -> str:
     """Truncate the log before a position, and return the folder that keeps what was removed.
 
     Snapshots are moved first. While the newest one exists, a start continues after the corruption as before. Then a start finds the
@@ -169,7 +171,7 @@ def _truncate(path: str, position: int, offset: int, kept: str, storage: Storage
     between the truncation point and the corruption for a tail, and commit them.
 
     Args:
-        kept: the folder to use; empty for a new one.
+        folder: the folder to use; empty for a new one.
     """
     firsts = list_positions(path, "seg")
     stored = read_hard_state(path)
@@ -177,54 +179,58 @@ def _truncate(path: str, position: int, offset: int, kept: str, storage: Storage
     if stored is None or last < 0:
         raise Damaged(f"no part of the log in {path} can be kept: restore the directory, or start the gateway with a new one")
     segment = firsts[last]
-    mark, place = _end_before(path, segment, position)
+    mark, file_position = _end_before(path, segment, position)
     newest = newest_mark(path, stored.mark, firsts)
     frontier = (newest.frontier_position, newest.frontier_offset)
     if frontier[0] >= position:
         frontier = (position - 1, offset)
-    kept = kept or _new_folder(path, storage)
-    _move(path, _files_from(path, position, "snap"), kept, storage)
+    folder = folder or _new_folder(path, storage)
+    _move(path, _files_from(path, position, "snap"), folder, storage)
     size = read_header(path, segment).size
-    _end_segment_at(segment_path(path, segment), place, size, kept, storage)
+    _end_segment_at(segment_path(path, segment), file_position, size, folder, storage)
     # The first segment is moved first: it may hold valid frames that continue at the truncation point. Later ones then lack a
     # predecessor.
-    _move(path, _files_from(path, position, "seg"), kept, storage)
+    _move(path, _files_from(path, position, "seg"), folder, storage)
     indexes = _files_from(path, position, "idx")
     if os.path.exists(index_path(path, segment)):
         indexes.append(index_path(path, segment))
-    _move(path, indexes, kept, storage)
+    _move(path, indexes, folder, storage)
+    # The live page of the last run may name a frontier that is lost now.
     live = LivePage(path)
-    live.retract()
+    live.invalidate()
     live.close()
-    scalars = HardStateFile(path, storage, stored)
+    hard_state_file = HardStateFile(path, storage, stored)
     try:
+        # The sequence is above that of all marks in the remaining segments, so this mark counts.
         lowered = mark._replace(
             sequence=newest.sequence + 1, frontier_position=frontier[0], frontier_offset=frontier[1], time_us=time.time_ns() // 1000
         )
-        scalars.write(stored.scalars, lowered, segment)
+        hard_state_file.write(stored.hard_state, lowered, segment)
     finally:
-        scalars.close()
+        hard_state_file.close()
+    # Without a valid mark in its last segment, the log could not start.
     if find_lost_end(path, segment, size) is not None:
         _write_mark(segment_path(path, segment), lowered, storage)
-    return kept
+    return folder
 
 
-def _end_segment_at(file: str, place: int, size: int, kept: str, storage: Storage) -> None:
-    """Copy a segment durably, then truncate it at file position `place` and extend it to its full `size`, durably."""
-    copy = os.path.join(kept, os.path.basename(file))
+def _end_segment_at(file: str, file_position: int, size: int, folder: str, storage: Storage) -> None:
+    """Copy a segment durably, then truncate it at file position `file_position` and extend it to its full `size`, durably."""
+    copy = os.path.join(folder, os.path.basename(file))
     shutil.copyfile(file, copy)
     fd = storage.open(copy)
     try:
         storage.sync(fd)
     finally:
         storage.close(fd)
-    storage.sync_directory(kept)
+    storage.sync_directory(folder)
     fd = storage.open(file)
     try:
+        # A start takes a last segment below its full size for corrupt.
         if storage.size(fd) < size:
             storage.allocate(fd, size)
-        if place + HEADER_SIZE <= size:
-            storage.write(fd, [TERMINATOR], place)
+        if file_position + HEADER_SIZE <= size:
+            storage.write(fd, [TERMINATOR], file_position)
         storage.sync(fd)
     finally:
         storage.close(fd)
@@ -243,11 +249,11 @@ def _write_mark(file: str, mark: VoteMark, storage: Storage) -> None:
 def _end_before(path: str, first: int, position: int) -> tuple[VoteMark, int]:
     """Return the mark of a log that ends before a position, and the file position after its last frame in segment `first`."""
     segment = SegmentMap(segment_path(path, first), first)
-    found = walk(segment, FRAMES_AT, first, read_header(path, first).chain, last=position - 1, bodies_from=None)
+    found = scan_frames(segment, FRAMES_AT, first, read_header(path, first).chain, last=position - 1, bodies_from=None)
     if found.position != position:
         raise Damaged(f"{segment.path} ends at position {found.position - 1} instead of {position - 1}: restore the file")
-    view = decode_header(segment.view, found.places[-1]).view
-    return VoteMark(position=position - 1, view=view, chain=found.chain), found.place
+    view = decode_header(segment.view, found.file_positions[-1]).view
+    return VoteMark(position=position - 1, view=view, chain=found.chain), found.file_position
 
 
 def _files_from(path: str, position: int, kind: str) -> list[str]:
@@ -258,18 +264,18 @@ def _files_from(path: str, position: int, kind: str) -> list[str]:
 def _new_folder(path: str, storage: Storage) -> str:
     """Create a folder for removed files. Each repair gets its own, because the file names repeat."""
     name = os.path.join(path, f"kept-{time.strftime('%Y%m%dT%H%M%S')}")
-    kept, number = name, 1
-    while os.path.exists(kept):
+    folder, number = name, 1
+    while os.path.exists(folder):
         number += 1
-        kept = f"{name}-{number}"
-    os.mkdir(kept)
+        folder = f"{name}-{number}"
+    os.mkdir(folder)
     storage.sync_directory(path)
-    return kept
+    return folder
 
 
-def _move(path: str, files: list[str], kept: str, storage: Storage) -> None:
+def _move(path: str, files: list[str], folder: str, storage: Storage) -> None:
     """Move files into a folder, each one durably before the next."""
     for file in files:
-        storage.rename(file, os.path.join(kept, os.path.basename(file)))
-        storage.sync_directory(kept)
+        storage.rename(file, os.path.join(folder, os.path.basename(file)))
+        storage.sync_directory(folder)
         storage.sync_directory(os.path.join(path, LOG))

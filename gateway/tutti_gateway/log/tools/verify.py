@@ -23,7 +23,7 @@ from tutti.log.files.lane_paths import OWN, lane_has_log, lane_of_path, lane_pat
 from tutti.log.files.layout import FRAMES_AT, index_path, list_positions, read_header, segment_path, snapshot_path
 from tutti.log.files.log_start import read_start
 from tutti.log.files.storage import read_file
-from tutti.log.format.frame_iterator import Abort, FrameScan, SegmentMap, StopReason, padding_clean, void_positions, walk
+from tutti.log.format.frame_iterator import Abort, FrameScan, SegmentMap, StopReason, padding_clean, scan_frames, void_positions
 from tutti.log.format.hard_state import check_hard_state, read_hard_state
 from tutti.log.format.index import ROW_SIZE, ROWS_AT, index_sealed, map_rows
 from tutti.log.format.snapshot import empty_snapshot, read_snapshot
@@ -103,6 +103,7 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
         durable = newest_mark(reader.path, stored.mark, firsts).position if stored is not None and firsts else 0
         if stored is not None:
             durable = max(durable, stored.mark.position)
+        # A running gateway may begin segments during the check.
         newest = stored.segment if stored is not None and not frontier.live else 0
         report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position), newest)
     _Check(reader.path, firsts, report, progress).run()
@@ -155,9 +156,9 @@ def verify_lanes(path: str | os.PathLike[str], progress: Callable[[int, int], No
         if lane == own or lane_has_log(directory, lane) or read_identity(lane_path(directory, lane)) is not None
     ]
     if own is not None and own.incarnation == incarnation and own not in lanes:
-        place = lane_path(directory, own)
+        file_position = lane_path(directory, own)
         what = f"the lane of this gateway is missing, but {os.path.join(directory, OWN)} names it"
-        found.append(LaneVerified(own.text, place, True, None, [Finding(0, -1, place, 0, what)]))
+        found.append(LaneVerified(own.text, file_position, True, None, [Finding(0, -1, file_position, 0, what)]))
     return found
 
 
@@ -191,6 +192,7 @@ class _Check:
         self._firsts = firsts
         self._report = report
         self._progress = progress
+        # A running gateway may truncate the frames after the frontier.
         self._last = report.frontier.position if report.frontier.live else None
         begin = read_start(path).first
         start = read_snapshot(path, begin) if begin > 1 else empty_snapshot()
@@ -210,15 +212,18 @@ class _Check:
         found: FrameScan | None = None
         for first, following in pairwise([*self._firsts, 0]):
             header_chain = self._header(first, position, chain, found)
+            # Under a corrupt header, the frames are checked against the chain of the segment before it.
             found = self._walk(first, chain if header_chain is None else header_chain)
-            self._segment(found, aborts, whole=found.position == following)
+            self._segment(found, aborts, complete=found.position == following)
             self._report.segments += 1
             position, chain = found.position, found.chain
         self._report.end = position - 1
         self._end(found)
 
     def _walk(self, first: int, chain: int) -> FrameScan:
-        return walk(SegmentMap(segment_path(self._path, first), first), FRAMES_AT, first, chain, last=self._last, bodies_from=None)
+        return scan_frames(
+            SegmentMap(segment_path(self._path, first), first), FRAMES_AT, first, chain, last=self._last, bodies_from=None
+        )
 
     def _aborts(self) -> list[Abort]:
         found: list[Abort] = []
@@ -240,7 +245,7 @@ class _Check:
         """
         path = segment_path(self._path, first)
         if first != position:
-            where = (before.segment.path, before.place) if before is not None else (path, 0)
+            where = (before.segment.path, before.file_position) if before is not None else (path, 0)
             why = f"{before.stop.value}, " if before is not None else ""
             self._damage(position, *where, f"{why}the log continues only at position {first}")
             self._state = None
@@ -256,26 +261,26 @@ class _Check:
             self._state = None
         return header.chain
 
-    def _segment(self, found: FrameScan, aborts: list[Abort], *, whole: bool) -> None:
+    def _segment(self, found: FrameScan, aborts: list[Abort], *, complete: bool) -> None:
         report = self._report
         self._snapshot(found.first)
         offset, tick = (self._state.next_offset, self._state.tick) if self._state is not None else (0, 0)
         headers = found.headers()
         void = void_positions(headers, aborts)
-        kept = 0
-        for index, place in enumerate(found.places):
+        released = 0
+        for index, file_position in enumerate(found.file_positions):
             frame = found.frame(found.first + index)
             # Read the pages before they are touched, so that a bad sector raises an error instead of a signal.
-            found.segment.populate(place, place + frame.size)
-            self._frame(frame, found.segment, place)
-            self._apply(frame, frame.position in void, found.segment, place)
+            found.segment.populate(file_position, file_position + frame.size)
+            self._frame(frame, found.segment, file_position)
+            self._apply(frame, frame.position in void, found.segment, file_position)
             # Release checked pages, so that a large log does not fill the memory.
-            if place - kept > _RELEASE_BYTES:
-                found.segment.release(kept, place)
-                kept = place
+            if file_position - released > _RELEASE_BYTES:
+                found.segment.release(released, file_position)
+                released = file_position
                 if self._progress is not None:
-                    self._progress(report.bytes + place, self._total)
-        report.frames += len(found.places)
+                    self._progress(report.bytes + file_position, self._total)
+        report.frames += len(found.file_positions)
         report.bytes += found.segment.size
         if self._state is None:
             return
@@ -283,22 +288,22 @@ class _Check:
             rows = found.rows(headers, aborts, offset, tick)
         except FormatError:
             return  # the body of a TICK is corrupt, which is reported already
-        if whole and found.position - 1 <= report.frontier.position:
+        if complete and found.position - 1 <= report.frontier.position:
             self._index(found, rows.tobytes())
         else:
             self._growing_index(found, rows[: max(0, report.frontier.position - found.first + 1)].tobytes())
 
-    def _frame(self, frame: Frame, segment: SegmentMap, place: int) -> None:
+    def _frame(self, frame: Frame, segment: SegmentMap, file_position: int) -> None:
         try:
             check_payload(frame)
             if frame.kind == Kind.BATCH:
                 validate_body(frame, limits.RAW_BYTES_MAX)
         except FormatError as error:
-            self._damage(frame.position, segment.path, place, str(error))
-        if not padding_clean(segment.view, place, frame):
-            self._note(frame.position, segment.path, place, "the padding is not zero; it holds no data")
+            self._damage(frame.position, segment.path, file_position, str(error))
+        if not padding_clean(segment.view, file_position, frame):
+            self._note(frame.position, segment.path, file_position, "the padding is not zero; it holds no data")
 
-    def _apply(self, frame: Frame, void: bool, segment: SegmentMap, place: int) -> None:
+    def _apply(self, frame: Frame, void: bool, segment: SegmentMap, file_position: int) -> None:
         if frame.visible and not void and frame.position <= self._report.frontier.position:
             self._report.records += frame.count
         if self._state is None:
@@ -306,7 +311,7 @@ class _Check:
         try:
             self._state.apply(frame, void)
         except FormatError as error:
-            self._damage(frame.position, segment.path, place, str(error))
+            self._damage(frame.position, segment.path, file_position, str(error))
             self._state = None
 
     def _snapshot(self, first: int) -> None:
@@ -338,6 +343,7 @@ class _Check:
         stored = read_file(path, ROWS_AT + len(rows))[ROWS_AT:]
         for at in range(0, len(stored) - ROW_SIZE + 1, ROW_SIZE):
             row = stored[at : at + ROW_SIZE]
+            # Rows of zeros were allocated ahead and are not written yet.
             if row != rows[at : at + ROW_SIZE] and any(row):
                 position = found.first + at // ROW_SIZE
                 self._note(position, path, ROWS_AT + at, "the index row is corrupt; reads rebuild it from the segment")
@@ -345,16 +351,18 @@ class _Check:
 
     def _end(self, found: FrameScan | None) -> None:
         report = self._report
-        path, place = (found.segment.path, found.place) if found is not None else (segment_path(self._path, self._begin), 0)
+        path, file_position = (
+            (found.segment.path, found.file_position) if found is not None else (segment_path(self._path, self._begin), 0)
+        )
         if report.end < report.durable and self._last is None:
             why = found.stop.value if found is not None else "no segment"
-            self._damage(report.end + 1, path, place, f"{why}, but everything up to position {report.durable} was durable")
+            self._damage(report.end + 1, path, file_position, f"{why}, but everything up to position {report.durable} was durable")
         elif report.newest > (self._firsts[-1] if self._firsts else 0):
             self._damage(report.end + 1, segment_path(self._path, report.newest), 0, "the segment is missing")
         elif found is not None and self._last is None and (lost := self._end_lost(found.first)) is not None:
             self._damage(report.end + 1, path, *lost)
         elif found is not None and found.stop is StopReason.HEADER:
-            self._note(report.end + 1, path, place, "a torn end: written but never synced; the next start truncates it")
+            self._note(report.end + 1, path, file_position, "a torn end: written but never synced; the next start truncates it")
 
     def _end_lost(self, first: int) -> tuple[int, str] | None:
         try:

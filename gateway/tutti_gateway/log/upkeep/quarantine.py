@@ -19,7 +19,7 @@ _DAMAGED = ".damaged-"
 
 
 def quarantine_tail(
-    directory: str, storage: Storage, scalars: HardStateFile, mark: VoteMark, segment: Segment, later: Sequence[int]
+    directory: str, storage: Storage, hard_state_file: HardStateFile, mark: VoteMark, segment: Segment, later: Sequence[int]
 ) -> None:
     """Quarantine the bytes after the valid frames of a segment, then erase them. Each step is durable before the next one.
 
@@ -33,13 +33,13 @@ def quarantine_tail(
         OSError: the disk is full, or it failed.
     """
     # The hard state keeps the mark, because the marks in the erased segments disappear.
-    write_mark_to_hard_state(scalars, mark, segment.first)
-    keep_copy(directory, storage, segment.first)
-    erase_extents(storage, segment, mark, [(segment.place, segment.size - segment.place)])
-    _move_aside(directory, storage, later)
+    write_mark_to_hard_state(hard_state_file, mark, segment.first)
+    copy_segment(directory, storage, segment.first)
+    erase_extents(storage, segment, mark, [(segment.file_position, segment.size - segment.file_position)])
+    _quarantine_segments(directory, storage, later)
 
 
-def keep_copy(directory: str, storage: Storage, first: int) -> str:
+def copy_segment(directory: str, storage: Storage, first: int) -> str:
     """Copy a segment durably to `<segment>.damaged-N`, and return that path. Unreadable blocks and trailing zeros are omitted.
 
     Args:
@@ -66,13 +66,15 @@ def keep_copy(directory: str, storage: Storage, first: int) -> str:
         storage.close(target)
         if not done:
             storage.remove(copy + ".tmp")
+    # The caller overwrites the original next, so the copy is durable before it gets its name.
     storage.rename(copy + ".tmp", copy)
     storage.make_names_durable(os.path.join(directory, LOG))
     return copy
 
 
-def _move_aside(directory: str, storage: Storage, firsts: Sequence[int]) -> None:
+def _quarantine_segments(directory: str, storage: Storage, firsts: Sequence[int]) -> None:
     """Rename segments to quarantine names that recovery ignores, durably, and remove their indexes, which can be rebuilt."""
+    # The last segment goes first, so that a crash leaves consecutive segments.
     for first in reversed(firsts):
         file = segment_path(directory, first)
         with contextlib.suppress(FileNotFoundError):
@@ -84,9 +86,10 @@ def _move_aside(directory: str, storage: Storage, firsts: Sequence[int]) -> None
 
 def is_zero_after_frames(storage: Storage, segment: Segment) -> bool:
     """True if a segment file has its full size and only zeros after its valid frames."""
+    # An unreadable block counts as data, so it is quarantined before it is erased.
     size = storage.size(segment.fd)
     return size >= segment.size and not any(
-        any(_readable(storage, segment.fd, at, b"?")) for at in range(segment.place, size, WRITE_BYTES)
+        any(_readable(storage, segment.fd, at, b"?")) for at in range(segment.file_position, size, WRITE_BYTES)
     )
 
 
@@ -110,8 +113,8 @@ def _readable(storage: Storage, fd: int, at: int, otherwise: bytes = b"") -> byt
 
 def _free_name(file: str, storage: Storage) -> str:
     """Return an unused quarantine name, and remove the oldest quarantine files above the limit."""
-    kept = quarantined_files(os.path.dirname(file))
-    for path in kept[: max(0, len(kept) + 1 - limits.SEGMENTS_QUARANTINED_MAX)]:
+    existing = quarantined_files(os.path.dirname(file))
+    for path in existing[: max(0, len(existing) + 1 - limits.SEGMENTS_QUARANTINED_MAX)]:
         storage.remove(path)
     number = 1
     while os.path.exists(f"{file}{_DAMAGED}{number}"):

@@ -37,7 +37,7 @@ from tutti_gateway.log.write.indexer import Indexer
 from tutti_gateway.log.write.segment import Segment
 
 NS_PER_US = 1000
-SEGMENTS_REMOVED_A_STEP = 4  # segments to remove before other work gets its turn
+SEGMENTS_REMOVED_A_STEP = 4  # segments to remove in one step, so that other work is not delayed
 TXNS_A_STEP = 256  # transactions to check in one step
 ROWS_A_STEP = 1 << 20  # index rows to search for transactions in one step
 
@@ -89,7 +89,7 @@ class _DueTrim(NamedTuple):
     offset: int
 
 
-class HeldSegments(NamedTuple):
+class BlockedSegments(NamedTuple):
     """Segments that retention keeps because a named reader has not read them.
 
     Attributes:
@@ -103,7 +103,7 @@ class HeldSegments(NamedTuple):
     bytes: int
 
     @property
-    def told(self) -> str:
+    def message(self) -> str:
         """Return the message for the operator."""
         return (
             f"retention would free {self.bytes // common_limits.MIB} MiB and waits for reader {self.reader!r}, which has committed "
@@ -116,7 +116,7 @@ class LogRetention:
 
     Attributes:
         start: durable start of the log.
-        held: segments that a named reader holds back, as of the last check.
+        blocked: segments that a named reader holds back, as of the last check.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class LogRetention:
         directory: str,
         options: LogOptions,
         storage: Storage,
-        room: DiskSpace,
+        disk_space: DiskSpace,
         live: LivePage,
         segments: Sequence[Segment],
         indexer: Indexer,
@@ -135,20 +135,18 @@ class LogRetention:
         self._directory = directory
         self._options = options
         self._storage = storage
-        self._room = room
+        self._disk_space = disk_space
         self._live = live
         self.start = read_start(directory)
-        self.held: HeldSegments | None = None
+        self.blocked: BlockedSegments | None = None
         self._due: deque[_DueTrim] = deque()
         self._last_start = 1
         self._files_left = True  # files before the start may exist
         self._starts: dict[int, _SegmentStart] = {}
         self._back_references: list[_BackReference] = []  # in order; covers positions up to `_checked`
         self._checked = self._ticked = 0
-        self._sizes_cache: tuple[int, list[tuple[int, int]]] = (
-            0,
-            [],
-        )  # newest segment, and (first position, bytes) of all segments
+        # newest segment, and (first position, bytes) of all segments
+        self._sizes_cache: tuple[int, list[tuple[int, int]]] = (0, [])
         live.start(self.start.offset)
         self._decided()
 
@@ -162,7 +160,7 @@ class LogRetention:
             if (state.start, state.start_offset) > self.start[:2]:
                 self._due.append(_DueTrim(state.position, state.start, state.start_offset))
 
-    def carry_out(self, watermark: int) -> bool:
+    def remove_trimmed(self, watermark: int) -> bool:
         """Remove trimmed files, a few at a time, and return True if more are left.
 
         Args:
@@ -183,15 +181,15 @@ class LogRetention:
         return self._files_left
 
     @property
-    def left(self) -> bool:
+    def files_left(self) -> bool:
         """True if files are left to remove."""
         return self._files_left
 
-    def let_go(self, held: int, watermark: int, now_us: int) -> bool:
+    def trim_lane(self, replicated: int, watermark: int, now_us: int) -> bool:
         """Trim a lane as far as retention allows, and return True if a trim was made. A lane needs no TRIM frame.
 
         Args:
-            held: last position that every gateway of the roster has.
+            replicated: last position that every gateway of the roster has.
             watermark: decided position of the lane that a durable mark names.
             now_us: wall clock, us.
 
@@ -199,12 +197,14 @@ class LogRetention:
             OSError, DiskFull: the disk failed, or it is full.
         """
         proposed = self.propose(now_us)
+        starts = proposed.places if proposed is not None else ()
         # Only frames that are decided durably here, and present on every gateway, may be removed.
-        good = [place for place in proposed.places if place[0] - 1 <= min(held, watermark)] if proposed is not None else []
-        whole = next((place for place in reversed(good) if read_snapshot(self._directory, place[0]) is not None), None)
-        if whole is None:
-            return False  # a snapshot that was valid in an earlier check may be corrupt now
-        self.begin(LogStart(*whole))
+        safe = [start for start in starts if start[0] - 1 <= min(replicated, watermark)]
+        # The cached start of a segment may outlive its snapshot file, and a log cannot begin without that file.
+        newest = next((start for start in reversed(safe) if read_snapshot(self._directory, start[0]) is not None), None)
+        if newest is None:
+            return False
+        self.set_start(LogStart(*newest))
         self._last_start = self.start.first
         return True
 
@@ -213,7 +213,7 @@ class LogRetention:
         offset = max(due.offset, self.start.offset)
         # The newest suitable segment becomes the start; if there is none, the log keeps its old start.
         good = (first for first in reversed(firsts) if self.start.first < first <= due.position and self._may_begin(first, offset))
-        self.begin(LogStart(next(good, self.start.first), offset))
+        self.set_start(LogStart(next(good, self.start.first), offset))
 
     def _may_begin(self, first: int, offset: int) -> bool:
         """True if the log may begin with this segment.
@@ -221,8 +221,8 @@ class LogRetention:
         Its snapshot must be valid, no later ABORT may refer to frames before it, and no record from `offset` on may be staged
         before it.
         """
-        place = self._start_of(first)
-        if place is None or not self._check_txns() or self._after_txns(place).offset > offset:
+        candidate = self._start_of(first)
+        if candidate is None or not self._check_txns() or self._after_txns(candidate).offset > offset:
             return False
         last = self._indexer.indexed
         # An ABORT cannot refer back over more frames than may be undecided.
@@ -235,17 +235,17 @@ class LogRetention:
             return False  # the unreadable frame may be such an ABORT: the scrubber repairs it first
         return True
 
-    def begin(self, start: LogStart) -> None:
+    def set_start(self, start: LogStart) -> None:
         """Record the new start of the log durably, then publish it to readers."""
         # The start is durable before readers see it, because files may disappear from then on.
-        self._room.with_room(lambda: write_start(self._directory, start, self._storage), "a trim")
+        self._disk_space.with_reserve(lambda: write_start(self._directory, start, self._storage), "a trim")
         self._live.start(start.offset)
         self.start = start
         self._files_left = True
         self._sizes_cache = (0, [])
-        self._starts = {position: place for position, place in self._starts.items() if position > start.first}
+        self._starts = {position: later for position, later in self._starts.items() if position > start.first}
 
-    def replaced(self) -> None:
+    def log_replaced(self) -> None:
         """Record that a snapshot replaced the log, and read its new start."""
         start = read_start(self._directory)
         self._due.clear()
@@ -259,7 +259,7 @@ class LogRetention:
 
     # Sending the snapshot to other members
 
-    def piece(self, position: int, at: int) -> tuple[int, int, bytes]:
+    def read_snapshot(self, position: int, at: int) -> tuple[int, int, bytes]:
         """Return a part of the snapshot with which the log begins (design, 5.4).
 
         Args:
@@ -297,65 +297,65 @@ class LogRetention:
             segments = self._sizes()
         except OSError:
             return None
-        held = sum(size for _, size in segments)
-        places: list[tuple[int, int]] = []
-        reader, read = self._slowest()
-        forced = waits = 0
+        remaining_bytes = sum(size for _, size in segments)
+        starts: list[tuple[int, int]] = []
+        reader, read = self._slowest_reader()
+        forced = blocked_bytes = 0
         for (_, size), (position, _) in pairwise(segments):
-            if position > decided or len(places) == limits.TRIM_STARTS_MAX:
+            if position > decided or len(starts) == limits.TRIM_STARTS_MAX:
                 break
-            place = self._start_of(position)
-            if place is not None:
-                if not self._removable(held, place, now_us, 1):
+            candidate = self._start_of(position)
+            if candidate is not None:
+                if not self._removable(remaining_bytes, candidate, now_us, 1):
                     break
                 if not self._check_txns():
                     return None  # more transactions must be checked first; the next call continues
-                place = self._after_txns(place)
-                # A reader in `keep_for` has not read the records before this place.
-                if place.offset > read:
-                    waits += size
-                    held -= size
+                candidate = self._after_txns(candidate)
+                # A reader in `keep_for` has not read the records before this candidate.
+                if candidate.offset > read:
+                    blocked_bytes += size
+                    remaining_bytes -= size
                     continue
-                kept = sum(kept for first, kept in segments if first > place.reach) if place.reach else held
-                if self._removable(kept, place, now_us, limits.RETENTION_LAG_FACTOR):
+                left = sum(size for first, size in segments if first > candidate.reach) if candidate.reach else remaining_bytes
+                if self._removable(left, candidate, now_us, limits.RETENTION_LAG_FACTOR):
                     # Beyond the lag factor the trim no longer waits for a voter that lacks the frames.
                     forced = position
-                    places.append((position, place.offset))
-                elif self._removable(kept, place, now_us, 1) and not self._staged_before(position):
-                    places.append((position, place.offset))
-            held -= size  # without a valid snapshot the log cannot begin here: both segments go, or none
-        self.held = HeldSegments(reader, read, waits) if waits else None
-        places = [place for place in places if place[0] > self._last_start]
-        return TrimProposed(tuple(places), forced) if places else None
+                    starts.append((position, candidate.offset))
+                elif self._removable(left, candidate, now_us, 1) and not self._staged_before(position):
+                    starts.append((position, candidate.offset))
+            remaining_bytes -= size  # without a valid snapshot the log cannot begin here: both segments go, or none
+        self.blocked = BlockedSegments(reader, read, blocked_bytes) if blocked_bytes else None
+        starts = [start for start in starts if start[0] > self._last_start]
+        return TrimProposed(tuple(starts), forced) if starts else None
 
-    def _removable(self, held: int, place: _SegmentStart, now_us: int, factor: int) -> bool:
-        """True if retention allows removal of the segment before a place. The log's ticks determine its age.
+    def _removable(self, remaining_bytes: int, candidate: _SegmentStart, now_us: int, factor: int) -> bool:
+        """True if retention allows removal of the segment before a candidate. The log's ticks determine its age.
 
         Args:
-            held: bytes of segments that remain.
-            place: the new start of the log.
+            remaining_bytes: bytes of segments that remain.
+            candidate: the new start of the log.
             now_us: wall clock, us.
             factor: multiple of the configured limits to apply.
         """
         options = self._options
-        if options.retention_bytes and held > factor * options.retention_bytes:
+        if options.retention_bytes and remaining_bytes > factor * options.retention_bytes:
             return True
         if not options.retention_us:
             return False
-        since_us = self._since_us(place, now_us)
+        since_us = self._since_us(candidate, now_us)
         return bool(since_us and now_us - since_us > factor * options.retention_us)
 
-    def _since_us(self, place: _SegmentStart, now_us: int) -> int:
-        """Return the time (us) since which everything before the place has existed; 0 if it is unknown.
+    def _since_us(self, candidate: _SegmentStart, now_us: int) -> int:
+        """Return the time (us) since which everything before the candidate has existed; 0 if it is unknown.
 
-        Normally the last TICK before the place gives the time. Before the first TICK, and where a wrong clock dated ticks in the
-        future, a later place gives it, because earlier frames are at least as old. After ticks from the future, the time at which
-        this disk wrote the snapshot counts.
+        Normally the last TICK before the candidate gives the time. Before the first TICK, and where a wrong clock dated ticks in
+        the future, a later candidate gives it, because earlier frames are at least as old. After ticks from the future, the time at
+        which this disk wrote the snapshot counts.
         """
-        if 0 < place.time_us <= now_us:
-            return place.time_us
+        if 0 < candidate.time_us <= now_us:
+            return candidate.time_us
         for first, _ in self._sizes():
-            later = self._start_of(first) if first >= max(place.position, place.reach) else None
+            later = self._start_of(first) if first >= max(candidate.position, candidate.reach) else None
             if later is not None:
                 times = (later.time_us, later.written_us if later.time_us > now_us else 0)
                 found = next((time_us for time_us in times if 0 < time_us <= now_us), 0)
@@ -364,7 +364,7 @@ class LogRetention:
         tick_us = self._indexer.state.tick_time
         return tick_us if tick_us <= now_us else 0
 
-    def _slowest(self) -> tuple[str, int]:
+    def _slowest_reader(self) -> tuple[str, int]:
         """Return the slowest reader in `keep_for`, and its committed offset. A reader that has never committed counts as 0."""
         readers = self._indexer.state.readers
         # Named readers exist only in the ordered log.
@@ -381,17 +381,17 @@ class LogRetention:
 
     def _start_of(self, position: int) -> _SegmentStart | None:
         """Return the start of a segment, from its snapshot; None if the snapshot is missing or corrupt."""
-        place = self._starts.get(position)
-        if place is None:
+        candidate = self._starts.get(position)
+        if candidate is None:
             snapshot = read_snapshot(self._directory, position)
             if snapshot is None:
                 return None
             written_us = os.stat(snapshot_path(self._directory, position)).st_mtime_ns // NS_PER_US
             # A lane has no ticks. Its snapshot was written when everything before it was decided here.
             time_us = written_us if self._options.lane else snapshot.state.tick_time
-            place = _SegmentStart(position, snapshot.state.next_offset, time_us, written_us=written_us)
-            self._starts[position] = place
-        return place
+            candidate = _SegmentStart(position, snapshot.state.next_offset, time_us, written_us=written_us)
+            self._starts[position] = candidate
+        return candidate
 
     # Transactions that refer to earlier segments
 
@@ -399,10 +399,10 @@ class LogRetention:
         """True if a batch before the position may still become visible."""
         return any(staged < position for staged in self._indexer.state.staged)
 
-    def _after_txns(self, place: _SegmentStart) -> _SegmentStart:
-        """Return the place, moved after the last TXN from it on that makes earlier batches visible."""
-        over = [txn for txn in self._back_references if txn.low < place.position <= txn.position]
-        return place if not over else _SegmentStart(place.position, over[-1].offset, over[-1].time_us, over[-1].position)
+    def _after_txns(self, candidate: _SegmentStart) -> _SegmentStart:
+        """Return the candidate, moved after the last TXN from it on that makes earlier batches visible."""
+        over = [txn for txn in self._back_references if txn.low < candidate.position <= txn.position]
+        return candidate if not over else _SegmentStart(candidate.position, over[-1].offset, over[-1].time_us, over[-1].position)
 
     def _check_txns(self) -> bool:
         """Check some of the TXNs that were decided since the last call, and return True if all are checked.

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from tutti.data.frames.frame import HEADER_SIZE, Frame, chained, check_payload, decode_frame, decode_header
 from tutti.errors import Damaged, FormatError, OffsetOutOfRange, invariant
-from tutti.log.files.layout import FRAMES_AT, LOG, SegmentHeader, index_path, list_positions, read_header, segment_path
+from tutti.log.files.layout import FRAMES_AT, LOG, PAGE, SegmentHeader, index_path, list_positions, read_header, segment_path
 from tutti.log.files.log_start import read_start
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
@@ -27,7 +27,6 @@ from tutti.log.format.snapshot import read_snapshot
 from tutti.log.read.catalog import Catalog
 from tutti.log.read.segment_view import ReadLimit, SegmentView
 from tutti_gateway.core import limits
-from tutti_gateway.log.upkeep.damaged_range import CorruptRange, zero_unreadable_pages
 from tutti_gateway.log.upkeep.quarantine import remove_older
 from tutti_gateway.log.upkeep.snapshot_scrubber import SnapshotScrubber
 from tutti_gateway.log.write.frame_fetch import read_frames
@@ -37,14 +36,33 @@ from tutti_gateway.log.write.segment import Segment
 _NEW = "mending.tmp"
 
 
-class _ScrubPosition(NamedTuple):
-    """Position of the scrub: the frame at `position` must begin at file position `place` of the segment, and follow the chain
-    value.
+class CorruptRange(NamedTuple):
+    """A range of decided frames that cannot be read.
+
+    Attributes:
+        first, last: first and last position.
+        file_position: file position of the first frame in its segment.
+        chain: chain value of the frame before the range.
+        end: file position after the last frame; 0 if it is unknown.
+        following: the frame after the range, or None.
+        after: chain value that the last frame must have; None if it is unknown.
     """
+
+    first: int
+    last: int
+    file_position: int
+    chain: int
+    end: int = 0
+    following: Frame | None = None
+    after: int | None = None
+
+
+class _ScrubPosition(NamedTuple):
+    """Where the scrub continues: the frame at `position` begins at `file_position` of the segment and follows the chain value."""
 
     segment: int
     position: int
-    place: int
+    file_position: int
     chain: int
 
 
@@ -53,9 +71,9 @@ class LogScrubber:
 
     Attributes:
         lost: a corrupt range to fetch from another gateway; None if there is none.
-        told: message about it for the operator.
+        message: message about it for the operator.
         found: corruptions found since the start.
-        mended: frames rewritten since the start.
+        repaired: frames rewritten since the start.
         rounds: complete scrubs of the log.
         snapshots: scrubber of the snapshots.
     """
@@ -67,8 +85,8 @@ class LogScrubber:
         options: LogOptions,
         segments: Sequence[Segment],
         indexer: Indexer,
-        watching: Callable[[str], AbstractContextManager[None]],
-        renewed: Callable[[], None],
+        translating: Callable[[str], AbstractContextManager[None]],
+        remap_readers: Callable[[], None],
     ) -> None:
         """Create a scrubber.
 
@@ -76,17 +94,17 @@ class LogScrubber:
             options: give the size of a segment that is rebuilt.
             segments: the writer's list of segments that hold undecided frames.
             indexer: gives the decided end of the log.
-            watching: context manager that translates system errors.
-            renewed: called when readers must map files again.
+            translating: context manager that translates system errors.
+            remap_readers: called when readers must map files again.
         """
         self._directory = directory
         self._storage = storage
         self._segments = segments
         self._indexer = indexer
         self._segment_bytes = options.segment_bytes
-        self._watching = watching
-        self._renewed = renewed
-        self.snapshots = SnapshotScrubber(directory, storage, watching)
+        self._translating = translating
+        self._remap_readers = remap_readers
+        self.snapshots = SnapshotScrubber(directory, storage, translating)
         self._firsts: list[int] = []
         self._at: _ScrubPosition | None = None
         self._suspects: list[int] = []
@@ -95,16 +113,16 @@ class LogScrubber:
         # start of the round, s since 1970 (0 if it began inside the log), and the number of corruptions found before it
         self._round_start = (0.0, 0)
         self.lost: CorruptRange | None = None
-        self.told = ""
-        self.found = self.mended = self.rounds = 0
+        self.message = ""
+        self.found = self.repaired = self.rounds = 0
 
     @property
-    def hurried(self) -> bool:
+    def urgent(self) -> bool:
         """True if a part of the log must be scrubbed soon."""
         return self.lost is None and (bool(self._suspects) or self._scrub_all)
 
     @property
-    def looking(self) -> bool:
+    def in_round(self) -> bool:
         """True if a scrub round is in progress."""
         return self._at is not None
 
@@ -124,7 +142,7 @@ class LogScrubber:
         ):
             self._suspects.append(position)
 
-    def look(self) -> bool:
+    def scrub(self) -> bool:
         """Scrub the next piece, unless a corrupt range is still unrepaired. Return True if the attribute `lost` changed.
 
         Raises:
@@ -153,7 +171,7 @@ class LogScrubber:
             return False
         if lost.last >= read_start(self._directory).first and os.path.exists(segment_path(self._directory, at.segment)):
             return False
-        self.lost, self.told, self._at = None, "", None
+        self.lost, self.message, self._at = None, "", None
         return True
 
     def _next_suspect(self) -> _ScrubPosition | None:
@@ -201,7 +219,7 @@ class LogScrubber:
             if chain is None:
                 return self._next(first, None)
             self._write_header(first, chain)
-        self.snapshots.enter(first, self._firsts, self._segments)
+        self.snapshots.begin_segment(first, self._firsts, self._segments)
         return _ScrubPosition(first, first, FRAMES_AT, chain)
 
     @property
@@ -216,12 +234,12 @@ class LogScrubber:
         return 0 if first == 1 else None
 
     def _write_header(self, first: int, chain: int) -> None:
-        with self._watching("repairing"), self._opened(segment_path(self._directory, first)) as fd:
+        with self._translating("repairing"), self._opened(segment_path(self._directory, first)) as fd:
             header = SegmentHeader(self._log, first, chain, max(self._storage.size(fd), FRAMES_AT + HEADER_SIZE))
             self._storage.write(fd, [header.to_bytes()], 0)
             self._storage.make_durable(fd)
         self.found += 1
-        self.mended += 1
+        self.repaired += 1
 
     def _scrub_piece(self, at: _ScrubPosition) -> _ScrubPosition | None:
         """Scrub one piece of a segment, and return where to continue; None after the last segment."""
@@ -229,16 +247,16 @@ class LogScrubber:
             return self._finish_segment(at)
         with self._opened(segment_path(self._directory, at.segment)) as fd:
             until = min(last, at.position + limits.SCRUB_FRAMES - 1)
-            frames = read_frames(self._storage, fd, at.place, at.chain, at.position, until)
+            frames = read_frames(self._storage, fd, at.file_position, at.chain, at.position, until)
             if not frames:
                 self.lost = self._corrupt_range(fd, at, last)
                 self.found += 1
-                where = f"{segment_path(self._directory, at.segment)} cannot be read at byte {at.place}"
-                self.told = f"{where}: positions {self.lost.first} to {self.lost.last} are lost on this gateway"
+                where = f"{segment_path(self._directory, at.segment)} cannot be read at byte {at.file_position}"
+                self.message = f"{where}: positions {self.lost.first} to {self.lost.last} are lost on this gateway"
                 return at
-        self.snapshots.passed(frames)
-        place = at.place + sum(frame.size for frame in frames)
-        return _ScrubPosition(at.segment, frames[-1].position + 1, place, frames[-1].header_crc)
+        self.snapshots.apply(frames)
+        file_position = at.file_position + sum(frame.size for frame in frames)
+        return _ScrubPosition(at.segment, frames[-1].position + 1, file_position, frames[-1].header_crc)
 
     def _last_of(self, first: int) -> int:
         """Return the last decided position of a segment. A later segment may have begun during the round."""
@@ -251,7 +269,7 @@ class LogScrubber:
         """Check the index of a segment whose frames are all valid, and continue with the next segment."""
         if all(segment.first != at.segment for segment in self._segments):
             self._check_index(at.segment, at.position - 1)
-            self.snapshots.left()
+            self.snapshots.finish_segment()
         return self._next(at.segment, at.chain)
 
     def _next(self, segment: int, chain: int | None) -> _ScrubPosition | None:
@@ -281,7 +299,7 @@ class LogScrubber:
             return  # an unreadable ABORT in another segment may void rows: a later round rebuilds the index
         finally:
             catalog.close()
-        with self._watching("repairing"):
+        with self._translating("repairing"):
             if os.path.exists(path):
                 self._storage.remove(path)  # readers may have the file mapped, so it is removed and not truncated
             index = IndexWriter(path, first, no_rows(), self._storage)
@@ -290,14 +308,14 @@ class LogScrubber:
                 index.append(part.tobytes(), int(part["offset"][0]), next_offset, _newest(part))
             index.seal()
             index.close()
-        self._renewed()
+        self._remap_readers()
 
     # Corrupt ranges
 
     def _corrupt_range(self, fd: int, at: _ScrubPosition, last: int) -> CorruptRange:
         """Return the corrupt range. It ends before the next frame that is valid, at its indexed position, and continued."""
         view = SegmentView(self._directory, at.segment)
-        rows = view.trusted(last, ReadLimit(self._indexer.indexed, self._indexer.indexed))
+        rows = view.trusted_rows(last, ReadLimit(self._indexer.indexed, self._indexer.indexed))
         # A corrupt range is repaired in pieces, because the answer of a peer is limited too.
         upto = min(last, at.position + limits.SCRUB_FRAMES)
         for position in range(at.position + 1, upto + 1):
@@ -306,17 +324,18 @@ class LogScrubber:
                 break
             frame = self._frame(fd, rows, index)
             if frame is not None and self._continued(fd, rows, index, frame, last):
-                return CorruptRange(at.position, position - 1, at.place, at.chain, int(rows["place"][index]), frame)
+                return CorruptRange(at.position, position - 1, at.file_position, at.chain, int(rows["file_position"][index]), frame)
         if upto < last and upto - at.segment < len(rows):
-            return CorruptRange(at.position, upto, at.place, at.chain, _end_of(rows, upto - at.segment))
+            # No valid frame within reach: this part is repaired first, and the scrub continues after it.
+            return CorruptRange(at.position, upto, at.file_position, at.chain, _end_of(rows, upto - at.segment))
         end = _end_of(rows, -1) if len(rows) and at.segment + len(rows) > last else 0
-        return CorruptRange(at.position, last, at.place, at.chain, end, None, self._chain_after(last))
+        return CorruptRange(at.position, last, at.file_position, at.chain, end, None, self._chain_after(last))
 
     def _frame(self, fd: int, rows: Rows, index: int) -> Frame | None:
         """Return the frame of an index row, or None if the frame is invalid. The chain is not checked."""
         row = rows[index]
         try:
-            data = self._storage.read(fd, int(row["size"]), int(row["place"]))
+            data = self._storage.read(fd, int(row["size"]), int(row["file_position"]))
             frame = decode_frame(data)
             check_payload(frame)
         except (OSError, FormatError):
@@ -330,7 +349,8 @@ class LogScrubber:
         if index + 1 >= len(rows):
             return False
         try:
-            following = decode_header(self._storage.read(fd, HEADER_SIZE, int(rows["place"][index + 1])))
+            # The next header continues the chain, which proves the header of this frame.
+            following = decode_header(self._storage.read(fd, HEADER_SIZE, int(rows["file_position"][index + 1])))
         except (OSError, FormatError):
             return False
         return following.position == frame.position + 1 and chained(following, frame.header_crc)
@@ -347,7 +367,7 @@ class LogScrubber:
 
     # Repairing
 
-    def mend(self, frames: Sequence[Frame]) -> int:
+    def repair(self, frames: Sequence[Frame]) -> int:
         """Write fetched frames into the corrupt range, durably, and return how many were accepted. The frames after them are
         scrubbed at once.
 
@@ -358,27 +378,27 @@ class LogScrubber:
         if lost is None or at is None or self._drop_if_removed():
             return 0
         if self._readable_after_all(lost, at):
-            self.lost, self.told = None, ""  # a readable frame is never overwritten
+            self.lost, self.message = None, ""  # a readable frame is never overwritten
             return 0
         good = self._accepted(lost, frames)
         if not good:
             return 0
-        with self._watching("repairing"):
+        with self._translating("repairing"):
             self._at = self._rewrite(at, good)
-        self.mended += len(good)
-        self.lost, self.told = None, ""
+        self.repaired += len(good)
+        self.lost, self.message = None, ""
         # Read the new frames back at once, because the disk under them has failed before.
         self._verify_repaired(good[-1].position)
         return len(good)
 
     def _readable_after_all(self, lost: CorruptRange, at: _ScrubPosition) -> bool:
         """True if the first lost frame can be read after all, in its segment or in one that begins with it."""
-        there = [(segment_path(self._directory, at.segment), lost.place)]
+        locations = [(segment_path(self._directory, at.segment), lost.file_position)]
         if os.path.exists(follows := segment_path(self._directory, lost.first)):
-            there.append((follows, FRAMES_AT))
-        for path, place in there:
+            locations.append((follows, FRAMES_AT))
+        for path, file_position in locations:
             with self._opened(path) as fd:
-                if read_frames(self._storage, fd, place, lost.chain, lost.first, lost.first):
+                if read_frames(self._storage, fd, file_position, lost.chain, lost.first, lost.first):
                     return True
         return False
 
@@ -392,15 +412,16 @@ class LogScrubber:
     def _accepted(self, lost: CorruptRange, frames: Sequence[Frame]) -> list[Frame]:
         """Return the leading frames that fit the corrupt range, by position, chain and size."""
         good: list[Frame] = []
-        chain, place = lost.chain, lost.place
+        chain, file_position = lost.chain, lost.file_position
         for position, frame in enumerate(frames, lost.first):
-            place += frame.size
-            if position > lost.last or frame.position != position or not chained(frame, chain) or 0 < lost.end < place:
+            file_position += frame.size
+            # Each frame must continue the chain, so frames of another log or view do not fit.
+            if position > lost.last or frame.position != position or not chained(frame, chain) or 0 < lost.end < file_position:
                 break
             chain = frame.header_crc
             if position == lost.last:
                 # The last frame must end where the next valid frame begins, and the chain must continue there.
-                wrong = (lost.end and place != lost.end) or (lost.after is not None and lost.after != chain)
+                wrong = (lost.end and file_position != lost.end) or (lost.after is not None and lost.after != chain)
                 if wrong or (lost.following is not None and not chained(lost.following, chain)):
                     return []
             good.append(frame)
@@ -409,26 +430,28 @@ class LogScrubber:
     def _rewrite(self, at: _ScrubPosition, frames: list[Frame]) -> _ScrubPosition:
         """Write frames in place, and return where to scrub them. Frames beyond the segment's size go to a rebuilt segment."""
         size = read_header(self._directory, at.segment).size
-        if at.position > at.segment and (self._segment_ended(at) or at.place + frames[0].size + HEADER_SIZE > size):
+        if at.position > at.segment and (self._segment_ended(at) or at.file_position + frames[0].size + HEADER_SIZE > size):
             # The lost frames were in a missing file that began at this position.
             self._make_segment(at.position, at.chain)
             return self._rewrite(_ScrubPosition(at.position, at.position, FRAMES_AT, at.chain), frames)
-        fitting, place = 0, at.place
-        while fitting < len(frames) and place + frames[fitting].size <= size:
-            place += frames[fitting].size
+        fitting, file_position = 0, at.file_position
+        while fitting < len(frames) and file_position + frames[fitting].size <= size:
+            file_position += frames[fitting].size
             fitting += 1
         with self._opened(segment_path(self._directory, at.segment)) as fd:
+            # The file lost its end. Its blocks are restored first, and readers map the new size.
             if self._storage.size(fd) < size:
                 self._storage.allocate(fd, size)
-                self._renewed()
+                self._remap_readers()
             # A partial write into an unreadable page would fail.
-            zero_unreadable_pages(self._storage, fd, at.place, place)
-            self._storage.write(fd, [part for frame in frames[:fitting] for part in frame.extents()], at.place)
+            _zero_unreadable_pages(self._storage, fd, at.file_position, file_position)
+            # After a crash during this write the range fails its CRC, and the next round finds it again.
+            self._storage.write(fd, [part for frame in frames[:fitting] for part in frame.extents()], at.file_position)
             self._storage.make_durable(fd)
         return at
 
     def _segment_ended(self, at: _ScrubPosition) -> bool:
-        """True if the segment was complete before this place, so the following frames were in a missing file."""
+        """True if the segment was complete before this position, so the following frames were in a missing file."""
         sealed = index_sealed(index_path(self._directory, at.segment), at.segment)
         return sealed is not None and at.segment + sealed.rows == at.position
 
@@ -436,17 +459,18 @@ class LogScrubber:
         """Create a zero-filled segment in place of a missing one, durably."""
         path = os.path.join(self._directory, LOG, _NEW)
         invariant(not os.path.exists(segment_path(self._directory, first)), f"segment {first} exists and must not be replaced")
-        with self._watching("repairing"):
+        with self._translating("repairing"):
             with self._opened(path, create=True) as fd:
                 self._storage.truncate(fd, 0)
                 self._storage.allocate(fd, self._segment_bytes)
                 header = SegmentHeader(self._log, first, chain, self._segment_bytes)
                 self._storage.write(fd, [header.to_bytes()], 0)
                 self._storage.make_durable(fd)
+            # The name appears only with a durable header. The frames are then fetched like any corrupt range.
             self._storage.rename(path, segment_path(self._directory, first))
             self._storage.make_names_durable(os.path.join(self._directory, LOG))
         self._firsts = self._first_positions()
-        self._renewed()
+        self._remap_readers()
 
     @contextmanager
     def _opened(self, path: str, *, create: bool = False) -> Iterator[int]:
@@ -457,9 +481,24 @@ class LogScrubber:
             self._storage.close(fd)
 
 
+def _zero_unreadable_pages(storage: Storage, fd: int, start: int, end: int) -> None:
+    """Overwrite each page of a range that the device cannot read with zeros.
+
+    A write of a whole page needs no read first. The content of such a page is lost already.
+
+    Args:
+        start, end: file positions.
+    """
+    for page in range(start - start % PAGE, end, PAGE):
+        try:
+            storage.read(fd, PAGE, page)
+        except OSError:
+            storage.write(fd, [bytes(PAGE)], page)
+
+
 def _end_of(rows: Rows, index: int) -> int:
     """Return the file position after the frame of a row."""
-    return int(rows["place"][index]) + int(rows["size"][index])
+    return int(rows["file_position"][index]) + int(rows["size"][index])
 
 
 def _newest(rows: Rows) -> int:

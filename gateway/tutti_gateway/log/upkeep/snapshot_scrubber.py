@@ -39,11 +39,11 @@ class SnapshotScrubber:
         damaged: message about each corrupt or missing snapshot, by position.
     """
 
-    def __init__(self, directory: str, storage: Storage, watching: Callable[[str], AbstractContextManager[None]]) -> None:
-        """Create a snapshot scrubber; `watching` is a context manager that translates system errors."""
+    def __init__(self, directory: str, storage: Storage, translating: Callable[[str], AbstractContextManager[None]]) -> None:
+        """Create a snapshot scrubber; `translating` is a context manager that translates system errors."""
         self._directory = directory
         self._storage = storage
-        self._watching = watching
+        self._translating = translating
         self._first: tuple[int, bytes] = (0, b"")  # position and bytes of the snapshot with which the log begins, once found valid
         self._state: LogState | None = None  # state up to the position of the round, while a snapshot must be rebuilt
         self._following = 0
@@ -51,12 +51,12 @@ class SnapshotScrubber:
         self._messages: list[str] = []
         self.damaged: dict[int, str] = {}
 
-    def news(self) -> list[str]:
+    def pop_messages(self) -> list[str]:
         """Return the messages for the operator since the last call."""
-        news, self._messages = self._messages, []
-        return news
+        messages, self._messages = self._messages, []
+        return messages
 
-    def enter(self, first: int, firsts: Sequence[int], filling: Sequence[Segment]) -> None:
+    def begin_segment(self, first: int, firsts: Sequence[int], filling: Sequence[Segment]) -> None:
         """Begin a segment.
 
         Args:
@@ -66,7 +66,7 @@ class SnapshotScrubber:
         """
         self._state = None
         begin = read_start(self._directory).first
-        self.damaged = {position: told for position, told in self.damaged.items() if position >= begin}
+        self.damaged = {position: message for position, message in self.damaged.items() if position >= begin}
         if first == begin > 1:
             self._check_first(first)
         index = bisect_right(firsts, first)
@@ -87,14 +87,14 @@ class SnapshotScrubber:
         index.
         """
         try:
-            rows = SegmentView(self._directory, first).trusted(following - 1, ReadLimit(following - 1, following - 1))
+            rows = SegmentView(self._directory, first).trusted_rows(following - 1, ReadLimit(following - 1, following - 1))
         except (Damaged, OSError):
             return None
         if len(rows) != following - first:
             return None
         return set(rows["position"][np.bitwise_and(rows["flags"], ABORTED) > 0].tolist())
 
-    def passed(self, frames: Sequence[Frame]) -> None:
+    def apply(self, frames: Sequence[Frame]) -> None:
         """Apply frames that the round found valid."""
         state = self._state
         # If the round skipped frames, the state cannot be continued.
@@ -104,7 +104,7 @@ class SnapshotScrubber:
         for frame in frames:
             state.apply(frame, frame.position in self._void)
 
-    def left(self) -> None:
+    def finish_segment(self) -> None:
         """Finish the segment, and write a rebuilt snapshot.
 
         Raises:
@@ -115,7 +115,7 @@ class SnapshotScrubber:
             return
         snapshot = Snapshot(state, self._following, FRAMES_AT, 0)
         with contextlib.suppress(DiskFull):  # the next round tries again
-            with self._watching("rebuilding a snapshot of"):
+            with self._translating("rebuilding a snapshot of"):
                 write_snapshot(self._directory, snapshot, self._storage, durable=True)
             self._report_rebuilt(self._following)
 
@@ -128,7 +128,7 @@ class SnapshotScrubber:
             self._report(first, _NOT_REBUILDABLE)
         else:
             with contextlib.suppress(DiskFull):
-                with self._watching("rebuilding a snapshot of"):
+                with self._translating("rebuilding a snapshot of"):
                     self._storage.replace_file(snapshot_path(self._directory, first), self._first[1])
                 self._report(first, "")
                 self._report_rebuilt(first)

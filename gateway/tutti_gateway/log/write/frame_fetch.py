@@ -49,9 +49,9 @@ class FrameFetcher:
         self._segments = segments
         self._aborts: deque[Frame] = deque()  # undecided ABORT frames
         self._catalog: Catalog | None = None
-        self.wrote(undecided)
+        self.appended(undecided)
 
-    def wrote(self, frames: Sequence[Frame]) -> None:
+    def appended(self, frames: Sequence[Frame]) -> None:
         """Record frames that were appended to the log."""
         for frame in frames:
             if frame.kind == _ABORT:
@@ -62,7 +62,7 @@ class FrameFetcher:
         while self._aborts and self._aborts[0].position <= position:
             self._aborts.popleft()
 
-    def cut(self, position: int) -> None:
+    def truncated(self, position: int) -> None:
         """Record that the log was truncated after `position`."""
         while self._aborts and self._aborts[-1].position > position:
             self._aborts.pop()
@@ -95,12 +95,12 @@ class FrameFetcher:
         try:
             # The chain value before the first frame is in the segment header, or in the previous frame.
             if first == segment:
-                place, chain = FRAMES_AT, read_header(self._directory, segment).chain
+                file_position, chain = FRAMES_AT, read_header(self._directory, segment).chain
             else:
-                place = self._file_position(first - 1, upto)
-                data = self._storage.read(fd, HEADER_SIZE, place)
-                place, chain = place + frame_size_at(data, 0), decode_header(data).header_crc
-            return read_frames(self._storage, fd, place, chain, first, last)
+                file_position = self._file_position(first - 1, upto)
+                data = self._storage.read(fd, HEADER_SIZE, file_position)
+                file_position, chain = file_position + frame_size_at(data, 0), decode_header(data).header_crc
+            return read_frames(self._storage, fd, file_position, chain, first, last)
         finally:
             self._storage.close(fd)
 
@@ -114,10 +114,10 @@ class FrameFetcher:
         """Return the file position of a frame in its segment."""
         if position <= upto.position:
             for _, rows in self._current_catalog().positions(position, position, upto):
-                return int(rows["place"][0])
+                return int(rows["file_position"][0])
         for segment in reversed(self._segments):
-            if segment.first <= position and (place := segment.place_of(position, upto.position)) is not None:
-                return place
+            if segment.first <= position and (file_position := segment.file_position_of(position, upto.position)) is not None:
+                return file_position
         raise FormatError(f"position {position} is not in the log")
 
     def _final_position(self, frames: Sequence[Frame], first: int, last: int, upto: ReadLimit) -> int:
@@ -145,16 +145,16 @@ class FrameFetcher:
         return found + [decode_abort(frame) for frame in self._aborts if max(position, upto.position) < frame.position <= last]
 
 
-def read_frames(storage: Storage, fd: int, place: int, chain: int, position: int, last: int) -> tuple[Frame, ...]:
+def read_frames(storage: Storage, fd: int, file_position: int, chain: int, position: int, last: int) -> tuple[Frame, ...]:
     """Return consecutive valid frames of a segment, up to `limits.FETCH_BYTES`; a larger frame is returned alone.
 
     Args:
-        place: file position of the first frame.
+        file_position: file position of the first frame.
         chain: chain value of the frame before it.
         position: position of the first frame.
         last: last position to return.
     """
-    data, at = read_available(storage, fd, limits.FETCH_BYTES, place), 0
+    data, at = read_available(storage, fd, limits.FETCH_BYTES, file_position), 0
     frames: list[Frame] = []
     while position <= last and at + HEADER_SIZE <= len(data):
         try:
@@ -166,7 +166,7 @@ def read_frames(storage: Storage, fd: int, place: int, chain: int, position: int
                 if frames:
                     break
                 # The first frame exceeds the limit, so it is returned alone.
-                data = read_available(storage, fd, size, place)
+                data = read_available(storage, fd, size, file_position)
             frame = decode_frame(data, at)
             check_payload(frame)
         except FormatError:

@@ -33,13 +33,19 @@ class Indexer:
     """
 
     def __init__(
-        self, directory: str, options: LogOptions, storage: Storage, room: DiskSpace, found: RecoveredLog, segments: list[Segment]
+        self,
+        directory: str,
+        options: LogOptions,
+        storage: Storage,
+        disk_space: DiskSpace,
+        found: RecoveredLog,
+        segments: list[Segment],
     ) -> None:
         """Continue from the decided end that recovery found. The indexer removes decided segments from the front of `segments`."""
         self._directory = directory
         self._options = options
         self._storage = storage
-        self._room = room
+        self._disk_space = disk_space
         self._segments = segments
         self.state = found.state
         self._view = found.view
@@ -75,14 +81,14 @@ class Indexer:
             if position not in {*firsts, self._within}:
                 remove_snapshot(self._directory, position, self._storage)
 
-    def replaced(self, state: LogState) -> None:
+    def log_replaced(self, state: LogState) -> None:
         """Record that a snapshot replaced the log, and continue from its state."""
         self.state = state
         self._view = state.view
         self._snapshot_at, self._within = state.position + 1, 0
         self._unwritten = None
 
-    def take(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
+    def index(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
         """Index a run of decided frames. Frames that are indexed are skipped, so the call can be repeated after a full disk.
 
         Raises:
@@ -96,18 +102,18 @@ class Indexer:
             self.pass_boundaries()
         while at < len(frames):
             segment = self._segments[0]
-            room = len(frames) if segment.last is None else segment.last - frames[at].position + 1
-            until = min(at + room, len(frames))
+            capacity = len(frames) if segment.last is None else segment.last - frames[at].position + 1
+            until = min(at + capacity, len(frames))
             self._index(segment, frames[at:until], offsets[at:until], aborted)
             at = until
             self.pass_boundaries()
-        self._snapshot_now_and_then()
+        self._snapshot_if_due()
 
     def _index(self, segment: Segment, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
         state = self.state
         rows = []
         newest = LONG_AGO
-        places = segment.take_places(len(frames))
+        file_positions = segment.pop_file_positions(len(frames))
         many = len(frames) >= _MANY
         before, ticks = state.tick, []
         for at, (frame, offset) in enumerate(zip(frames, offsets, strict=True)):
@@ -117,13 +123,13 @@ class Indexer:
             if found != offset:
                 raise InvariantViolated(f"{frame!r} was decided at offset {offset}, but the log gives it offset {found}")
             if not many:
-                rows.append(encode_row(frame, places[at], offset, (state.tick, state.tick_time), void))
+                rows.append(encode_row(frame, file_positions[at], offset, (state.tick, state.tick_time), void))
             elif frame.kind == _TICK:
                 ticks.append((at, TickBody(state.tick, state.tick_time)))
             if frame.max_timestamp > newest and not void and frame.visible:
                 newest = frame.max_timestamp
         self._view = frames[-1].view
-        data = _rows_of(frames, places, ticks, aborted, offsets[0], before) if many else b"".join(rows)
+        data = _rows_of(frames, file_positions, ticks, aborted, offsets[0], before) if many else b"".join(rows)
         # Keep the rows until the write succeeds, because `state` already includes their frames.
         self._unwritten = (data, offsets[0], state.next_offset, newest)
         self._write_rows()
@@ -132,7 +138,7 @@ class Indexer:
         rows = self._unwritten
         if rows is not None:
             index = self._segments[0].index
-            self._room.with_room(lambda: index.append(*rows), "the index")
+            self._disk_space.with_reserve(lambda: index.append(*rows), "the index")
             self._unwritten = None
 
     def pass_boundaries(self) -> None:
@@ -142,25 +148,25 @@ class Indexer:
         while self._segments[0].last == self.state.position:
             done, following = self._segments[:2]
             # Seal first: recovery begins at the newest snapshot, so it never visits this segment again.
-            self._room.with_room(done.index.seal, "the index")
+            self._disk_space.with_reserve(done.index.seal, "the index")
             self._write_snapshot(Snapshot(self.state, following.first, FRAMES_AT, 0))
             done.index.close()
             self._storage.close(done.fd)
             del self._segments[0]
 
-    def _snapshot_now_and_then(self) -> None:
+    def _snapshot_if_due(self) -> None:
         """Move the snapshot within the segment forward. More producers make a snapshot more expensive, so the interval grows
         with them.
         """
         interval = max(self._options.snapshot_frames, 4 * len(self.state.producers))
         if self.state.position + 1 - self._snapshot_at >= interval:
             segment = self._segments[0]
-            self._write_snapshot(Snapshot(self.state, segment.first, segment.decided_place, segment.index.rows_crc))
+            self._write_snapshot(Snapshot(self.state, segment.first, segment.undecided_file_position, segment.index.rows_crc))
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
         # A snapshot within a segment needs no sync: it counts only with index rows that match its CRC.
         start = snapshot.position == snapshot.segment
-        self._room.with_room(lambda: write_snapshot(self._directory, snapshot, self._storage, durable=start), "a snapshot")
+        self._disk_space.with_reserve(lambda: write_snapshot(self._directory, snapshot, self._storage, durable=start), "a snapshot")
         self._snapshot_at = snapshot.position
         if self._within:
             remove_snapshot(self._directory, self._within, self._storage)
@@ -169,7 +175,7 @@ class Indexer:
 
 def _rows_of(
     frames: Sequence[Frame],
-    places: array[int],
+    file_positions: array[int],
     ticks: Sequence[tuple[int, TickBody]],
     aborted: Collection[int],
     offset: int,
@@ -179,5 +185,5 @@ def _rows_of(
     headers = np.frombuffer(b"".join([frame.header for frame in frames]), HEADER_DTYPE)
     progress, body = headers["progress_length"].astype(np.uint32), headers["body_length"]
     sizes = HEADER_SIZE + ((progress + 7) & ~np.uint32(7)) + ((body + 7) & ~np.uint32(7))
-    rows = build_rows(headers, np.array(places, np.uint64), sizes, ticks, aborted=aborted, offset=offset, tick=tick)
+    rows = build_rows(headers, np.array(file_positions, np.uint64), sizes, ticks, aborted=aborted, offset=offset, tick=tick)
     return rows.tobytes()

@@ -36,7 +36,7 @@ def mark_of(state: LogState, sequence: int) -> VoteMark:
 
 
 def replace_log(
-    directory: str, storage: Storage, options: LogOptions, scalars: HardStateFile, state: LogState, sequence: int
+    directory: str, storage: Storage, options: LogOptions, hard_state_file: HardStateFile, state: LogState, sequence: int
 ) -> tuple[Segment, VoteMark]:
     """Replace the log on disk, and return the first segment of the new log and its mark. The call can be repeated safely.
 
@@ -45,9 +45,10 @@ def replace_log(
         sequence: sequence number of the mark, above all existing ones.
     """
     first = state.position + 1
+    # Steps 1 and 2 of the module docstring; `_finish` performs the others.
     write_snapshot(directory, Snapshot(state, first, FRAMES_AT, 0), storage, durable=True)
     write_start(directory, LogStart(first, state.next_offset, replacing=True), storage)
-    fd, mark = _finish(directory, storage, options, scalars, state, sequence)
+    fd, mark = _finish(directory, storage, options, hard_state_file, state, sequence)
     return new_segment(directory, storage, first, fd, size_of_next(options, 0, None)), mark
 
 
@@ -67,16 +68,17 @@ def finish_replacement(directory: str, storage: Storage, options: LogOptions) ->
         raise Damaged(f"{path}, which replaces the log, is missing or corrupt: start the gateway with a new data directory")
     stored = read_hard_state(directory)
     marks = [stored.mark] if stored is not None else []
-    for first in list_positions(directory, "seg", all_there=True):
+    for first in list_positions(directory, "seg", include_trimmed=True):
         marks += [mark for mark in segment_marks(directory, first) if mark is not None]
+    # The new mark must be newer than all marks of the old log, whose segments may still exist.
     sequence = max((mark.sequence for mark in marks), default=0) + 1
-    with contextlib.closing(HardStateFile(directory, storage, stored)) as scalars:
-        fd, _ = _finish(directory, storage, options, scalars, snapshot.state, sequence)
+    with contextlib.closing(HardStateFile(directory, storage, stored)) as hard_state_file:
+        fd, _ = _finish(directory, storage, options, hard_state_file, snapshot.state, sequence)
         storage.close(fd)
 
 
 def _finish(
-    directory: str, storage: Storage, options: LogOptions, scalars: HardStateFile, state: LogState, sequence: int
+    directory: str, storage: Storage, options: LogOptions, hard_state_file: HardStateFile, state: LogState, sequence: int
 ) -> tuple[int, VoteMark]:
     first = state.position + 1
     mark = mark_of(state, sequence)
@@ -86,12 +88,14 @@ def _finish(
     # The mark in the new segment has a higher sequence than all old marks, so the old log no longer counts.
     fd = begin_segment(directory, storage, header, mark, None)
     try:
-        write_mark_to_hard_state(scalars, mark, first)
+        # Both slots: an older slot would still name the end of the old log.
+        write_mark_to_hard_state(hard_state_file, mark, first)
         for kind in ("seg", "idx", "snap"):
             for position in reversed(list_positions(directory, kind)):
                 if position > first:
                     storage.remove(os.path.join(directory, LOG, f"{position:020d}.{kind}"))
         storage.make_names_durable(os.path.join(directory, LOG))
+        # The new log is complete. From now on a start reads it like any trimmed log.
         write_start(directory, LogStart(first, state.next_offset), storage)
         remove_before(directory, storage, first)
     except BaseException:

@@ -37,15 +37,15 @@ class MarkTracker:
         self._since = 0.0  # when the first sync ended that the newest mark does not cover
 
     @property
-    def held(self) -> End:
+    def marked_end(self) -> End:
         """Return the end that the next mark names: the durable end, or a corrupt end that was durable."""
         damage = self.damage
         return self.durable if damage is None else (damage.last, damage.view, damage.chain)
 
     @property
-    def behind(self) -> bool:
+    def stale(self) -> bool:
         """True if the newest durable mark lags the known end or the frontier."""
-        return self.newest.position != self.held[0] or self.newest.frontier_position != self.frontier[0]
+        return self.newest.position != self.marked_end[0] or self.newest.frontier_position != self.frontier[0]
 
     def due(self, now: float, late_us: int) -> bool:
         """True if the next write must carry a mark: many frames, or an old sync, are not covered by the newest one.
@@ -59,12 +59,12 @@ class MarkTracker:
             self.durable[0] - self.newest.position < limits.MARK_FRAMES and now - self._since < late_us / _US
         ):
             return False
-        return self.behind
+        return self.stale
 
     def next(self, end: End | None = None) -> VoteMark:
         """Return the next mark, which names `end` if it is given."""
         self._sequence += 1
-        return VoteMark(self._sequence, *(end or self.held), *self.frontier, now_us())
+        return VoteMark(self._sequence, *(end or self.marked_end), *self.frontier, now_us())
 
     def contradicted(self, frames: Sequence[Frame]) -> bool:
         """True if one of these frames, which are written next, differs from the frame at the corrupt end."""
@@ -78,10 +78,10 @@ class MarkTracker:
         self._sequence += 1
         return self._sequence
 
-    def replaced(self, end: End, frontier: tuple[int, int], mark: VoteMark) -> None:
+    def log_replaced(self, end: End, frontier: tuple[int, int], mark: VoteMark) -> None:
         """Record that a snapshot replaced the log, and that `mark` is durable."""
         self.frontier = frontier
-        self.cut(end, mark)
+        self.truncated(end, mark)
 
     def synced(self, end: End, now: float) -> bool:
         """Record that the log is durable up to `end`, and return True if the sync also made a mark durable.
@@ -105,7 +105,7 @@ class MarkTracker:
         """Record a durable mark as the newest; no mark is pending in a slot."""
         self.newest, self.written = mark, None
 
-    def cut(self, end: End, mark: VoteMark) -> None:
+    def truncated(self, end: End, mark: VoteMark) -> None:
         """Record that the log was truncated to `end`, and that `mark` is durable."""
         self.durable = end
         self.damage = None

@@ -18,7 +18,7 @@ from tutti.runtime.reserved_fds import with_descriptor_wait
 from tutti_gateway.log.write.segment import prepared_paths
 
 STEP_BYTES = 1 << 20
-PIECE_BYTES = 64 << 10  # small, because a later small write walks through the whole page-cache piece that one write created
+CHUNK_BYTES = 64 << 10  # small, because a later small write walks through the whole page-cache piece that one write created
 QUIET_S = 0.02  # the log is idle after this time without a write, s
 POLL_S = 0.05
 _NICE = 19
@@ -43,11 +43,11 @@ class SegmentPreallocator:
         self._thread = threading.Thread(target=self._run, name="prepare-segments", daemon=True)
         self._thread.start()
 
-    def wrote(self) -> None:
+    def log_written(self) -> None:
         """Record a write of the log, which pauses preallocation."""
         self._wrote_at = time.monotonic()
 
-    def used(self) -> None:
+    def segment_used(self) -> None:
         """Record that the writer took a prepared segment."""
         self._needed.set()
 
@@ -58,7 +58,7 @@ class SegmentPreallocator:
         if self._thread is not None:
             self._thread.join()
 
-    def clear(self) -> None:
+    def remove_unusable(self) -> None:
         """Remove prepared segments of an earlier run that are incomplete or have another size."""
         folder = os.path.join(self._directory, LOG)
         for name in with_descriptor_wait(lambda: os.listdir(folder)):
@@ -81,7 +81,7 @@ class SegmentPreallocator:
             return False
         number = time.time_ns()
         path = os.path.join(self._directory, LOG, f"{PREPARED}{number:020d}")
-        size, zeros = options.segment_bytes, bytes(PIECE_BYTES)
+        size, zeros = options.segment_bytes, bytes(CHUNK_BYTES)
         fd = storage.open(path + ".tmp", create=True)
         done = False
         try:
@@ -89,8 +89,8 @@ class SegmentPreallocator:
             for at in range(0, size, STEP_BYTES):
                 if patient and not self._wait_idle():
                     return False
-                for piece in range(at, min(at + STEP_BYTES, size), PIECE_BYTES):
-                    storage.write(fd, [zeros[: size - piece]], piece)
+                for chunk_at in range(at, min(at + STEP_BYTES, size), CHUNK_BYTES):
+                    storage.write(fd, [zeros[: size - chunk_at]], chunk_at)
                 # Small syncs keep the delay of a concurrent log write short.
                 if patient:
                     storage.sync(fd)
@@ -100,6 +100,7 @@ class SegmentPreallocator:
             storage.close(fd)
             if not done:
                 storage.remove(path + ".tmp")
+        # Only a complete segment gets the name that the writer looks for.
         storage.rename(path + ".tmp", path + ".seg")
         storage.sync_directory(os.path.dirname(path))
         return True
@@ -107,13 +108,14 @@ class SegmentPreallocator:
     def _wait_idle(self) -> bool:
         """Wait until the log is idle; return False if the preallocator is closed."""
         while not self._stop.is_set():
-            quiet = time.monotonic() - self._wrote_at
-            if quiet >= QUIET_S:
+            idle_s = time.monotonic() - self._wrote_at
+            if idle_s >= QUIET_S:
                 return True
             self._stop.wait(POLL_S)
         return False
 
     def _run(self) -> None:
+        # On Linux each thread has a nice value of its own.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while True:
             self._needed.wait()

@@ -21,10 +21,11 @@ import msgspec
 import numpy as np
 
 from tutti.data.frames.bodies import RosterBody, Voter, decode_body
-from tutti.data.frames.frame import HEADER_SIZE, TERMINATOR, Kind
+from tutti.data.frames.frame import HEADER_SIZE, POSITION_AT, TERMINATOR, Kind
 from tutti.data.hard_state import HardState
 from tutti.data.log_state import LogState
 from tutti.errors import Damaged, InvariantViolated, WrongDirectory
+from tutti.log.files.data_directory import LogDirectory
 from tutti.log.files.layout import (
     FRAMES_AT,
     LOG,
@@ -37,11 +38,10 @@ from tutti.log.files.layout import (
     segment_path,
     snapshot_path,
 )
-from tutti.log.files.log_directory import LogDirectory
 from tutti.log.files.log_start import read_start
 from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
-from tutti.log.format.frame_iterator import FrameScan, SegmentMap, void_positions, walk
+from tutti.log.format.frame_iterator import FrameScan, SegmentMap, scan_frames, void_positions
 from tutti.log.format.hard_state import HardStateSlot, check_hard_state, read_hard_state
 from tutti.log.format.header_repair import repair_headers
 from tutti.log.format.index import Rows, no_rows
@@ -50,7 +50,8 @@ from tutti.log.format.vote_mark import VoteMark, check_end, newest_mark, repair_
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Recovered
 from tutti_gateway.core.protocol.messages import Damage
-from tutti_gateway.log.write.durable_tail import extended_mark
+
+_SEARCH_BYTES = 1 << 20  # bytes of a segment to search at a time
 
 
 @dataclass(slots=True)
@@ -61,13 +62,13 @@ class FoundSegment:
         first: its first position.
         rows: index rows of its decided frames.
         undecided: file positions of its undecided frames.
-        place: file position of the next frame.
+        file_position: file position of the next frame.
     """
 
     first: int
     rows: Rows
     undecided: array[int]
-    place: int
+    file_position: int
 
 
 @dataclass(slots=True)
@@ -86,7 +87,7 @@ class RecoveredLog:
         finished: first position and index rows of each scanned segment whose frames are all decided.
         boundaries: snapshots of the segment starts that the decided log passed.
         later: first positions of the segments after a corrupt range, which do not continue from the end.
-        shown: decided position that the previous run published, if it is after the end of a log under repair; else 0.
+        published: decided position that the previous run published, if it is after the end of a log under repair; else 0.
     """
 
     recovered: Recovered
@@ -100,7 +101,7 @@ class RecoveredLog:
     finished: list[tuple[int, Rows]] = field(default_factory=list)
     boundaries: list[Snapshot] = field(default_factory=list)
     later: list[int] = field(default_factory=list)
-    shown: int = 0
+    published: int = 0
 
 
 @dataclass(slots=True)
@@ -135,7 +136,7 @@ def recover(
     stored = read_hard_state(directory)
     firsts = list_positions(directory, "seg")
     check_hard_state(directory, stored, firsts, log.hex())
-    # `check_kept` has already excluded a begun log that lost these files.
+    # `check_hard_state` has already excluded a begun log that lost these files.
     if stored is None or not firsts:
         return _empty_log(stored)
     check_begin(directory, firsts)
@@ -143,44 +144,47 @@ def recover(
     # Under the same boot, the live page may name a later frontier than the marks do.
     frontier = max(mark.frontier_position, live[0])
     base = _base_snapshot(directory, firsts[-1], frontier)
+    # A gateway alone halts instead, and `tutti log repair` rebuilds the header.
     if options.lane or _has_several_voters(base.state.roster.values()):
         repair_headers(
             directory, storage, [first for first in firsts if first >= base.segment], base, options.lane or base.state.log
         )
-    short = check_end(directory, firsts, stored.segment, heals=True)
+    # Peers may hold the lost end, so the error is raised only where they do not.
+    short_file = check_end(directory, firsts, stored.segment, peers_can_repair=True)
     if base.segment < firsts[0]:
         raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or corrupt: restore the file")
     header = _check_segments(directory, firsts, base, log)
     ending = _scan_segments(directory, firsts, base, frontier)
-    shown = 0
-    if options.heals and 0 < ending.position < frontier:
-        shown, frontier = frontier, ending.position  # no ABORT in a lane affects earlier frames
+    published = 0
+    if options.peers_can_repair and 0 < ending.position < frontier:
+        published, frontier = frontier, ending.position  # no ABORT in a lane affects earlier frames
     elif ending.position < frontier <= mark.position and _others_vote(base, ending, frontier):
         frontier, base, ending = _step_back(directory, firsts, stored.mark, (frontier, base, ending))
     # A decided frame was durable before its decision, and so was the first frame before the log's uuid was recorded.
-    damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0), options.heals, short)
+    damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0), options.peers_can_repair, short_file)
     if damage is not None:
         # Whole frames after the mark may have received a vote, so they belong to the lost range too.
-        mark = extended_mark(directory, firsts[-1], mark)
+        mark = _extended_mark(directory, firsts[-1], mark)
         damage = Damage(damage.first, mark.position, mark.view, mark.chain)
-    elif short is None:
+    elif short_file is None:
         _check_later(directory, ending, mark)
-    elif not options.heals or ending.later:
-        raise short
+    elif not options.peers_can_repair or ending.later:
+        raise short_file
+    # Only the frames above the mark are uncertain: those below were durable before the failed sync.
     if failed:
         _rewrite_tail(storage, ending, mark.position)
     if ending.walks:
         _rewrite_marks(storage, ending.walks[-1].segment)
     # A corrupt end stays unchanged until the group has decided which frames belong there.
-    if damage is None and short is None:
+    if damage is None and short_file is None:
         _truncate_torn(directory, storage, ending)
     _make_durable(directory, storage, ending)
     if not ending.position:  # the first segment was begun, and power failed before any frame in it was durable
         _remove(directory, storage, 0)
         return _empty_log(stored)
     found = _result(directory, stored, mark, base, ending, frontier, header.log)
-    found.shown = shown
-    if short is not None and damage is None:
+    found.published = published
+    if short_file is not None and damage is None:
         # every frame that a mark names is valid; frames after the mark may be lost
         damage = Damage(ending.position + 1, *found.end)
     if damage is not None:
@@ -190,8 +194,8 @@ def recover(
 
 
 def _empty_log(stored: HardStateSlot | None) -> RecoveredLog:
-    scalars, mark = (stored.scalars, stored.mark) if stored is not None else (HardState(), VoteMark())
-    return RecoveredLog(Recovered(b"", scalars, LogState(), ()), stored, mark, LogState(), empty_snapshot(), (0, 0, 0))
+    hard_state, mark = (stored.hard_state, stored.mark) if stored is not None else (HardState(), VoteMark())
+    return RecoveredLog(Recovered(b"", hard_state, LogState(), ()), stored, mark, LogState(), empty_snapshot(), (0, 0, 0))
 
 
 def _base_snapshot(directory: str, last: int, frontier: int) -> Snapshot:
@@ -200,8 +204,8 @@ def _base_snapshot(directory: str, last: int, frontier: int) -> Snapshot:
     """
     found = newest_snapshot(directory, frontier)
     # A snapshot beyond the end of a shortened file covers frames that are missing.
-    there = found.segment != last or found.place <= os.path.getsize(segment_path(directory, last))
-    if there and rows_before(directory, found) is not None:
+    within_file = found.segment != last or found.file_position <= os.path.getsize(segment_path(directory, last))
+    if within_file and rows_before(directory, found) is not None:
         return found
     return newest_snapshot(directory, frontier, starts_only=True)
 
@@ -230,6 +234,7 @@ def _step_back(directory: str, firsts: list[int], stored: VoteMark, begin: _Scan
     """
     frontier, base, ending = begin
     marks = [stored, *(mark for first in reversed(firsts) for mark in segment_marks(directory, first) if mark is not None)]
+    # Every mark contains a watermark. Position 0 is one where the log begins at position 1.
     stops = sorted({mark.frontier_position for mark in marks} | ({0} if firsts[0] == 1 else set()), reverse=True)
     for stop in stops:
         # Only a watermark before the corrupt range can be reached.
@@ -246,7 +251,7 @@ def _step_back(directory: str, firsts: list[int], stored: VoteMark, begin: _Scan
 
 def _scan_segments(directory: str, firsts: list[int], base: Snapshot, frontier: int, last: int | None = None) -> _ScanResult:
     walks: list[FrameScan] = []
-    position, chain, place = base.position, base.state.chain, base.place
+    position, chain, file_position = base.position, base.state.chain, base.file_position
     firsts = [first for first in firsts if first >= base.segment]
     for at, first in enumerate(firsts):
         header = read_header(directory, first)
@@ -254,28 +259,35 @@ def _scan_segments(directory: str, firsts: list[int], base: Snapshot, frontier: 
         if (at or position == first) and (first != position or header.chain != chain):
             return _ScanResult(walks, position - 1, chain, firsts[at:])
         segment = SegmentMap(segment_path(directory, first), first)
-        found = walk(segment, place, position, chain, last=last, bodies_from=frontier + 1)
+        found = scan_frames(segment, file_position, position, chain, last=last, bodies_from=frontier + 1)
         walks.append(found)
-        position, chain, place = found.position, found.chain, FRAMES_AT
+        position, chain, file_position = found.position, found.chain, FRAMES_AT
     return _ScanResult(walks, position - 1, chain, [])
 
 
 def _check_durable(
-    directory: str, base: Snapshot, ending: _ScanResult, mark: VoteMark, decided: int, heals: bool, short: Damaged | None
+    directory: str,
+    base: Snapshot,
+    ending: _ScanResult,
+    mark: VoteMark,
+    decided: int,
+    peers_can_repair: bool,
+    short_file: Damaged | None,
 ) -> Damage | None:
     """Check that the log reaches `decided` and the mark, and that it holds the frame that the mark names.
 
     The log may end below the mark if other gateways may hold the missing frames. The corrupt range is then returned.
 
     Args:
-        short: the error to raise if the file of the last segment is too short.
+        short_file: the error to raise if the file of the last segment is too short.
     """
     if ending.position < decided:
-        raise short or _corruption_error(directory, base, ending, max(decided, mark.position))
+        raise short_file or _corruption_error(directory, base, ending, max(decided, mark.position))
     if ending.position < mark.position:
-        if not ending.walks or not ((heals and ending.position) or _others_vote(base, ending, decided)):
-            raise short or _corruption_error(directory, base, ending, mark.position)
+        if not ending.walks or not ((peers_can_repair and ending.position) or _others_vote(base, ending, decided)):
+            raise short_file or _corruption_error(directory, base, ending, mark.position)
         return Damage(ending.position + 1, mark.position, mark.view, mark.chain)
+    # The log reaches the mark, so its frame there must be the durable one.
     chain = base.state.chain if mark.position == base.state.position else None
     for found in ending.walks:
         if found.first <= mark.position < found.position:
@@ -286,6 +298,42 @@ def _check_durable(
             f"chain value {mark.chain:#010x}: files of different logs or times were mixed; restore one consistent copy"
         )
     return None
+
+
+def _extended_mark(directory: str, first: int, mark: VoteMark) -> VoteMark:
+    """Return the mark, moved to the last whole frame that follows it in the last segment.
+
+    Such a frame may be synced and voted for although no mark names it yet. Corruption before it does not make it torn.
+    """
+    segment = SegmentMap(segment_path(directory, first), first)
+    file_position = FRAMES_AT if mark.position + 1 == first else _file_position_after(segment, mark)
+    found = scan_frames(segment, file_position, mark.position + 1, mark.chain)
+    if not found.file_positions:
+        return mark
+    return mark._replace(position=found.position - 1, view=int(found.headers()["view"][-1]), chain=found.chain)
+
+
+def _file_position_after(segment: SegmentMap, mark: VoteMark) -> int:
+    """Return the file position of the frame after the mark, or the segment size if none is found.
+
+    The search compares position and chain value, because corrupt headers cannot lead to the frame.
+    """
+    wanted = (mark.position + 1).to_bytes(8, "little")
+    for start in range(FRAMES_AT, segment.size, _SEARCH_BYTES):
+        end = min(start + _SEARCH_BYTES + HEADER_SIZE, segment.size)
+        if not segment.readable(start, end, end):
+            continue  # a bad sector
+        data = bytes(segment.view[start:end])
+        at = data.find(wanted, POSITION_AT)
+        while at >= 0:
+            file_position = start + at - POSITION_AT
+            if scan_frames(
+                segment, file_position, mark.position + 1, mark.chain, last=mark.position + 1, bodies_from=None
+            ).file_positions:
+                return file_position
+            at = data.find(wanted, at + 1)
+        segment.release(start, end)
+    return segment.size
 
 
 def _others_vote(base: Snapshot, ending: _ScanResult, decided: int) -> bool:
@@ -336,12 +384,12 @@ def _corruption_error(directory: str, base: Snapshot, ending: _ScanResult, durab
     for found in ending.walks:
         offset += int(found.rows(found.headers(), aborts, 0, 0)["count"].sum())
     if ending.walks:
-        path, place, why = ending.walks[-1].segment.path, ending.walks[-1].place, ending.walks[-1].stop.value
+        path, file_position, why = ending.walks[-1].segment.path, ending.walks[-1].file_position, ending.walks[-1].stop.value
     else:
-        path, place, why = segment_path(directory, base.segment), 0, "a different chain value in its header"
+        path, file_position, why = segment_path(directory, base.segment), 0, "a different chain value in its header"
     return Damaged(
-        f"the log is corrupt at position {position} (offset {offset}): {path} has {why} at byte {place}, but everything up to "
-        f"position {durable} was durable. Recovery changed nothing. Restore the file, {repair_advice(directory)}"
+        f"the log is corrupt at position {position} (offset {offset}): {path} has {why} at byte {file_position}, but everything "
+        f"up to position {durable} was durable. Recovery changed nothing. Restore the file, {repair_advice(directory)}"
     )
 
 
@@ -365,10 +413,10 @@ def _rewrite_tail(storage: Storage, ending: _ScanResult, durable: int) -> None:
     for found in ending.walks:
         if found.position - 1 <= durable:
             continue
-        start = found.places[max(0, durable + 1 - found.first)]
+        start = found.file_positions[max(0, durable + 1 - found.first)]
         fd = storage.open(found.segment.path)
         try:
-            storage.write(fd, [bytes(found.segment.view[start : found.place])], start)
+            storage.write(fd, [bytes(found.segment.view[start : found.file_position])], start)
         finally:
             storage.close(fd)
 
@@ -390,10 +438,10 @@ def _truncate_torn(directory: str, storage: Storage, ending: _ScanResult) -> Non
     for found in ending.walks[-1:]:
         fd = storage.open(found.segment.path)
         try:
-            fits = found.place + HEADER_SIZE <= read_header(directory, found.segment.first).size
+            fits = found.file_position + HEADER_SIZE <= read_header(directory, found.segment.first).size
             # Bytes of a torn write may continue the chain later, when the frame before them is written again.
-            if fits and storage.read(fd, HEADER_SIZE, found.place) != TERMINATOR:
-                storage.write(fd, [TERMINATOR], found.place)
+            if fits and storage.read(fd, HEADER_SIZE, found.file_position) != TERMINATOR:
+                storage.write(fd, [TERMINATOR], found.file_position)
         finally:
             storage.close(fd)
 
@@ -446,20 +494,22 @@ def _result(
         void = void_positions(some[:decided], aborts)
         for position in range(found.first, found.first + decided):
             state.apply(found.frame(position), position in void)
+        # The protocol decides or drops the undecided frames.
         tail += [found.frame(position) for position in range(found.first + decided, found.position)]
-        if found is not ending.walks[-1] and decided == len(found.places):
+        # The last segment stays open for writes, even if all of its frames are decided.
+        if found is not ending.walks[-1] and decided == len(found.file_positions):
             finished.append((found.segment.first, rows))
         else:
-            segments.append(FoundSegment(found.segment.first, rows, found.places[decided:], found.place))
+            segments.append(FoundSegment(found.segment.first, rows, found.file_positions[decided:], found.file_position))
         rows = no_rows()
         if len(some):
             view = int(some["view"][-1])
         if decided:
             decided_view = int(some["view"][decided - 1])
-    recovered = Recovered(log, stored.scalars, state, tuple(tail))
+    recovered = Recovered(log, stored.hard_state, state, tuple(tail))
     end = (ending.position, view, ending.chain)
     return RecoveredLog(recovered, stored, mark, state.copy(), base, end, decided_view, segments, finished, boundaries)
 
 
 def _decided(found: FrameScan, frontier: int) -> int:
-    return min(max(frontier - found.first + 1, 0), len(found.places))
+    return min(max(frontier - found.first + 1, 0), len(found.file_positions))

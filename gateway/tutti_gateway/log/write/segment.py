@@ -29,26 +29,26 @@ class Segment:
     Attributes:
         first: first position.
         last: last position once a later segment exists, else None.
-        place: file position of the next frame.
+        file_position: file position of the next frame.
         undecided: file positions of the undecided frames, in order; the first one belongs to position `next_undecided`.
     """
 
-    def __init__(self, first: int, fd: int, size: int, place: int, index: IndexWriter, slot: int) -> None:
+    def __init__(self, first: int, fd: int, size: int, file_position: int, index: IndexWriter, slot: int) -> None:
         """Create a segment.
 
         Args:
-            place: file position after the last frame; the frames before it are decided as far as `index` has rows.
+            file_position: file position after the last frame; the frames before it are decided as far as `index` has rows.
             slot: the mark slot to write next.
         """
         self.first = first
         self.last: int | None = None
         self.fd = fd
         self.size = size
-        self.place = place
+        self.file_position = file_position
         self.index = index
         self.slot = slot
         self.undecided = array("Q")
-        self.undecided_from = 0  # how many leading entries of `undecided` are decided by now; `take_places` removes them in blocks
+        self.undecided_from = 0  # number of leading entries that are decided; `pop_file_positions` deletes them in blocks
 
     @property
     def next_undecided(self) -> int:
@@ -56,11 +56,11 @@ class Segment:
         return self.first + self.index.count
 
     @property
-    def decided_place(self) -> int:
+    def undecided_file_position(self) -> int:
         """Return the file position of the first undecided frame, or of the next frame if all are decided."""
-        return self.undecided[self.undecided_from] if self.undecided_from < len(self.undecided) else self.place
+        return self.undecided[self.undecided_from] if self.undecided_from < len(self.undecided) else self.file_position
 
-    def place_of(self, position: int, decided: int) -> int | None:
+    def file_position_of(self, position: int, decided: int) -> int | None:
         """Return the file position of an undecided frame, or None if the segment does not hold it.
 
         Args:
@@ -70,7 +70,7 @@ class Segment:
         at = self.undecided_from + position - max(self.first, decided + 1)
         return self.undecided[at] if self.undecided_from <= at < len(self.undecided) else None
 
-    def places_behind(self, position: int, decided: int) -> array[int]:
+    def file_positions_after(self, position: int, decided: int) -> array[int]:
         """Return the file positions of the frames after `position`, which is the last decided position or above it."""
         return self.undecided[self.undecided_from + position + 1 - max(self.first, decided + 1) :]
 
@@ -90,12 +90,12 @@ class Segment:
         """
         position, view, chain = end
         # Every write ends with a terminator, which needs the space of one frame header.
-        place, limit, extend = self.place, self.size - HEADER_SIZE, google_crc32c.extend
+        file_position, limit, extend = self.file_position, self.size - HEADER_SIZE, google_crc32c.extend
         parts: list[Buffer] = []
-        places = array("Q")
+        file_positions = array("Q")
         for frame in frames:
-            behind = place + frame.size
-            if behind > limit:
+            after = file_position + frame.size
+            if after > limit:
                 break
             # This is the last check before the disk: a frame outside of the chain would end the log at the next start.
             if frame.position != position + 1 or extend(chain, frame.header[:CRC_AT]) != frame.header_crc:
@@ -106,29 +106,30 @@ class Segment:
                 parts += frame.extents()
             else:
                 parts += (frame.header, frame.body)  # most frames take this path, which costs a third of `extents`
-            places.append(place)
-            place = behind
+            file_positions.append(file_position)
+            file_position = after
             position, view, chain = position + 1, frame.view, frame.header_crc
+        # The terminator erases the header of an older frame here, so no scan continues into old bytes.
         parts.append(TERMINATOR)
-        return parts, places, place, (position, view, chain)
+        return parts, file_positions, file_position, (position, view, chain)
 
-    def shorten(self, count: int) -> None:
+    def drop_last(self, count: int) -> None:
         """Remove the last `count` frames from the segment, which becomes the last one."""
         if count:
-            self.place = self.undecided[-count]
+            self.file_position = self.undecided[-count]
             del self.undecided[-count:]
         self.last = None
 
-    def take_places(self, count: int) -> array[int]:
+    def pop_file_positions(self, count: int) -> array[int]:
         """Return the file positions of the next `count` frames, which are now decided."""
         start = self.undecided_from
-        taken = self.undecided[start : start + count]
+        file_positions = self.undecided[start : start + count]
         self.undecided_from = start + count
         # Each deletion moves the rest of the array, so entries are deleted in blocks.
         if self.undecided_from > 4096:
             del self.undecided[: self.undecided_from]
             self.undecided_from = 0
-        return taken
+        return file_positions
 
 
 def prepared_paths(directory: str) -> list[str]:
@@ -167,6 +168,7 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
     try:
         if source is None:
             storage.truncate(fd, 0)  # a crash may have left the file
+            # A full disk fails here, before the segment exists, and not in the middle of a group of frames.
             storage.allocate(fd, header.size)
         storage.write(fd, [header.to_bytes(), mark.to_bytes()], 0)
         storage.make_durable(fd)
@@ -181,6 +183,7 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
 
 def older_slot(marks: list[VoteMark | None]) -> int:
     """Return the mark slot to write next: the one that does not hold the newest mark."""
+    # An invalid slot holds no mark that could be lost.
     return min(range(len(marks)), key=lambda slot: -1 if (mark := marks[slot]) is None else mark.sequence)
 
 
@@ -196,7 +199,7 @@ def reopen_segment(directory: str, found: FoundSegment, storage: Storage) -> Seg
     size = read_header(directory, found.first).size
     fd = storage.open(path)
     index = IndexWriter(index_path(directory, found.first), found.first, found.rows, storage)
-    segment = Segment(found.first, fd, size, found.place, index, older_slot(segment_marks(directory, found.first)))
+    segment = Segment(found.first, fd, size, found.file_position, index, older_slot(segment_marks(directory, found.first)))
     segment.undecided = found.undecided
     return segment
 

@@ -22,7 +22,7 @@ from tutti.data.frames.frame import HEADER_SIZE
 from tutti.errors import Damaged
 from tutti.log.files.layout import FRAMES_AT, LOG, MARK_SLOTS, index_path, read_header, segment_path
 from tutti.log.files.storage import WRITE_BYTES, Storage
-from tutti.log.format.frame_iterator import SegmentMap, walk
+from tutti.log.format.frame_iterator import SegmentMap, scan_frames
 from tutti.log.format.hard_state import SLOTS, HardStateFile
 from tutti.log.format.vote_mark import VoteMark
 from tutti_gateway.log.write.mark_tracker import End
@@ -42,15 +42,17 @@ def end_at(directory: str, segments: Sequence[Segment], decided: End, position: 
     if position == decided[0]:
         return decided
     segment = next(segment for segment in reversed(segments) if segment.first <= position)
+    # A segment without decided frames is scanned from its start, with the chain value of its header.
     if segment.first > decided[0]:
-        start, place, chain = segment.first, FRAMES_AT, read_header(directory, segment.first).chain
+        start, file_position, chain = segment.first, FRAMES_AT, read_header(directory, segment.first).chain
     else:
-        start, place, chain = decided[0] + 1, segment.decided_place, decided[2]
+        start, file_position, chain = decided[0] + 1, segment.undecided_file_position, decided[2]
     mapped = SegmentMap(segment_path(directory, segment.first), segment.first)
-    found = walk(mapped, place, start, chain, last=position, bodies_from=None)
+    found = scan_frames(mapped, file_position, start, chain, last=position, bodies_from=None)
     if found.position <= position:
         raise Damaged(
-            f"{mapped.path} has {found.stop.value} at byte {found.place}, where the frame at position {found.position} must be"
+            f"{mapped.path} has {found.stop.value} at byte {found.file_position}, "
+            f"where the frame at position {found.position} must be"
         )
     return position, found.frame(position).view, found.chain
 
@@ -58,36 +60,38 @@ def end_at(directory: str, segments: Sequence[Segment], decided: End, position: 
 def truncate_files(
     directory: str,
     storage: Storage,
-    scalars: HardStateFile,
+    hard_state_file: HardStateFile,
     mark: VoteMark,
-    kept: Segment | None,
-    places: Sequence[int],
-    gone: Sequence[Segment],
+    new_last: Segment | None,
+    file_positions: Sequence[int],
+    removed: Sequence[Segment],
 ) -> None:
     """Truncate on disk, in the order that the module describes. The call can be repeated safely.
 
     Args:
         mark: the lowered mark.
-        kept: the segment that becomes the last one, or None if none remains.
-        places: file positions of the removed frames in that segment.
-        gone: the segments after it, which are removed.
+        new_last: the segment that becomes the last one, or None if none remains.
+        file_positions: file positions of the removed frames in that segment.
+        removed: the segments after it, which are removed.
     """
-    write_mark_to_hard_state(scalars, mark, kept.first if kept is not None else 0)
-    if kept is not None:
+    write_mark_to_hard_state(hard_state_file, mark, new_last.first if new_last is not None else 0)
+    if new_last is not None:
         # Without frames to remove, the header at the end is erased, so that bytes of an older frame are never found there.
-        erase_extents(storage, kept, mark, [(place, HEADER_SIZE) for place in places or [kept.place]])
+        erase_extents(
+            storage, new_last, mark, [(file_position, HEADER_SIZE) for file_position in file_positions or [new_last.file_position]]
+        )
     # The last segment goes first, so that a crash leaves consecutive segments.
-    for segment in reversed(gone):
+    for segment in reversed(removed):
         for path in (segment_path(directory, segment.first), index_path(directory, segment.first)):
             with contextlib.suppress(FileNotFoundError):
                 storage.remove(path)
     storage.make_names_durable(os.path.join(directory, LOG))
 
 
-def write_mark_to_hard_state(scalars: HardStateFile, mark: VoteMark, segment: int) -> None:
+def write_mark_to_hard_state(hard_state_file: HardStateFile, mark: VoteMark, segment: int) -> None:
     """Write the mark and the first position of the last segment into both slots of the hard state."""
     for _ in SLOTS:
-        scalars.write(scalars.scalars, mark, segment)
+        hard_state_file.write(hard_state_file.hard_state, mark, segment)
 
 
 def erase_extents(storage: Storage, segment: Segment, mark: VoteMark, extents: Iterable[tuple[int, int]]) -> None:
@@ -96,9 +100,9 @@ def erase_extents(storage: Storage, segment: Segment, mark: VoteMark, extents: I
     Args:
         extents: file position and length of each extent, bytes.
     """
-    for place, size in extents:
-        for at in range(place, place + size, WRITE_BYTES):
-            storage.write(segment.fd, [bytes(min(WRITE_BYTES, place + size - at))], at)
+    for file_position, size in extents:
+        for at in range(file_position, file_position + size, WRITE_BYTES):
+            storage.write(segment.fd, [bytes(min(WRITE_BYTES, file_position + size - at))], at)
     # One slot becomes durable before the other is written, so that one of them is always valid.
     for slot in (segment.slot, 1 - segment.slot):
         storage.write(segment.fd, [mark.to_bytes()], MARK_SLOTS[slot])

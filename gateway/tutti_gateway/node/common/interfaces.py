@@ -24,7 +24,7 @@ from tutti_gateway.core.protocol.actions import (
     RepairLog,
 )
 from tutti_gateway.core.protocol.events import Event, LaneLog, Now, TrimProposed
-from tutti_gateway.log.upkeep.retention import HeldSegments
+from tutti_gateway.log.upkeep.retention import BlockedSegments
 
 
 class UnreadableRange(Protocol):
@@ -42,16 +42,16 @@ class UnreadableRange(Protocol):
 class SnapshotScrubber(Protocol):
     """The part of `tutti_gateway.log.upkeep.snapshot_scrubber.SnapshotScrubber` that the disk thread uses."""
 
-    def news(self) -> list[str]:
+    def pop_messages(self) -> list[str]:
         """Return the findings since the last call, one sentence each."""
 
 
 class Scrubber(Protocol):
     """The part of `tutti_gateway.log.upkeep.scrubber.LogScrubber` that the disk thread uses."""
 
-    told: str
+    message: str
     found: int
-    mended: int
+    repaired: int
     rounds: int
 
     @property
@@ -63,13 +63,13 @@ class Scrubber(Protocol):
         """The range to fetch from another gateway, None if every frame is readable."""
 
     @property
-    def hurried(self) -> bool:
+    def urgent(self) -> bool:
         """True if a suspected position is to be checked soon."""
 
-    def look(self) -> bool:
+    def scrub(self) -> bool:
         """Check the next piece of the log; return True if `lost` has changed."""
 
-    def mend(self, frames: Sequence[Frame]) -> int:
+    def repair(self, frames: Sequence[Frame]) -> int:
         """Write frames that replace lost ones; return how many of them were written."""
 
     def suspect(self, position: int) -> None:
@@ -162,10 +162,10 @@ class TrimPolicy(Protocol):
         """Return the trim that retention allows at a time (us, UTC), or None."""
 
     @property
-    def held(self) -> HeldSegments | None:
+    def blocked(self) -> BlockedSegments | None:
         """The data that retention would trim but a named reader holds back, None if there is none."""
 
-    def piece(self, position: int, at: int) -> tuple[int, int, bytes]:
+    def read_snapshot(self, position: int, at: int) -> tuple[int, int, bytes]:
         """Return bytes of the log's first snapshot from byte `at` on: its last position, its size and the bytes."""
 
 
@@ -173,7 +173,7 @@ class Log(Protocol):
     """The part of `tutti_gateway.log.writer.LogWriter` that the disk thread uses. After `DiskFull` every call may be repeated."""
 
     @property
-    def mender(self) -> Scrubber:
+    def scrubber(self) -> Scrubber:
         """The scrubber of the decided log."""
 
     def append(self, frames: Sequence[Frame], *, must: bool = False) -> None:
@@ -182,10 +182,10 @@ class Log(Protocol):
     def sync(self) -> None:
         """Make all appended frames durable."""
 
-    def write_scalars(self, scalars: HardState) -> None:
+    def write_hard_state(self, scalars: HardState) -> None:
         """Make the hard state durable."""
 
-    def cut(self, position: int) -> None:
+    def truncate(self, position: int) -> None:
         """Truncate the log after a position, durably."""
 
     def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
@@ -201,7 +201,7 @@ class Log(Protocol):
         """Return the free disk space."""
 
     @property
-    def trimming(self) -> TrimPolicy:
+    def retention(self) -> TrimPolicy:
         """Retention of the log."""
 
     def replace(self, snapshot: bytes) -> None:

@@ -46,7 +46,7 @@ class LaneLogs(Protocol):
     def begin(self, action: ReadLane) -> LaneBegin | None:
         """Return the start of a lane if the requested frames were trimmed, otherwise None."""
 
-    def held(self, action: LaneHeld) -> None:
+    def set_replicated(self, action: LaneHeld) -> None:
         """Store the position up to which every gateway of the roster has a lane."""
 
     @property
@@ -58,16 +58,16 @@ class LaneLogs(Protocol):
         """The lanes with unreadable data, and the remedy for each."""
 
     @property
-    def hurried(self) -> bool:
+    def urgent(self) -> bool:
         """True if a suspected lane is to be checked soon."""
 
-    def look(self) -> LaneCorrupt | None:
+    def scrub(self) -> LaneCorrupt | None:
         """Scrub the next piece; return the lost range of its lane if that has changed."""
 
-    def news(self) -> list[str]:
+    def pop_messages(self) -> list[str]:
         """Return the new findings about snapshots and lanes that cannot be opened, one sentence each."""
 
-    def mend(self, action: RepairLane) -> LaneCorrupt:
+    def repair(self, action: RepairLane) -> LaneCorrupt:
         """Write frames that replace lost ones; return the range that is still lost."""
 
     def persist(self, action: PersistLane) -> None:
@@ -91,7 +91,7 @@ class LaneLogs(Protocol):
     def suspect(self, incarnation: bytes) -> list[LaneName]:
         """Scrub the lanes whose incarnation starts with these bytes; return those that were not suspected before."""
 
-    def let_go(self) -> bool:
+    def apply_retention(self) -> bool:
         """Apply retention to the next lane, if it is time; return True if there are files to remove."""
 
     def idle(self) -> bool:
@@ -232,7 +232,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
             elif isinstance(item, RepairLane):
                 self._repairs.append(item)
             elif isinstance(item, LaneHeld):
-                self._logs.held(item)
+                self._logs.set_replicated(item)
             elif isinstance(item, tuple):
                 self._logs.forget(item)
             elif isinstance(item, bytes):
@@ -249,7 +249,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
 
     def _round(self) -> bool:
         with contextlib.suppress(DiskFull):  # retention is tried again later and must not block writing
-            self._logs.let_go()
+            self._logs.apply_retention()
         if self.full and time.monotonic() - self._full_at < limits.DISK_FULL_WAIT_US / US:
             return False
         try:
@@ -330,10 +330,10 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
     def _scrub(self, late: float = 0.0) -> bool:
         """Scrub a piece of a lane if it is at least `late` seconds overdue; return True if the next piece is wanted soon."""
         logs, now = self._logs, time.monotonic()
-        if self._scrub_guard.over or (now < self._next_scrub_at + late and not (logs.hurried and not late)):
+        if self._scrub_guard.over or (now < self._next_scrub_at + late and not (logs.urgent and not late)):
             return False
         try:
-            found = self._scrub_guard.spared(logs.look)
+            found = self._scrub_guard.spared(logs.scrub)
         except DiskFull:
             found = None  # a later scrub round writes the missing file
         if found is not None:
@@ -341,11 +341,11 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
             if found.first:
                 lane = LaneName(found.origin, found.incarnation)
                 self._log.error("a part of a lane cannot be read", lane=lane.text, damaged=logs.damaged.get(lane, ""))
-        for finding in logs.news():
+        for finding in logs.pop_messages():
             self._log.warning(_FINDING, told=finding)
         round_done, self._rounds = logs.rounds > self._rounds, logs.rounds
         self._next_scrub_at = time.monotonic() + (limits.SCRUB_PAUSE_US if round_done else limits.SCRUB_WAIT_US) / US
-        return logs.hurried
+        return logs.urgent
 
     def _repair(self) -> bool:
         """Write one piece of a repair. A disk that is never idle also scrubs here when a scrub is overdue."""
@@ -356,7 +356,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         action = self._repairs.popleft()
         lane = LaneName(action.origin, action.incarnation)
         try:
-            left = self._scrub_guard.spared(lambda: self._logs.mend(action))
+            left = self._scrub_guard.spared(lambda: self._logs.repair(action))
         except DiskFull:
             left = None
         if left is None:  # the repair failed, so the same range is still lost and is requested again after a while

@@ -26,7 +26,7 @@ from tutti.log.files.options import FreeSpace
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Deliver, Persist, ReadLog, ReadSnapshot, RepairLog
 from tutti_gateway.core.protocol.events import Event, LogRead, Persisted, SnapshotRead, SpaceChanged
-from tutti_gateway.log.upkeep.retention import HeldSegments
+from tutti_gateway.log.upkeep.retention import BlockedSegments
 from tutti_gateway.node.common.counters import DiskCounters
 from tutti_gateway.node.common.interfaces import Log
 from tutti_gateway.node.disk.scrub_schedule import LATE_S, ScrubSchedule
@@ -61,7 +61,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         self._waiting: deque[Persist] = deque()  # actions taken from the queue whose frames are not durable yet
         self._decided: deque[Deliver] = deque()
         self._reads: deque[ReadLog | ReadSnapshot] = deque()
-        self.scrubbing = ScrubSchedule(writer.mender, report, log)
+        self.scrubbing = ScrubSchedule(writer.scrubber, report, log)
         self._rows_wait = False  # True while index rows wait for free disk space
         self._decided_at = 0.0  # time at which the oldest waiting run was taken from the queue
         self._now = self._space_checked_at = self._retention_checked_at = 0.0
@@ -106,9 +106,9 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         self._on_new_records()
 
     @property
-    def held(self) -> HeldSegments | None:
+    def held(self) -> BlockedSegments | None:
         """The data that retention would trim but a named reader holds back, None if there is none."""
-        return self._writer.trimming.held
+        return self._writer.retention.blocked
 
     def damage(self) -> dict[str, object]:
         """Return the scrubber's figures: the unreadable range and the repairs."""
@@ -172,7 +172,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
 
     def _read_snapshot(self, action: ReadSnapshot) -> SnapshotRead:
         try:
-            return SnapshotRead(action.token, *self._writer.trimming.piece(action.position, action.at))
+            return SnapshotRead(action.token, *self._writer.retention.read_snapshot(action.position, action.at))
         except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
             self._log.exception("the first snapshot of the log could not be read for another gateway")
             return SnapshotRead(action.token, action.position, 0, b"")
@@ -273,7 +273,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             return False
         try:
             if scalars is not None:
-                self._writer.write_scalars(scalars)
+                self._writer.write_hard_state(scalars)
             if frames:
                 self._append(frames)
                 took_us = self._sync()
@@ -315,7 +315,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
     def _truncate(self, behind: int) -> bool:
         """Truncate the log after a position, as the next action asks; return False if the disk is full."""
         try:
-            self._writer.cut(behind)
+            self._writer.truncate(behind)
         except DiskFull as error:
             self._mark_full(error)
             return False
@@ -344,8 +344,8 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
 
     def _check_space(self) -> None:
         self._space_checked_at = self._now
-        space, held = self._writer.space(), self._writer.trimming.held
-        self.space = space._replace(reason=f"{space.reason}; {held.told}") if space.low and held is not None else space
+        space, held = self._writer.space(), self._writer.retention.blocked
+        self.space = space._replace(reason=f"{space.reason}; {held.message}") if space.low and held is not None else space
         self._report_space()
 
     def _check_retention(self) -> None:
@@ -353,7 +353,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         now = self._now
         if now - self._retention_checked_at >= limits.RETENTION_CHECK_US / US:
             self._retention_checked_at = now
-            proposed = self._writer.trimming.propose(self.group_time_us())
+            proposed = self._writer.retention.propose(self.group_time_us())
             if proposed is not None:
                 self._report(proposed)
 

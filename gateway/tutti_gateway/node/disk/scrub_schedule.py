@@ -115,11 +115,11 @@ class ScrubSchedule(ScrubGuard):
             return False
         action = self._repairs.popleft()
         try:
-            count = self.spared(lambda: self._scrubber.mend(action.frames)) or 0
+            count = self.spared(lambda: self._scrubber.repair(action.frames)) or 0
         except DiskFull:
             count = 0  # the stack requests the range again after a while
         if count and self._scrubber.lost is None:
-            up_to, mended = action.frames[count - 1].position, self._scrubber.mended
+            up_to, mended = action.frames[count - 1].position, self._scrubber.repaired
             self._log.info("the unreadable part of the log is repaired", up_to=up_to, mended=mended)
         self._report_lost()
         return True
@@ -131,17 +131,17 @@ class ScrubSchedule(ScrubGuard):
             DiskFailed: a repaired file could not be written.
         """
         mender, now = self._scrubber, time.monotonic()
-        if self.over or (now < self._next_scrub_at + late and not (mender.hurried and not late)):
+        if self.over or (now < self._next_scrub_at + late and not (mender.urgent and not late)):
             return False
-        if self.spared(mender.look):
+        if self.spared(mender.scrub):
             self._report_lost()
             if mender.lost is not None:
-                self._log.error(_LOST, damage=mender.told)
-        for finding in mender.snapshots.news():
+                self._log.error(_LOST, damage=mender.message)
+        for finding in mender.snapshots.pop_messages():
             self._log.warning(SNAPSHOT, told=finding)
         round_done, self._rounds = mender.rounds > self._rounds, mender.rounds
         self._next_scrub_at = time.monotonic() + (limits.SCRUB_PAUSE_US if round_done else limits.SCRUB_WAIT_US) / US
-        return mender.hurried
+        return mender.urgent
 
     def _report_lost(self) -> None:
         lost = self._scrubber.lost
@@ -152,8 +152,8 @@ class ScrubSchedule(ScrubGuard):
         mender, lost = self._scrubber, self._scrubber.lost
         return {
             "lost": [lost.first, lost.last] if lost is not None else [],
-            "told": mender.told,
+            "told": mender.message,
             "found": mender.found,
-            "mended_frames": mender.mended,
+            "mended_frames": mender.repaired,
             "rounds": mender.rounds,
         }

@@ -23,7 +23,7 @@ from tutti.log.files.options import FreeSpace
 from tutti_gateway.config import Address, Config
 from tutti_gateway.core import limits
 from tutti_gateway.core.view.group_status import SILENT, Member
-from tutti_gateway.log.upkeep.retention import HeldSegments
+from tutti_gateway.log.upkeep.retention import BlockedSegments
 from tutti_gateway.node.common import memory
 from tutti_gateway.node.common.counters import DiskCounters, GatewayCounters
 from tutti_gateway.node.disk.lane_thread import NO_FACTS, LaneFacts
@@ -117,7 +117,7 @@ class DiskFacts(Protocol):
         """The number of queued items."""
 
     @property
-    def held(self) -> HeldSegments | None:
+    def held(self) -> BlockedSegments | None:
         """The data that retention would trim but a named reader holds back, None if there is none."""
 
     def damage(self) -> dict[str, object]:
@@ -391,7 +391,7 @@ class StatusDocuments:
         return {
             "keep_for": {name: readers.get(name, 0) for name in self._config.retention.keep_for},
             "held_bytes": held.bytes if held is not None else 0,
-            "reason": held.told if held is not None else "",
+            "reason": held.message if held is not None else "",
         }
 
     def producers(self) -> bytes:

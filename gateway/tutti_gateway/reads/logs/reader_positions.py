@@ -54,7 +54,7 @@ class ReaderPositions:
             self._load_state()
             return
         except Damaged as error:  # a later snapshot may contain the commit
-            self._reader.noticed(error.position)
+            self._reader.on_corruption(error.position)
             self._load_state()
             return
         self._saved |= found

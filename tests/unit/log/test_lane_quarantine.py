@@ -1,4 +1,4 @@
-"""Damaged lanes that starts set aside: how many stay, and that none goes before what is not good of it was fetched again."""
+"""Starts quarantine corrupt lanes: the newest few stay, and none is removed before its corrupt part is fetched again."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tests.unit.log.test_lanes import rot
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path, list_lanes
 from tutti_gateway.core import limits
-from tutti_gateway.log.lanes.quarantine import quarantined_lanes
+from tutti_gateway.log.lanes.lane_recovery import quarantined_lanes
 
 KEPT = limits.LANES_QUARANTINED_MAX
 THIRD = LaneName(3, bytes(range(32, 48)))
 
 
 def damage(path: Path, *histories: LaneHistory) -> None:
-    """Each lane of a directory, whole until now, fails below what was decided of it."""
+    """Corrupt each of these valid lanes below its decided end."""
     for history in histories:
         rot(Path(lane_path(str(path), history.lane)), history, 3, 20)
         other_boot(lane_path(str(path), history.lane))
 
 
 def started(path: Path, *histories: LaneHistory) -> list[str]:
-    """A start that sets the lanes aside, and then learns them again; what it told."""
+    """Start, which quarantines the lanes, and write the fetched frames; return the messages."""
     logs, found = opened(path)
     for history in histories:
         log = found[history.lane]
@@ -35,25 +35,25 @@ def started(path: Path, *histories: LaneHistory) -> list[str]:
         logs.persist(history.write(begin, 11))
         logs.sync()
         logs.decided(history.deliver(log.position + 1, 11))
-    told = logs.told
+    messages = logs.messages
     logs.close()
-    return told
+    return messages
 
 
 def names(path: Path) -> list[str]:
-    return [Path(aside).name for aside in quarantined_lanes(str(path))]
+    return [Path(one).name for one in quarantined_lanes(str(path))]
 
 
 def both(path: Path) -> tuple[LaneHistory, LaneHistory]:
-    """Two lanes of others."""
+    """Two lanes of other gateways."""
     histories = sample(OTHER), sample(THIRD)
     for history in histories:
         written(path, history, 11)
     return histories
 
 
-def test_the_newest_few_stay_and_what_goes_is_told(tmp_path: Path) -> None:
-    """Whichever lanes they are of; what may stand beside them under such a name is left alone."""
+def test_the_newest_few_stay_and_each_removal_is_reported(tmp_path: Path) -> None:
+    """Over all lanes together; other files and folders with similar names are not touched."""
     histories = both(tmp_path)
     all_names = []
     beside = [tmp_path / "lanes" / name for name in ("notes.damaged-1", f"{OTHER.text}.damaged-", f"{OTHER.text}.damaged-2")]
@@ -64,22 +64,22 @@ def test_the_newest_few_stay_and_what_goes_is_told(tmp_path: Path) -> None:
         history = histories[number % 2]
         damage(tmp_path, history)
         before = names(tmp_path)
-        told = started(tmp_path, history)
+        messages = started(tmp_path, history)
         after = names(tmp_path)
         all_names.append(after[-1])
         assert after == all_names[-KEPT:]
-        assert len(told) == 1 + len(set(before) - set(after))
-        assert "fetched again" in told[-1]
+        assert len(messages) == 1 + len(set(before) - set(after))
+        assert "fetched again" in messages[-1]
         for name in set(before) - set(after):
-            assert f"{name}, a corrupt lane that an earlier start quarantined, was removed" in told[0]
+            assert f"{name}, a corrupt lane that an earlier start quarantined, was removed" in messages[0]
     assert len(set(all_names)) == 2 * KEPT
     assert all(path.exists() for path in beside)
     assert list_lanes(str(tmp_path)) == [OTHER, THIRD]
     assert started(tmp_path) == []
 
 
-def test_a_start_removes_nothing_that_it_set_aside_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not good of it may be nowhere else yet. The next start that sets one aside removes what is too many then."""
+def test_a_start_does_not_remove_what_it_quarantined_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its corrupt part may not be fetched yet. The next start that quarantines a lane removes the excess."""
     monkeypatch.setattr(limits, "LANES_QUARANTINED_MAX", 1)
     histories = both(tmp_path)
     damage(tmp_path, histories[0])
@@ -92,9 +92,7 @@ def test_a_start_removes_nothing_that_it_set_aside_itself(tmp_path: Path, monkey
     assert names(tmp_path) == [f"{OTHER.text}.damaged-4"]
 
 
-def test_one_that_cannot_be_removed_is_told_and_keeps_no_gateway_from_starting(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_removal_is_reported_and_does_not_prevent_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LANES_QUARANTINED_MAX", 1)
     history = both(tmp_path)[0]
     damage(tmp_path, history)
@@ -106,17 +104,17 @@ def test_one_that_cannot_be_removed_is_told_and_keeps_no_gateway_from_starting(
 
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", refuse)
-        told = started(tmp_path, history)
-    assert "cannot be removed" in told[0]
-    assert "Permission denied" in told[0]
+        messages = started(tmp_path, history)
+    assert "cannot be removed" in messages[0]
+    assert "Permission denied" in messages[0]
     assert names(tmp_path) == [f"{OTHER.text}.damaged-1", f"{OTHER.text}.damaged-2"]
     damage(tmp_path, history)
     assert len(started(tmp_path, history)) == 3
     assert names(tmp_path) == [f"{OTHER.text}.damaged-3"]
 
 
-def test_a_removal_that_was_interrupted_goes_on_at_the_next_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is left of it changed last and is the oldest even so."""
+def test_an_interrupted_removal_continues_at_the_next_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its remains have the newest change time, but still the lowest number."""
     monkeypatch.setattr(limits, "LANES_QUARANTINED_MAX", 2)
     history = both(tmp_path)[0]
     for _ in range(2):

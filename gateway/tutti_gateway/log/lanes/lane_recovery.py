@@ -1,0 +1,260 @@
+"""What a start does about corrupt lanes.
+
+A corrupt lane of another gateway is quarantined, its valid part is copied into a new log, and the rest is fetched. The newest few
+quarantined lanes are kept for examination. A corrupt end of the own lane is described as a `LostEnd`, which other gateways still
+have. The record of it is `coordinated` in the hard state of the lane: the attempt that is resumed. The record is valid until a
+later attempt is promised, because frames after the mark may still be missing when the log reaches the mark.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+from tutti.data.frames.bodies import LaneViewBody, decode_body
+from tutti.data.frames.frame import Frame, Kind
+from tutti.data.hard_state import HardState
+from tutti.data.lane_name import LaneName
+from tutti.errors import Damaged, TuttiError
+from tutti.log.files.lane_paths import LANES, lane_path
+from tutti.log.files.layout import FRAMES_AT, list_positions, read_header, segment_path
+from tutti.log.files.log_start import read_start
+from tutti.log.files.storage import Storage
+from tutti.log.format.frame_iterator import SegmentMap, scan_frames
+from tutti.log.format.hard_state import read_hard_state
+from tutti.log.format.snapshot import read_snapshot
+from tutti.log.format.vote_mark import segment_marks
+from tutti.log.read.reader import LogReader
+from tutti.runtime.reserved_fds import with_descriptor_wait
+from tutti_gateway.core import limits
+from tutti_gateway.core.protocol.events import LostEnd, Recovered
+from tutti_gateway.log.writer import LogWriter
+
+_SUFFIX = ".damaged-"
+
+# Quarantine
+
+
+class LaneQuarantine:
+    """Quarantines lanes during one start. It never removes a lane that this start quarantined, because the rest of that lane is
+    not fetched yet.
+    """
+
+    def __init__(self, directory: str, storage: Storage) -> None:
+        """Create the quarantine of a gateway's directory."""
+        self._directory = directory
+        self._storage = storage
+        self._this_start: set[str] = set()
+
+    def add(self, lane: LaneName) -> tuple[str, list[str]]:
+        """Rename a lane's directory durably, and first remove the oldest quarantined lanes above the limit.
+
+        Returns:
+            The new path, and messages about removed lanes and failed removals, for the operator.
+
+        Raises:
+            OSError: the disk is full, or it failed.
+        """
+        path = lane_path(self._directory, lane)
+        names = with_descriptor_wait(lambda: os.listdir(os.path.dirname(path)))
+        number = 1 + max(map(_number, names))  # of all names, because a plain file with such a name blocks the rename too
+        existing = quarantined_lanes(self._directory)
+        excess = max(0, len(existing) + 1 - limits.LANES_QUARANTINED_MAX)
+        messages = [_removed(one) for one in existing[:excess] if one not in self._this_start]
+        new_path = f"{path}{_SUFFIX}{number}"
+        # One rename: after a crash the lane has its old name or its new one.
+        self._storage.rename(path, new_path)
+        self._storage.make_names_durable(os.path.dirname(path))
+        self._this_start.add(new_path)
+        return new_path, messages
+
+
+def quarantined_lanes(directory: str) -> list[str]:
+    """Return the paths of quarantined lanes in a gateway's directory, oldest first. Numbers rise over all lanes.
+
+    Earlier releases counted each lane separately, so the change time orders lanes with equal numbers.
+    """
+    folder = os.path.join(directory, LANES)
+    with with_descriptor_wait(lambda: os.scandir(folder)) as entries:
+        found = [
+            (_number(one.name), one.stat(follow_symlinks=False).st_ctime_ns, one.path)
+            for one in entries
+            if _number(one.name) and one.is_dir(follow_symlinks=False)
+        ]
+    return [path for *_, path in sorted(found)]
+
+
+def _number(name: str) -> int:
+    """Return the N of a name `NUMBER-INCARNATION.damaged-N`, or 0 for any other name."""
+    lane, _, number = name.partition(_SUFFIX)
+    return int(number) if number.isascii() and number.isdecimal() and LaneName.parse(lane) is not None else 0
+
+
+def _removed(path: str) -> str:
+    """Remove a quarantined lane, and return a message about the result.
+
+    What an interrupted removal leaves keeps its number, so the next start removes it. A failed removal does not prevent the start.
+    """
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        return f"{path}, a corrupt lane that an earlier start quarantined, cannot be removed ({error}); remove it by hand"
+    return (
+        f"{path}, a corrupt lane that an earlier start quarantined, was removed: the newest {limits.LANES_QUARANTINED_MAX} are kept"
+    )
+
+
+# Salvage
+
+
+def salvage(damaged: str, writer: LogWriter) -> int:
+    """Copy the leading valid frames of a corrupt lane into a new log, and return the last decided position in it.
+
+    Frames that were known as decided stay decided.
+
+    Args:
+        damaged: directory of the corrupt lane.
+        writer: writer of the new log.
+
+    Raises:
+        DiskFull, DiskFailed: the new log cannot be written.
+        Damaged, WrongDirectory, OSError: no more of the old log can be read.
+    """
+    decided = _decided(damaged)
+    position, chain, offset = 1, 0, 0
+    begin = _begin_of(damaged)
+    if begin > 1:
+        snapshot = read_snapshot(damaged, begin)
+        if snapshot is None:
+            return 0  # no snapshot gives the state before the first remaining frame
+        writer.replace(snapshot.state.to_bytes())
+        position, chain, offset = begin, snapshot.state.chain, snapshot.state.next_offset
+    for first in list_positions(damaged, "seg", include_trimmed=True):
+        if first < begin:
+            continue
+        # After a gap the chain value is unknown, so nothing more can be checked.
+        if first != position:
+            break
+        segment = SegmentMap(segment_path(damaged, first), first)
+        file_position = FRAMES_AT
+        while True:
+            # The copy works in pieces, so that a large lane does not fill the memory.
+            found = scan_frames(
+                segment, file_position, position, chain, last=position + limits.SCRUB_FRAMES - 1, bodies_from=position
+            )
+            if not found.file_positions:
+                break
+            frames = [found.frame(one) for one in range(position, found.position)]
+            offset = _copy(frames, writer, offset, decided)
+            segment.release(file_position, found.file_position)
+            position, chain, file_position = found.position, found.chain, found.file_position
+    return min(decided, position - 1)
+
+
+def _begin_of(damaged: str) -> int:
+    """Return the first position of the lane. If it is unknown, return the start of the oldest segment from which all later segments
+    follow.
+
+    Earlier segments may belong to a log that a snapshot replaced.
+    """
+    try:
+        return read_start(damaged).first
+    except Damaged:
+        firsts = list_positions(damaged, "seg", include_trimmed=True)
+    begin = firsts[-1] if firsts else 1
+    for first in reversed(firsts[:-1]):
+        if not _continues_at(damaged, first, begin):
+            break
+        begin = first
+    return begin
+
+
+def _continues_at(damaged: str, first: int, following: int) -> bool:
+    """True if the frames of a segment end directly before the next segment, with its chain value."""
+    try:
+        chain, wanted = (read_header(damaged, one).chain for one in (first, following))
+    except (Damaged, OSError):
+        return False
+    segment = SegmentMap(segment_path(damaged, first), first)
+    found = scan_frames(segment, FRAMES_AT, first, chain, last=following - 1, bodies_from=None)
+    return (found.position, found.chain) == (following, wanted)
+
+
+def _copy(frames: list[Frame], writer: LogWriter, offset: int, decided: int) -> int:
+    """Append frames and index the decided ones; return the offset after those."""
+    writer.append(frames)
+    # The frames are durable before the frontier names them, as everywhere.
+    writer.sync()
+    known = [frame for frame in frames if frame.position <= decided]
+    offsets = []
+    for frame in known:
+        offsets.append(offset)
+        offset += frame.count
+    if known:
+        writer.frontier(known[-1].position, offset)
+        writer.decided(known, offsets)
+    return offset
+
+
+def _decided(damaged: str) -> int:
+    """Return the last position that the lane recorded as decided; 0 if it is unknown."""
+    try:
+        reader = LogReader(damaged, damaged=True)
+        try:
+            return reader.frontier().position
+        finally:
+            reader.close()
+    except TuttiError:
+        # A reader needs the identity and the start, which may be the corrupt files.
+        return _decided_by_marks(damaged)
+
+
+def _decided_by_marks(damaged: str) -> int:
+    """Return the last decided position that a mark names, for a lane whose identity or start is corrupt."""
+    try:
+        stored = read_hard_state(damaged)
+        firsts = list_positions(damaged, "seg", include_trimmed=True)
+        marks = [stored.mark if stored is not None else None, *(mark for first in firsts for mark in segment_marks(damaged, first))]
+    except (TuttiError, OSError):
+        return 0
+    return max((mark.frontier_position for mark in marks if mark is not None), default=0)
+
+
+# Lost end of the own lane
+
+
+def lost_end(recovered: Recovered, attempt: int, last_published: int) -> LostEnd | None:
+    """Return the lost end, or None if nothing is lost or all of it was restored.
+
+    Args:
+        attempt: the highest attempt that is known here.
+        last_published: position that was published as decided; 0 if the log reaches it.
+    """
+    state, tail, damage, scalars = recovered.state, recovered.tail, recovered.damage, recovered.scalars
+    view = LaneViewBody(state.members, state.disks)
+    for frame in tail:
+        if frame.kind == Kind.VIEW:
+            view = decode_body(LaneViewBody, frame.body)
+    if damage is not None:
+        promised = max(attempt, damage.view)
+        published = last_published if last_published > damage.last else 0
+        return LostEnd(damage.first, damage.last, damage.view, damage.chain, promised, view.members, published, view.disks)
+    if not last_published and not 0 < scalars.coordinated == attempt:
+        return None
+    end = (tail[-1].position, tail[-1].view, tail[-1].header_crc) if tail else (state.position, state.view, state.chain)
+    return LostEnd(end[0] + 1, *end, attempt, view.members, last_published, view.disks)
+
+
+def lost_end_hard_state(lost: LostEnd) -> HardState:
+    """Return the hard state that records the lost end."""
+    return HardState(promised=lost.promised, coordinated=lost.promised)
+
+
+def lost_end_message(lane: LaneName, lost: LostEnd) -> str:
+    """Return the message for the operator."""
+    last = max(lost.last, lost.shown)
+    what = f"positions {lost.first} to {last}" if lost.first <= last else f"frames after position {lost.last}"
+    return (
+        f"{what} of this gateway's own lane {lane.text} cannot be read here: the gateway fetches them from other gateways, and "
+        "the lane accepts no records until then (`halted` in `lanes` of the status names the reason)"
+    )
