@@ -50,10 +50,10 @@ def flush_at_exit() -> None:
     """At interpreter exit, give open producers a short time to deliver, then log the number of undelivered records."""
     until = time.monotonic() + limits.EXIT_FLUSH_US / 1e6  # one deadline for all producers
     for pump in list(_pumps):
-        if pump.pid != os.getpid() or pump.delivery.state is State.ENDED:
+        if pump.pid != os.getpid() or pump.delivery.session.state is State.ENDED:
             continue
         left = pump.flush(max(0.0, until - time.monotonic()))
-        name = pump.delivery.identity.name
+        name = pump.delivery.session.identity.name
         if left and pump.spooler is None:
             LOG.error(
                 "producer %s was not closed and %d records were not delivered when the interpreter ended: "

@@ -115,16 +115,16 @@ class Producer:
         identity = Identity(name, instance, secrets.token_bytes(16))
         self._spool = None if spool is None else _open_spool(spool, spool_bytes, producer, options)
         if self._spool is None:
-            self._feed = Accumulator(options)
-            self._pump = ProducerIO(OrderedDelivery(identity, self._feed), addresses, known)
+            self._accumulator = Accumulator(options)
+            self._pump = ProducerIO(OrderedDelivery(identity, self._accumulator), addresses, known)
         else:
-            self._feed, spooler = self._spool
-            self._pump = ProducerIO(SpooledDelivery(identity, self._feed), addresses, known)
+            self._accumulator, spooler = self._spool
+            self._pump = ProducerIO(SpooledDelivery(identity, self._accumulator), addresses, known)
             self._pump.spooler = spooler
-            self._feed.passing = QueryWait(self._pump.route, self._feed.log, known)
-        self._takers = self._feed.takers
+            self._accumulator.passing = QueryWait(self._pump.route, self._accumulator.log, known)
+        self._takers = self._accumulator.takers
         self._unordered_takers = _NO_TAKERS  # the same for unordered records; filled when the first one is sent
-        self._feed.wake = self._pump.wake
+        self._accumulator.wake = self._pump.wake
         self._topics: set[str] = set()
         self._closed = False
         register(self._pump)
@@ -132,22 +132,22 @@ class Producer:
         if spool is not None:
             return
         try:
-            if self._feed.wait_opened(time.monotonic() + connect_timeout) is None:
+            if self._accumulator.wait_opened(time.monotonic() + connect_timeout) is None:
                 raise Unavailable(self._pump.report(connect_timeout))
         except BaseException:
             self._pump.stop()
             raise
-        self._feed.passing = QueryWait(self._pump.route, self._delivery.log, known)
+        self._accumulator.passing = QueryWait(self._pump.route, self._delivery.session.log, known)
 
     @property
     def name(self) -> str:
         """The name of the producer; a random name begins with `~`."""
-        return self._delivery.identity.name
+        return self._delivery.session.identity.name
 
     @property
     def epoch(self) -> int:
         """The current epoch, or the last one if no epoch is open."""
-        return self._delivery.epoch
+        return self._delivery.session.epoch
 
     @property
     def _running(self) -> ProducerIO:
@@ -220,9 +220,9 @@ class Producer:
         on_delivery: OnDelivery | None,
         ordering: str,
     ) -> Receipt:
-        feed = self._check(topic, on_delivery, ordering, progress)
+        accumulator = self._check(topic, on_delivery, ordering, progress)
         record = check_record(value, key, timestamp, headers)
-        return feed.add(topic, record, check_progress(progress), on_delivery)
+        return accumulator.add(topic, record, check_progress(progress), on_delivery)
 
     def send_batch(
         self,
@@ -252,9 +252,9 @@ class Producer:
             UsageError: an argument, a column or the type of a column is wrong, or the batch is empty.
             BufferFull, Fenced, Aborted: as `send`.
         """
-        feed = self._check(topic, on_delivery, ordering, progress)
+        accumulator = self._check(topic, on_delivery, ordering, progress)
         records = validated_batch(record_batch, time.time_ns() // 1000)
-        return feed.add_whole(topic, records, check_progress(progress), on_delivery)
+        return accumulator.add_whole(topic, records, check_progress(progress), on_delivery)
 
     def _check(self, topic: object, on_delivery: OnDelivery | None, ordering: str, progress: bytes | None) -> Accumulator:
         """Validate the arguments and return the accumulator for the record."""
@@ -266,7 +266,7 @@ class Producer:
         if on_delivery is not None and not callable(on_delivery):
             raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
         if ordering == "total":
-            return self._feed
+            return self._accumulator
         if ordering == "unordered" and self._spool is not None:
             raise UsageError("a producer with a spool sends no unordered records: use a producer without a spool for them")
         if ordering != "unordered":
@@ -277,23 +277,23 @@ class Producer:
 
     def _unordered(self) -> Accumulator:
         """Return the accumulator of unordered records; create it with the first record."""
-        pump, first = self._running, self._feed
+        pump, first = self._running, self._accumulator
         if pump.lanes is None:
             with first.lock:
                 if first.ended:
                     first.check()
                 if pump.lanes is None:
-                    feed = Accumulator(first.options)
-                    feed.frame_bytes_max, feed.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
-                    pump.carry(UnorderedDelivery(pump.delivery, feed, lambda: secrets.token_bytes(16)))
-                    self._unordered_takers = feed.takers
-        return pump.feeds[1]
+                    accumulator = Accumulator(first.options)
+                    accumulator.frame_bytes_max, accumulator.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
+                    pump.carry(UnorderedDelivery(pump.delivery, accumulator, lambda: secrets.token_bytes(16)))
+                    self._unordered_takers = accumulator.takers
+        return pump.accumulators[1]
 
     def _reject_reentry(self) -> None:
         """Reject a call by a signal handler that interrupted this producer in its own thread, as the call could deadlock."""
-        self._feed.apart()
+        self._accumulator.apart()
         if self._pump is not None and self._pump.lanes is not None:
-            self._pump.lanes.feed.apart()
+            self._pump.lanes.accumulator.apart()
 
     def flush(self, timeout: float | None = None) -> int:
         """Send open batches and wait up to `timeout` seconds for all outcomes. Return the number of records without an outcome.
@@ -322,14 +322,14 @@ class Producer:
         """
         check_wait(timeout)
         self._reject_reentry()
-        delivery, deadline = self._delivery, time.monotonic() + timeout
-        if self._feed.wait_opened(deadline) is None:
-            trouble = f"; last error: {delivery.trouble}" if delivery.trouble else ""
+        session, deadline = self._delivery.session, time.monotonic() + timeout
+        if self._accumulator.wait_opened(deadline) is None:
+            trouble = f"; last error: {session.trouble}" if session.trouble else ""
             raise Unavailable(f"producer {self.name!r} has no open epoch after {timeout:g} s{trouble}")
-        self._feed.lift_stop()
+        self._accumulator.lift_stop()
         if self._spool is not None:
             return self._spool[0].resume(deadline)
-        sequence, progress = self._feed.committed
+        sequence, progress = self._accumulator.committed
         # An earlier run may have had a spool, whose mark precedes the application's progress.
         return Resume(sequence, decode_mark(progress)[1])
 
@@ -370,13 +370,13 @@ class Producer:
         self._closed = True
         try:
             if timeout is None and self._spool is not None:
-                timeout = self._feed.options.delivery_timeout
+                timeout = self._accumulator.options.delivery_timeout
             left = self._pump.flush(timeout)
             if left and self._spool is None:
                 LOG.error("producer %s was closed with %d records not delivered", self.name, left)
         finally:
-            for feed in self._pump.feeds:
-                feed.close()
+            for accumulator in self._pump.accumulators:
+                accumulator.close()
             self._pump.stop()
 
     def __enter__(self) -> Self:
@@ -389,8 +389,8 @@ class Producer:
             self._close(limits.EXIT_FLUSH_US / 1e6)
             return
         self._close(None)
-        for feed in self._running.feeds:
-            failure = feed.first_failure()
+        for accumulator in self._running.accumulators:
+            failure = accumulator.first_failure()
             if failure is not None:
                 failure.throw()
 
@@ -419,5 +419,5 @@ def _open_spool(
     if spool_bytes < limits.SPOOL_BYTES_MIN:
         raise UsageError(f"spool_bytes={spool_bytes} is too small: at least {limits.SPOOL_BYTES_MIN}")
     store = SpoolStore(path, producer, min(limits.SPOOL_SEGMENT_BYTES, spool_bytes // 8))
-    feed = SpooledAccumulator(options, store, spool_bytes)
-    return feed, DiskThread(feed, store)
+    accumulator = SpooledAccumulator(options, store, spool_bytes)
+    return accumulator, DiskThread(accumulator, store)

@@ -47,7 +47,7 @@ class StagingProducer(Producer):
     @property
     def instance(self) -> bytes:
         """The instance id of the producer, which a request must present to delete the state of the producer."""
-        return self._delivery.identity.instance
+        return self._delivery.session.identity.instance
 
     def stage(self, topic: str, records: pa.RecordBatch) -> list[Receipt]:
         """Send a record batch as `send_batch` does, in slices of a suitable size."""
@@ -95,15 +95,15 @@ class Transactor(Producer):
                 f"{limits.STAGED_BATCHES_MAX} batches and fewer than {_RECORDS_END} records; stage fewer, larger batches, or "
                 "commit several transactions"
             )
-        feed = self._check(parts[0].topic, None, "total", progress)
-        batch = Batch(parts[0].topic, 0, time.monotonic() + feed.options.delivery_timeout, feed.passing)
+        accumulator = self._check(parts[0].topic, None, "total", progress)
+        batch = Batch(parts[0].topic, 0, time.monotonic() + accumulator.options.delivery_timeout, accumulator.passing)
         batch.kind, batch.whole, batch.progress = int(Kind.TXN), True, check_progress(progress)
         batch.count = records
         batch.min_timestamp = min(part.first_time for part in parts)
         batch.max_timestamp = max(part.last_time for part in parts)
         body = encode_body(TxnBody(tuple(part.position for part in parts), tuple(part.records for part in parts)))
         seal(batch, body, 0)
-        return feed.add_closed(batch)
+        return accumulator.add_closed(batch)
 
 
 def commit_progress(

@@ -78,12 +78,12 @@ class Accumulator:
         self._appender: Appender | None = None  # the latest appender
         self.takers: dict[str, Append] = {}  # topic of the open batch to its appender
         self.pending = 0  # closed batches without an outcome
-        self.aside = 0  # pending batches whose gateway accepts no new batches now
+        self.pinned = 0  # pending batches in lanes that get no new batches; they do not delay the open batch
         self.pending_records = 0
         self.buffered = 0  # bytes of pending batches
         self.corked = False  # True while the I/O thread handles answers, and sends nothing
         self.linger_until: float | None = None
-        self.born_failed: collections.deque[Batch] = (
+        self.rejected: collections.deque[Batch] = (
             collections.deque()
         )  # batches that failed before they were sent, and whose callbacks are due
         self.failures: list[Failure] = []
@@ -134,7 +134,7 @@ class Accumulator:
                 if receipt.index == 0:
                     self.linger_until = self._clock() + self.options.linger
                     self.wake()
-            elif self.pending <= self.aside and not self.corked:
+            elif self.pending <= self.pinned and not self.corked:
                 self.close_open()
                 return receipt
             self._open_appender()
@@ -193,10 +193,10 @@ class Accumulator:
             self.check()
             if on_delivery is not None:
                 batch.callbacks = [receipt, on_delivery]
-            batch.settle(OFFSET_UNKNOWN, failure)
+            batch.resolve(OFFSET_UNKNOWN, failure)
             batch.finish()
             self._keep_failure(failure)
-            self.born_failed.append(batch)
+            self.rejected.append(batch)
         self.wake()
         return receipt
 
@@ -338,7 +338,7 @@ class Accumulator:
     # -- the I/O thread
 
     def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
-        """Record the outcomes of settled batches and publish them. The counts change first, so that they match each outcome."""
+        """Record the outcomes of resolved batches and publish them. The counts change first, so that they match each outcome."""
         with self.lock:
             if committed is not None:
                 self.committed = committed
@@ -363,13 +363,13 @@ class Accumulator:
         """Close the batch that was delayed."""
         self.corked = False
         # No lock here, as every wakeup runs this line. A sender checks `corked` after its append, so that no record is missed.
-        if self.pending <= self.aside and self._open_records():
+        if self.pending <= self.pinned and self._open_records():
             self.close_idle()
 
     def close_idle(self) -> None:
         """Close the open batch if no batch is in flight."""
         with self.lock:
-            if self.pending <= self.aside and not self.options.linger and not self.corked:
+            if self.pending <= self.pinned and not self.options.linger and not self.corked:
                 self.close_open()
 
     def head(self) -> Batch | None:
@@ -451,7 +451,7 @@ class Accumulator:
         for batch in (*batches, *self.queue, *(() if self._open is self._no_batch else (self._open,))):
             batch.callbacks = None
             if not batch.done:
-                batch.settle(OFFSET_UNKNOWN, failure)
+                batch.resolve(OFFSET_UNKNOWN, failure)
                 batch.finish()
         self.queue.clear()
         self._open, self._appender = self._no_batch, None

@@ -158,9 +158,9 @@ class Batch:
         "place",
         "progress",
         "raw_length",
+        "resolved",
         "room",
         "serial",
-        "settled",
         "size",
         "spool",
         "stamps",
@@ -213,7 +213,7 @@ class Batch:
         self.spool: SpoolWait | None = None  # the spool of the batch, if any
         self.place: SpoolPosition | None = None  # position in the spool; None until the batch is durable there
         self.latch: Any = None  # a lock that is held until the outcome is set; the first waiter creates it
-        self.settled = False  # the I/O thread knows the outcome
+        self.resolved = False  # the I/O thread knows the outcome
         self.done = False  # the outcome is published to all threads
 
     def put(self, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
@@ -250,11 +250,11 @@ class Batch:
         """The sequence of the last record."""
         return self.first_sequence + self.count - self.cut - 1
 
-    def settle(self, offset: int, failure: Failure | None = None) -> None:
+    def resolve(self, offset: int, failure: Failure | None = None) -> None:
         """Set the outcome once, without publishing it."""
         self.offset = offset
         self.failure = failure
-        self.settled = True
+        self.resolved = True
 
     def finish(self) -> None:
         """Publish the outcome and wake all waiters. The caller runs the callbacks (`announce`)."""

@@ -17,7 +17,8 @@ from tutti.batching.receipt import outcome_thread
 from tutti.common.address import Address
 from tutti.common.credentials import Credentials
 from tutti.delivery.ordered import OrderedDelivery
-from tutti.delivery.session import Session, State
+from tutti.delivery.sender import Sender
+from tutti.delivery.session import State
 from tutti.delivery.unordered import UnorderedDelivery
 from tutti.errors import TuttiError, Unavailable, Unknown
 from tutti.io.endpoints import Endpoints
@@ -54,7 +55,7 @@ class ProducerIO:
         self._released = False
         self._finished = threading.Event()
         self._ordered_connection = SessionConnection(delivery, Endpoints(addresses), self, credentials)
-        self._channels: dict[Session, SessionConnection] = {delivery: self._ordered_connection}
+        self._channels: dict[Sender, SessionConnection] = {delivery: self._ordered_connection}
 
     def start(self) -> None:
         """Start to connect.
@@ -67,7 +68,7 @@ class ProducerIO:
                 self.spooler.start()
             run(self)
         except (OSError, RuntimeError) as error:
-            self.delivery.feed.close()
+            self.delivery.accumulator.close()
             self.stop()
             what = (
                 connection_failure(error)
@@ -78,7 +79,7 @@ class ProducerIO:
 
     def carry(self, lanes: UnorderedDelivery) -> None:
         """Run these lanes, too, from now on. Any thread."""
-        lanes.feed.wake = self.wake
+        lanes.accumulator.wake = self.wake
         self.lanes = lanes
         self.wake()
 
@@ -109,21 +110,21 @@ class ProducerIO:
         """In a forked child, fail everything, as no I/O thread exists here."""
         self._asleep = False
         self._finished.set()
-        self.delivery.feed.orphan(self.delivery.window, self.pid)
+        self.delivery.accumulator.orphan(self.delivery.window, self.pid)
         if self.lanes is not None:
-            self.lanes.feed.orphan(self.lanes.batches(), self.pid)
+            self.lanes.accumulator.orphan(self.lanes.batches(), self.pid)
         self._detach()
 
     def report(self, seconds: float) -> str:
         """Return the last result at each address, as text for an error."""
-        results, trouble = self._ordered_connection.route.told(), self.delivery.trouble
+        results, trouble = self._ordered_connection.route.told(), self.delivery.session.trouble
         last = f"; last answer: {trouble}" if trouble and trouble not in results else ""
-        return f"no gateway accepted producer {self.delivery.identity.name!r} within {seconds:g} s: {results}{last}"
+        return f"no gateway accepted producer {self.delivery.session.identity.name!r} within {seconds:g} s: {results}{last}"
 
     @property
     def name(self) -> str:
         """The name of the producer."""
-        return self.delivery.identity.name
+        return self.delivery.session.identity.name
 
     @property
     def route(self) -> Endpoints:
@@ -131,13 +132,13 @@ class ProducerIO:
         return self._ordered_connection.route
 
     @property
-    def feeds(self) -> tuple[Accumulator, ...]:
+    def accumulators(self) -> tuple[Accumulator, ...]:
         """The accumulators of the producer."""
-        return (self.delivery.feed,) if self.lanes is None else (self.delivery.feed, self.lanes.feed)
+        return (self.delivery.accumulator,) if self.lanes is None else (self.delivery.accumulator, self.lanes.accumulator)
 
     def undelivered(self) -> int:
         """Return the number of records without an outcome."""
-        return sum(feed.undelivered() for feed in self.feeds)
+        return sum(accumulator.undelivered() for accumulator in self.accumulators)
 
     def flush(self, timeout: float | None) -> int:
         """Wait up to `timeout` seconds for all outcomes. Return the number of records without one.
@@ -146,12 +147,14 @@ class ProducerIO:
             UsageError: called in `on_delivery`, in a signal handler that interrupted this producer, or in a forked child.
         """
         if self.pid != os.getpid():
-            self.delivery.feed.check()  # raises: records of the parent process have no outcome here
+            self.delivery.accumulator.check()  # raises: records of the parent process have no outcome here
         deadline = None if timeout is None else time.monotonic() + timeout
-        feeds = self.feeds
-        for feed in feeds[1:]:
-            feed.flush(0.0)  # close the batches of lanes at once, without waiting for ordered ones
-        return sum(feed.flush(None if deadline is None else max(0.0, deadline - time.monotonic())) for feed in feeds)
+        accumulators = self.accumulators
+        for accumulator in accumulators[1:]:
+            accumulator.flush(0.0)  # close the batches of lanes at once, without waiting for ordered ones
+        return sum(
+            accumulator.flush(None if deadline is None else max(0.0, deadline - time.monotonic())) for accumulator in accumulators
+        )
 
     # -- in the I/O thread
 
@@ -172,7 +175,7 @@ class ProducerIO:
             self._close()
             return True
         self._work(time.monotonic())
-        if self.delivery.state is State.ENDED:
+        if self.delivery.session.state is State.ENDED:
             self.due = 0.0
             return False
         self._asleep = True  # from here on, new records wake the thread
@@ -193,13 +196,13 @@ class ProducerIO:
         self._finished.set()
 
     def _detach(self) -> None:
-        for feed in self.feeds:
-            feed.wake = do_nothing  # no reference cycle remains
+        for accumulator in self.accumulators:
+            accumulator.wake = do_nothing  # no reference cycle remains
 
     def _over(self) -> bool:
         delivery = self.delivery
-        if delivery.state is State.ENDED:
-            self._end(delivery.feed.stopped or Unknown("the producer ended"))
+        if delivery.session.state is State.ENDED:
+            self._end(delivery.accumulator.stopped or Unknown("the producer ended"))
             return True
         if self._stopping or (self._released and not self.undelivered()):
             for channel in self._channels.values():
@@ -209,23 +212,23 @@ class ProducerIO:
         return False
 
     def _end(self, error: TuttiError) -> None:
-        if self.delivery.state is not State.ENDED:
+        if self.delivery.session.state is not State.ENDED:
             self.delivery.end(error)
         if self.lanes is not None:
             self.lanes.end(error)
 
     def _work(self, now: float) -> None:
-        feed, lanes = self.delivery.feed, self.lanes
-        feed.cork()
+        accumulator, lanes = self.delivery.accumulator, self.lanes
+        accumulator.cork()
         for channel in self._channels.values():
             channel.hear(now)
-        feed.uncork()
+        accumulator.uncork()
         self._turn_requested = False
         self.delivery.work(now)
-        if lanes is not None and self.delivery.state is not State.ENDED:
-            lanes.feed.cork()
+        if lanes is not None and self.delivery.session.state is not State.ENDED:
+            lanes.accumulator.cork()
             lanes.work(now)
-            lanes.feed.uncork()
+            lanes.accumulator.uncork()
             self._update_connections(lanes)
         for channel in self._channels.values():
             channel.speak(now)
@@ -233,12 +236,15 @@ class ProducerIO:
     def _update_connections(self, lanes: UnorderedDelivery) -> None:
         """Keep one session connection for each current lane."""
         self._ordered_connection.peeks = False  # a probe would delay the lanes
-        for session in [session for session in self._channels if session is not self.delivery and session not in lanes.lanes]:
-            self._channels.pop(session).bye()
+        for sender in [sender for sender in self._channels if sender is not self.delivery and sender not in lanes.lanes]:
+            self._channels.pop(sender).bye()
         for lane in lanes.lanes:
             if lane not in self._channels:
                 waiting = {
-                    address for channel in self._channels.values() if channel.session.only[0] for address in channel.addresses
+                    address
+                    for channel in self._channels.values()
+                    if channel.sender.only_gateway[0]
+                    for address in channel.addresses
                 }
                 route = Endpoints(self._addresses, gateways=lanes.gateways, last=waiting)
                 self._channels[lane] = channel = SessionConnection(lane, route, self, self._credentials)
@@ -247,11 +253,11 @@ class ProducerIO:
     def _next_time(self, now: float) -> float:
         """Return the monotonic time of the next turn if nothing arrives before; 0 for at once."""
         delivery, lanes = self.delivery, self.lanes
-        if self._stopping or delivery.feed.born_failed or (delivery.feed.queue and delivery.may_send(now)):
+        if self._stopping or delivery.accumulator.rejected or (delivery.accumulator.queue and delivery.may_send(now)):
             return 0.0
         until = min(now + _POLL_S, delivery.next_time(now))
         if lanes is not None:
-            if lanes.feed.born_failed or lanes.may_work(now):
+            if lanes.accumulator.rejected or lanes.may_work(now):
                 return 0.0
             until = min(until, lanes.next_time(now))
         for channel in self._channels.values():

@@ -1,4 +1,4 @@
-"""Session connection: moves messages between one session and its current connection, to one address after another."""
+"""Session connection: moves messages between one sender and its current connection, to one address after another."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from tutti.common.address import Address
 from tutti.common.credentials import Credentials
 from tutti.data.client_protocol import Bye, encode_control
 from tutti.data.frames.frame import Buffer
-from tutti.delivery.session import Session, State
+from tutti.delivery.sender import Sender
+from tutti.delivery.session import State
 from tutti.errors import ConfigError, FormatError
 from tutti.io.endpoints import Endpoints
 from tutti.io.port_probe import ProbeResult, explain_message
@@ -56,11 +57,12 @@ class SessionConnection:
         peeks: True if a silent address is probed before the next one is tried.
     """
 
-    def __init__(self, session: Session, route: Endpoints, watch: ConnectionWatch, credentials: Credentials | None = None) -> None:
+    def __init__(self, sender: Sender, route: Endpoints, watch: ConnectionWatch, credentials: Credentials | None = None) -> None:
         """Prepare; `watch` gets the connections, and `credentials` authenticate them."""
-        self.session = session
+        self.sender = sender
+        self.session = sender.session
         self._credentials = credentials
-        session.token = credentials.token if credentials is not None else ""
+        self.session.token = credentials.token if credentials is not None else ""
         self.link: ZmtpConnection | None = None
         self.peeks = True
         self._route = route
@@ -160,7 +162,7 @@ class SessionConnection:
                 data = link.receive()
                 if data is None:
                     return
-                self.session.receive(data, now)
+                self.sender.receive(data, now)
         except FormatError as error:
             self.session.drop, self._wrong_port = explain_message(data or b"", error, link.address)
             if not self._wrong_port:
@@ -172,7 +174,7 @@ class SessionConnection:
         session, route = self.session, self.route
         if session.state is State.OPEN:
             route.went_well()
-        session.lost()
+        self.sender.disconnected()
         if session.welcome is not None:
             welcome = session.welcome
             self._route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
@@ -189,9 +191,9 @@ class SessionConnection:
         self._probe = None
         session.trouble = f"{address}: {sight.text}"
         self._connect_at = now + route.move_on(sight.text, sight.wrong)
-        self._pin(session.only, address)
-        if session.state is not State.ENDED and route.only_wrong_ports() and not session.begun:
-            session.end(ConfigError(route.told()))
+        self._pin(self.sender.only_gateway, address)
+        if session.state is not State.ENDED and route.only_wrong_ports() and not self.sender.accepted:
+            self.sender.end(ConfigError(route.told()))
 
     def _pin(self, gateway: tuple[str, str], address: Address) -> None:
         """Use only the given gateway (name and url), at its known or announced addresses; any gateway if the name is empty."""

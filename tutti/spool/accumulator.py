@@ -255,7 +255,7 @@ class SpooledAccumulator(Accumulator):
             batch = self._batch_of(block)
             self._refused += block.count
             batch.first_sequence = 0
-            batch.settle(OFFSET_UNKNOWN, failure)
+            batch.resolve(OFFSET_UNKNOWN, failure)
             self._update_counts(store)
         LOG.error(
             "%d records of producer %s to topic %s were refused and are kept in %s/refused: %s",
@@ -330,7 +330,7 @@ class SpooledAccumulator(Accumulator):
             self._late.clear()
             self.pending, self.buffered = 0, 0
             for batch in batches:
-                batch.settle(OFFSET_UNKNOWN, lost if batch.place is None else kept)
+                batch.resolve(OFFSET_UNKNOWN, lost if batch.place is None else kept)
         self.finished(batches)
         for batch in batches:
             batch.announce()
@@ -378,7 +378,7 @@ class SpooledAccumulator(Accumulator):
             self.seek = place
             self.work.notify()
 
-    def let_go(self, batches: Iterable[Batch]) -> None:
+    def release_bodies(self, batches: Iterable[Batch]) -> None:
         """Release the bodies of batches that were sent and did not commit. They are read again."""
         with self.lock:
             for batch in batches:
@@ -420,7 +420,7 @@ class SpooledAccumulator(Accumulator):
         with self.lock:
             self.stopped, self.ended = self.stopped if self.ended else stop, ended
             self.close_open()
-            taken = {id(batch): batch for batch in (*self.queue, *self._held()) if not batch.settled}
+            taken = {id(batch): batch for batch in (*self.queue, *self._held()) if not batch.resolved}
             self.queue.clear()
             self.pending_records = 0  # a record without a receipt has no observable outcome
             self.work.notify()

@@ -36,19 +36,19 @@ class DiskTask:
 class DiskThread:
     """Moves batches from the accumulator to the disk, and from the disk to the accumulator's queue."""
 
-    def __init__(self, feed: SpooledAccumulator, store: SpoolStore) -> None:
+    def __init__(self, accumulator: SpooledAccumulator, store: SpoolStore) -> None:
         """Prepare; `start` runs the thread."""
-        self._feed, self._store = feed, store
-        self._flags = compression_flags(feed.options.compression)
+        self._accumulator, self._store = accumulator, store
+        self._flags = compression_flags(accumulator.options.compression)
         self._may_have_blocks = True  # True if the disk may have blocks to read
         self._steps = (
-            DiskTask(lambda: bool(feed.closed), self._write, "records wait in memory"),
+            DiskTask(lambda: bool(accumulator.closed), self._write, "records wait in memory"),
             DiskTask(self._may_read, self._read, "records wait in the spool"),
             DiskTask(self._may_prune, self._prune, "committed segments stay on the disk"),
         )
         self._turn = 0
-        feed.release = store.close
-        self._thread = threading.Thread(target=self._run, name=f"tutti-spool-{feed.state.producer}", daemon=True)
+        accumulator.release = store.close
+        self._thread = threading.Thread(target=self._run, name=f"tutti-spool-{accumulator.state.producer}", daemon=True)
 
     def start(self) -> None:
         """Start the thread.
@@ -59,7 +59,7 @@ class DiskThread:
         try:
             self._thread.start()
         except RuntimeError:
-            self._feed.release()
+            self._accumulator.release()
             raise
 
     def stop(self) -> None:
@@ -71,41 +71,43 @@ class DiskThread:
 
     def _run(self) -> None:
         outcome_thread.here = True
-        feed = self._feed
+        accumulator = self._accumulator
         try:
-            while not feed.broken and self._await_work():
+            while not accumulator.broken and self._await_work():
                 self._work()
         except TuttiError as error:
-            feed.fall(error)
+            accumulator.fall(error)
         except BaseException as error:  # whatever the error is, waiting threads must get an outcome
-            LOG.exception("the spool's thread of producer %s ended with an internal error", feed.state.producer)
-            feed.fall(DiskFailed(f"the spool's thread ended with an internal error: {error!r}"))
+            LOG.exception("the spool's thread of producer %s ended with an internal error", accumulator.state.producer)
+            accumulator.fall(DiskFailed(f"the spool's thread ended with an internal error: {error!r}"))
         finally:
             self._end()
 
     def _await_work(self) -> bool:
         """Wait until there is something to do. Return False at the end."""
-        feed = self._feed
-        with feed.lock:
+        accumulator = self._accumulator
+        with accumulator.lock:
             while True:
-                if feed.ended:
-                    return bool(feed.closed)
+                if accumulator.ended:
+                    return bool(accumulator.closed)
                 now = time.monotonic()
                 due = [step.again - now for step in self._steps if step.due()]
                 if due and min(due) <= 0:
                     return True
-                feed.work.wait(min([*due, limits.POLL_US_MAX / US]))
+                accumulator.work.wait(min([*due, limits.POLL_US_MAX / US]))
 
     def _may_read(self) -> bool:
-        feed = self._feed
-        if feed.opened is None or feed.ended:
+        accumulator = self._accumulator
+        if accumulator.opened is None or accumulator.ended:
             return False
-        return feed.seek is not None or (self._may_have_blocks and feed.ready_bytes <= feed.options.buffer_bytes // 4)
+        return accumulator.seek is not None or (
+            self._may_have_blocks and accumulator.ready_bytes <= accumulator.options.buffer_bytes // 4
+        )
 
     def _may_prune(self) -> bool:
         segments = self._store.segments
         first = segments[min(segments)] if len(segments) > 1 else None
-        return first is not None and first.last <= self._feed.done
+        return first is not None and first.last <= self._accumulator.done
 
     def _work(self) -> None:
         for step in self._steps:
@@ -119,18 +121,18 @@ class DiskThread:
                     LOG.warning("%s: %s until the disk has free space", error, step.lack)
                 step.again = time.monotonic() + limits.SPOOL_RETRY_US / US
                 if step.act == self._write:
-                    self._feed.lacks_room(error)
-                    if self._feed.ended:
+                    self._accumulator.lacks_room(error)
+                    if self._accumulator.ended:
                         raise
 
     def _prune(self) -> None:
-        if self._store.prune(*self._feed.reached()):
-            self._feed.pruned(self._store)
+        if self._store.prune(*self._accumulator.reached()):
+            self._accumulator.pruned(self._store)
 
     def _write(self) -> None:
-        feed, store = self._feed, self._store
-        with feed.lock:
-            batches = feed.group()
+        accumulator, store = self._accumulator, self._store
+        with accumulator.lock:
+            batches = accumulator.group()
         if not batches:
             return
         places = store.append(batches, self._flags)
@@ -139,73 +141,73 @@ class DiskThread:
         except DiskFull:
             pass  # the batches are not queued, and are read back once the state can be written
         finally:
-            feed.wrote(store, batches, places)  # runs once in every case, as the batches are on the disk
+            accumulator.wrote(store, batches, places)  # runs once in every case, as the batches are on the disk
         self._may_have_blocks = not store.read_all
 
     def _mark_sent(self, segment: int) -> bool:
         """Note durably that records of that segment are sent. Return True if they may be sent."""
-        feed, store = self._feed, self._store
-        with feed.lock:
-            if feed.opened is None or feed.ended:
+        accumulator, store = self._accumulator, self._store
+        with accumulator.lock:
+            if accumulator.opened is None or accumulator.ended:
                 return False
-            log, word = feed.log, feed.word
+            log, word = accumulator.log, accumulator.word
         if segment > store.state.sent:
             store.note_sent(segment, log, word)
         return True
 
     def _read(self) -> None:
         """Read back the next batches of the delivery. An unfinished block is the next block of the next call."""
-        feed, store = self._feed, self._store
-        with feed.lock:
+        accumulator, store = self._accumulator, self._store
+        with accumulator.lock:
             if not self._may_read():
                 return
-            if feed.seek is not None:
-                store.seek(feed.seek)
-                self._turn, feed.seek = feed.turn, None
+            if accumulator.seek is not None:
+                store.seek(accumulator.seek)
+                self._turn, accumulator.seek = accumulator.turn, None
             self._may_have_blocks = True
         size = 0
         while (block := store.next_block()) is not None:
-            with feed.lock:
-                if self._turn != feed.turn or feed.ended:
+            with accumulator.lock:
+                if self._turn != accumulator.turn or accumulator.ended:
                     return
-                failure = feed.refusals.get(block.place)
+                failure = accumulator.refusals.get(block.place)
             if failure is not None and block.before not in store.aside:
                 store.refuse(block, failure.error)
             if block.before in store.aside:
-                store.note_aside(*feed.without(block))
-                feed.put_aside(block)
+                store.note_aside(*accumulator.without(block))
+                accumulator.put_aside(block)
                 store.take()
                 if failure is not None:
-                    feed.refused(store, block, failure)
+                    accumulator.refused(store, block, failure)
                 continue
-            if block.place <= feed.done:
+            if block.place <= accumulator.done:
                 store.take()
                 continue
             if not self._mark_sent(block.place.segment):
                 return
             store.take()
-            feed.read(block, self._turn)
+            accumulator.read(block, self._turn)
             size += len(block.body)
-            if not feed.has_space(len(block.body)) or (feed.closed and size >= limits.SPOOL_GROUP_BYTES):
+            if not accumulator.has_space(len(block.body)) or (accumulator.closed and size >= limits.SPOOL_GROUP_BYTES):
                 return
         self._may_have_blocks = False
 
     def _end(self) -> None:
-        feed, store = self._feed, self._store
-        feed.await_end()
+        accumulator, store = self._accumulator, self._store
+        accumulator.await_end()
         try:
-            if not isinstance(feed.broken, DiskFailed | DiskFull):
-                while feed.closed:  # accepted batches are written even if an earlier block is corrupt
+            if not isinstance(accumulator.broken, DiskFailed | DiskFull):
+                while accumulator.closed:  # accepted batches are written even if an earlier block is corrupt
                     self._write()
                 try:
-                    store.prune(*feed.reached(), closing=True)
+                    store.prune(*accumulator.reached(), closing=True)
                     if store.segments:
                         store.seal()
                 except DiskFull as error:
                     LOG.warning("%s", error)  # the next run deletes the segments; accepted records are on the disk
         except TuttiError as error:
             LOG.warning("%s", error)
-            feed.fall(error)
+            accumulator.fall(error)
         finally:
             store.close()
-            feed.leftovers()
+            accumulator.leftovers()

@@ -33,5 +33,5 @@ def deliver(feed: Accumulator, count: int | None = None, failure: Failure | None
     """Give the oldest batches their outcome."""
     taken = [feed.queue.popleft() for _ in range(len(feed.queue) if count is None else count)]
     for batch in taken:
-        batch.settle(0, failure)
+        batch.resolve(0, failure)
     feed.finished(taken)

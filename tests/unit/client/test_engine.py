@@ -130,7 +130,7 @@ def test_a_fault_ends_its_producer_alone(
         broken = _pump(bad).delivery
 
         def faulty(channel: SessionConnection, now: float) -> None:
-            if channel.session is broken:
+            if channel.sender is broken:
                 raise RuntimeError("a defect")
             hear(channel, now)
 

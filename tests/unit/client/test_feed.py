@@ -208,7 +208,7 @@ def test_what_exceeds_a_limit_has_a_receipt_that_failed_and_leaves_the_rest_alon
         _send_whole(feed, limits.RECORD_BYTES_MAX + 1).result(0)
     send(feed, b"fine")
     assert closed(feed) == [[b"fine"]]
-    for batch in feed.born_failed:
+    for batch in feed.rejected:
         batch.announce()
     ((error, announced),) = told
     assert isinstance(error, TooLarge)
@@ -225,7 +225,7 @@ def test_a_stop_takes_everything_and_lets_nothing_in() -> None:
         with pytest.raises(Aborted, match="stop"):
             call(feed)
     for batch in taken:
-        batch.settle(-1, Failure(Aborted("stop")))
+        batch.resolve(-1, Failure(Aborted("stop")))
     feed.finished(taken)
     feed.lift_stop()
     send(feed, b"2")
@@ -278,7 +278,7 @@ def test_failures_are_remembered_until_they_are_seen() -> None:
 
 def test_an_error_is_raised_as_a_copy_each_time() -> None:
     batch = Batch("t", 10, 0.0)
-    batch.settle(-1, Failure(Aborted("gone")))
+    batch.resolve(-1, Failure(Aborted("gone")))
     batch.finish()
     receipt = Receipt(batch, 0)
     caught = []
@@ -320,7 +320,7 @@ def test_callbacks_are_called_once_each_and_their_errors_are_theirs(caplog: pyte
     receipts = [send(feed, on_delivery=on_delivery) for on_delivery in (bad, lambda *outcome: told.append(outcome))]
     closed(feed)
     batch = feed.queue[-1]
-    batch.settle(7)
+    batch.resolve(7)
     batch.finish()
     batch.announce()
     batch.announce()

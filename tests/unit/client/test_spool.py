@@ -61,8 +61,8 @@ def test_what_is_in_the_spool_takes_no_memory(gateway: FakeGateway, spool: Path)
         receipts = [p.send("t", bytes(1000)) for _ in range(2000)]
         receipts[-1].spooled(30)
         assert not any(receipt.batch.body for receipt in receipts)
-        assert not p._feed.queue
-        assert not p._feed.buffered
+        assert not p._accumulator.queue
+        assert not p._accumulator.buffered
         gateway.start()
         until(lambda: not len(p))
         assert [receipt.result(0) for receipt in receipts] == list(range(2000))
@@ -142,7 +142,7 @@ def test_what_the_log_will_not_have_is_put_aside_and_what_follows_goes_on(
     found = sorted((spool / "refused").iterdir())
     assert len(found) == 2
     aside = sum(path.stat().st_size for path in found)
-    feed: Any = p._feed
+    feed: Any = p._accumulator
     assert feed._store.refused_bytes == aside, "it takes of the spool's room"
     p.close()
     with pa.ipc.open_stream(found[0].read_bytes()) as stream:

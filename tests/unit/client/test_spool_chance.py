@@ -171,11 +171,11 @@ class World:
 
     def work(self) -> None:
         self.delivery.work(self.now)
-        if self.delivery.drop:
+        if self.delivery.session.drop:
             self.cut()
             return
-        while self.delivery.outbox:
-            self.to_gateway.append([bytes(part) for part in self.delivery.outbox.popleft()])
+        while self.delivery.session.outbox:
+            self.to_gateway.append([bytes(part) for part in self.delivery.session.outbox.popleft()])
 
     def arrive(self) -> None:
         if self.to_gateway:
@@ -195,12 +195,12 @@ class World:
         self.to_client.clear()
         self.gateway.known.clear()
         self.connected = False
-        self.delivery.lost()
+        self.delivery.disconnected()
 
     def connect(self) -> None:
-        if not self.connected and self.delivery.state is not State.ENDED:
+        if not self.connected and self.delivery.session.state is not State.ENDED:
             self.connected = True
-            self.delivery.connected(self.now)
+            self.delivery.session.connected(self.now)
 
     def step(self) -> None:
         roll = self.chance.random()
@@ -242,7 +242,9 @@ class World:
             self.now += 0.01
             if self.feed.opened is not None and not self.feed.undelivered():
                 return
-        raise AssertionError(f"it does not end: {self.feed.spooled()} {self.delivery.state} {self.delivery.trouble}")
+        raise AssertionError(
+            f"it does not end: {self.feed.spooled()} {self.delivery.session.state} {self.delivery.session.trouble}"
+        )
 
     # -- what has to hold
 

@@ -108,7 +108,7 @@ def test_a_full_disk_holds_records_up_and_loses_none(gateway: FakeGateway, spool
 
         with pytest.raises(BufferFull, match="No space left on device"):
             fill()
-        feed: Any = p._feed
+        feed: Any = p._accumulator
         late = feed.closed[0]
         with pytest.raises(TimeoutError, match="No space left"):
             feed.await_spooled(late, 0.01)
@@ -204,7 +204,7 @@ def test_what_was_put_aside_counts_as_long_as_it_lies_there(gateway: FakeGateway
 def test_a_sender_waits_for_room_in_the_spool(gateway: FakeGateway, spool: Path) -> None:
     gateway.stop()
     with opened(gateway, spool, delivery_timeout=30, spool_bytes=limits.SPOOL_BYTES_MIN, buffer_bytes=1 << 22) as p:
-        feed: Any = p._feed
+        feed: Any = p._accumulator
         for count in range(600):
             if count == 400:
                 gateway.start()

@@ -31,7 +31,7 @@ def test_a_handler_that_struck_in_one_kind_is_refused_by_the_other(two: Two) -> 
         send(p, 1)[0].result(10)
         lanes = p._pump.lanes if p._pump else None
         assert lanes is not None
-        for held, ordering in ((p._feed, "unordered"), (lanes.feed, "total")):
+        for held, ordering in ((p._accumulator, "unordered"), (lanes.accumulator, "total")):
             with held.lock:
                 for call in (
                     lambda how=ordering: p.send("t", b"x", ordering=how, headers=[("a", b"b")]),
