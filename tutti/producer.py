@@ -18,7 +18,7 @@ from tutti import limits
 from tutti.batching.accumulator import Accumulator
 from tutti.batching.append import with_fast_path
 from tutti.batching.encoder import Compression, check_progress, check_record, validated_batch
-from tutti.batching.options import BatchingOptions, check_bytes, checked_options
+from tutti.batching.options import check_bytes, checked_options
 from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
 from tutti.common.address import parse_url
 from tutti.common.credentials import Credentials, given
@@ -32,10 +32,10 @@ from tutti.errors import Unavailable, UsageError
 from tutti.io.producer_io import ProducerIO
 from tutti.lifecycle import register, tune_allocator
 from tutti.sources.query_wait import QueryWait
-from tutti.spool.accumulator import SpooledAccumulator
-from tutti.spool.commit_mark import decode_mark
+from tutti.spool.commit_mark import APPLICATION_PROGRESS_BYTES_MAX, decode_mark
 from tutti.spool.delivery import SpooledDelivery
 from tutti.spool.disk_thread import DiskThread
+from tutti.spool.spool import Spool
 from tutti.spool.store import SpoolStore
 
 Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
@@ -113,15 +113,15 @@ class Producer:
         check_seconds("connect_timeout", connect_timeout)
         tune_allocator()
         identity = Identity(name, instance, secrets.token_bytes(16))
-        self._spool = None if spool is None else _open_spool(spool, spool_bytes, producer, options)
-        if self._spool is None:
-            self._accumulator = Accumulator(options)
+        self._accumulator = Accumulator(options)
+        self._spool: Spool | None = None
+        if spool is None:
             self._pump = ProducerIO(OrderedDelivery(identity, self._accumulator), addresses, known)
         else:
-            self._accumulator, spooler = self._spool
-            self._pump = ProducerIO(SpooledDelivery(identity, self._accumulator), addresses, known)
-            self._pump.spooler = spooler
-            self._accumulator.passing = QueryWait(self._pump.route, self._accumulator.log, known)
+            self._spool, disk_thread = _open_spool(spool, spool_bytes, producer, self._accumulator)
+            self._pump = ProducerIO(SpooledDelivery(identity, self._spool), addresses, known)
+            self._pump.spooler = disk_thread
+            self._accumulator.passing = QueryWait(self._pump.route, self._spool.log, known)
         self._takers = self._accumulator.takers
         self._unordered_takers = _NO_TAKERS  # the same for unordered records; filled when the first one is sent
         self._accumulator.wake = self._pump.wake
@@ -222,7 +222,7 @@ class Producer:
     ) -> Receipt:
         accumulator = self._check(topic, on_delivery, ordering, progress)
         record = check_record(value, key, timestamp, headers)
-        return accumulator.add(topic, record, check_progress(progress), on_delivery)
+        return accumulator.add(topic, record, self._check_progress(progress), on_delivery)
 
     def send_batch(
         self,
@@ -254,7 +254,7 @@ class Producer:
         """
         accumulator = self._check(topic, on_delivery, ordering, progress)
         records = validated_batch(record_batch, time.time_ns() // 1000)
-        return accumulator.add_whole(topic, records, check_progress(progress), on_delivery)
+        return accumulator.add_whole(topic, records, self._check_progress(progress), on_delivery)
 
     def _check(self, topic: object, on_delivery: OnDelivery | None, ordering: str, progress: bytes | None) -> Accumulator:
         """Validate the arguments and return the accumulator for the record."""
@@ -274,6 +274,14 @@ class Producer:
         if progress:
             raise UsageError("progress needs the total order, and this record is unordered: send it with ordering='total'")
         return self._unordered()
+
+    def _check_progress(self, progress: bytes | None) -> bytes:
+        """Validate and return the progress. In a producer with a spool, the mark of the spool takes a part of its limit."""
+        data = check_progress(progress)
+        if self._spool is not None and len(data) > APPLICATION_PROGRESS_BYTES_MAX:
+            limit = f"with a spool, at most {APPLICATION_PROGRESS_BYTES_MAX} are allowed"
+            raise UsageError(f"progress has {len(data)} bytes; {limit}")
+        return data
 
     def _unordered(self) -> Accumulator:
         """Return the accumulator of unordered records; create it with the first record."""
@@ -328,7 +336,7 @@ class Producer:
             raise Unavailable(f"producer {self.name!r} has no open epoch after {timeout:g} s{trouble}")
         self._accumulator.lift_stop()
         if self._spool is not None:
-            return self._spool[0].resume(deadline)
+            return self._spool.resume(deadline)
         sequence, progress = self._accumulator.committed
         # An earlier run may have had a spool, whose mark precedes the application's progress.
         return Resume(sequence, decode_mark(progress)[1])
@@ -342,7 +350,7 @@ class Producer:
         """
         if self._spool is None:
             raise UsageError("this producer has no spool: give it one, Producer(..., spool=DIR)")
-        return self._spool[0].spooled()
+        return self._spool.spooled()
 
     def __len__(self) -> int:
         """Return the number of records without an outcome."""
@@ -402,9 +410,9 @@ class Producer:
 
 
 def _open_spool(
-    spool: str | os.PathLike[str], spool_bytes: int, producer: str | None, options: BatchingOptions
-) -> tuple[SpooledAccumulator, DiskThread]:
-    """Return the accumulator of the spool, and the thread that writes and reads the spool."""
+    spool: str | os.PathLike[str], spool_bytes: int, producer: str | None, accumulator: Accumulator
+) -> tuple[Spool, DiskThread]:
+    """Return the spool after the accumulator, and the thread that writes and reads the spool."""
     if producer is None:
         raise UsageError("a producer with a spool needs a name, to resume after a restart: Producer(url, producer=NAME, spool=DIR)")
     try:
@@ -413,11 +421,11 @@ def _open_spool(
         path = ""
     if not path:
         raise UsageError(f"spool must be the path of a directory, not {spool!r}")
-    if options.staged:
+    if accumulator.options.staged:
         raise UsageError("a staging producer cannot use a spool")
     check_bytes("spool_bytes", spool_bytes)
     if spool_bytes < limits.SPOOL_BYTES_MIN:
         raise UsageError(f"spool_bytes={spool_bytes} is too small: at least {limits.SPOOL_BYTES_MIN}")
     store = SpoolStore(path, producer, min(limits.SPOOL_SEGMENT_BYTES, spool_bytes // 8))
-    accumulator = SpooledAccumulator(options, store, spool_bytes)
-    return accumulator, DiskThread(accumulator, store)
+    stage = Spool(accumulator, store, spool_bytes)
+    return stage, DiskThread(stage, store)

@@ -28,6 +28,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from math import inf
+from typing import Protocol
 
 from tutti import limits
 from tutti.batching.append import Append, Appender, open_appender
@@ -41,6 +43,7 @@ from tutti.batching.receipt import (
     Receipt,
     Record,
     Resume,
+    SpoolWait,
     outcome_thread,
     reject_in_callback,
 )
@@ -60,8 +63,20 @@ class QuietCondition(threading.Condition):
             super().notify_all()
 
 
+class SpoolStage(SpoolWait, Protocol):
+    """What an accumulator needs of a spool, which takes the closed batches before the delivery does."""
+
+    remedy: str
+
+    def lack(self, need: int) -> str:
+        """Return the limit that `need` more bytes would exceed, as text; empty if there is none. Called with the lock."""
+
+    def offered(self) -> None:
+        """Notify the disk thread of a closed batch."""
+
+
 class Accumulator:
-    """Holds the records that the application's threads send until the I/O thread takes them."""
+    """Holds the records that the application's threads send, until the delivery or a spool takes the closed batches."""
 
     def __init__(self, options: BatchingOptions, clock: Callable[[], float] = time.monotonic) -> None:
         """Create an empty accumulator; `clock` returns the time that deadlines use, in seconds."""
@@ -71,8 +86,8 @@ class Accumulator:
         self.lock = threading.RLock()
         self.changed = QuietCondition(self.lock)
         self.roomy = QuietCondition(self.lock)
-        self.queue: collections.deque[Batch] = collections.deque()
-        self.closed = self.queue  # the queue that closed batches go to; a spool has a separate one
+        self.queue: collections.deque[Batch] = collections.deque()  # closed batches
+        self.spool: SpoolStage | None = None  # what takes the closed batches; None for the delivery
         self._no_batch = Batch("", 0, 0.0)  # placeholder while no batch is open
         self._open = self._no_batch
         self._appender: Appender | None = None  # the latest appender
@@ -177,8 +192,8 @@ class Accumulator:
             self.pending += 1
             self.pending_records += batch.count
             self.buffered += batch.charge
-            self.closed.append(batch)
-            self.offered()
+            self.queue.append(batch)
+            self._offer()
         return receipt
 
     def _failed_receipt(
@@ -195,7 +210,7 @@ class Accumulator:
                 batch.callbacks = [receipt, on_delivery]
             batch.resolve(OFFSET_UNKNOWN, failure)
             batch.finish()
-            self._keep_failure(failure)
+            self.keep_failure(failure)
             self.rejected.append(batch)
         self.wake()
         return receipt
@@ -236,8 +251,11 @@ class Accumulator:
             self._appender, self.takers[batch.topic] = open_appender(batch)
 
     def new_batch(self, topic: str, room: int) -> Batch:
-        """Return an open batch with `room` free bytes, whose delivery deadline starts now."""
-        return Batch(topic, room, self._clock() + self.options.delivery_timeout, self.passing)
+        """Return an open batch with `room` free bytes, whose delivery deadline starts now; with a spool, it has none."""
+        deadline = self._clock() + self.options.delivery_timeout if self.spool is None else inf
+        batch = Batch(topic, room, deadline, self.passing)
+        batch.spool = self.spool
+        return batch
 
     def _await_space(self, need: int) -> bool:
         """Wait until the buffer has `need` free bytes. Return True if it waited. Called with the lock."""
@@ -246,25 +264,29 @@ class Accumulator:
         while lack := self.lack(need):
             if not self.options.block or getattr(outcome_thread, "here", False):
                 why = "on_full is 'raise'" if not self.options.block else "on_delivery runs in the thread that frees the buffer"
-                raise BufferFull(f"{lack}, and {why}: retry later, or {self.remedy}")
+                remedy = "enlarge buffer_bytes" if self.spool is None else self.spool.remedy
+                raise BufferFull(f"{lack}, and {why}: retry later, or {remedy}")
             self.roomy.wait(limits.POLL_US_MAX / 1e6)
             waited = True
             self.check()
         return waited
 
-    remedy = "enlarge buffer_bytes"
-
     def lack(self, need: int) -> str:
         """Return the limit that `need` more bytes would exceed, as text; empty if there is none. Called with the lock."""
+        if self.spool is not None:
+            return self.spool.lack(need)
         # A batch that alone exceeds the buffer passes once the buffer is empty, as its own limits were checked before.
         if self.buffered and self.buffered + need > self.options.buffer_bytes:
             limit = self.options.buffer_bytes
             return f"{self.buffered} bytes have no outcome yet, and {need} more exceed buffer_bytes={limit}"
         return ""
 
-    def offered(self) -> None:
+    def _offer(self) -> None:
         """Notify the consumer of the closed batch."""
-        self.wake()
+        if self.spool is None:
+            self.wake()
+        else:
+            self.spool.offered()
 
     def close_open(self) -> None:
         """Close the open batch and queue it if it has records. Called with the lock."""
@@ -278,11 +300,12 @@ class Accumulator:
             self.pending += 1
             self.pending_records += batch.count
             self.buffered += batch.charge
-            self.closed.append(batch)
-            self._seal(batch)
-            self.offered()
+            self.queue.append(batch)
+            self.seal(batch)
+            self._offer()
 
-    def _seal(self, batch: Batch) -> None:
+    def seal(self, batch: Batch) -> None:
+        """Encode a closed batch, unless that is done."""
         if not batch.body and not batch.done:
             encode_open(batch, self.options.compression)
 
@@ -347,7 +370,7 @@ class Accumulator:
                 self.pending_records -= batch.count
                 self.buffered -= batch.charge
                 if batch.failure is not None:
-                    self._keep_failure(batch.failure)
+                    self.keep_failure(batch.failure)
                 batch.finish()
             # A notification for each batch would switch threads for each batch; a quarter of the buffer is worth a switch.
             if self.buffered <= self.options.buffer_bytes * 3 // 4:
@@ -357,7 +380,7 @@ class Accumulator:
 
     def cork(self) -> None:
         """Delay single records until `uncork`, which precedes any sending."""
-        self.corked = True
+        self.corked = self.spool is None  # the disk thread writes while the I/O thread works, so a spool gains nothing by a delay
 
     def uncork(self) -> None:
         """Close the batch that was delayed."""
@@ -379,7 +402,7 @@ class Accumulator:
         batch = self.queue[0]
         if not batch.body:
             with self.lock:
-                self._seal(batch)
+                self.seal(batch)
         return batch
 
     def expire_linger(self, now: float) -> None:
@@ -425,7 +448,8 @@ class Accumulator:
             if not self.ended:
                 self.stopped = None
 
-    def _keep_failure(self, failure: Failure) -> None:
+    def keep_failure(self, failure: Failure) -> None:
+        """Keep a failure for `first_failure`. Called with the lock."""
         if failure in self.failures:
             return
         if len(self.failures) >= limits.FAILURES_KEPT_MAX:

@@ -155,7 +155,6 @@ class Batch:
         "min_timestamp",
         "offset",
         "passing",
-        "place",
         "progress",
         "raw_length",
         "resolved",
@@ -163,6 +162,7 @@ class Batch:
         "serial",
         "size",
         "spool",
+        "spool_position",
         "stamps",
         "times",
         "topic",
@@ -211,7 +211,7 @@ class Batch:
         self.offset = OFFSET_UNKNOWN
         self.failure: Failure | None = None
         self.spool: SpoolWait | None = None  # the spool of the batch, if any
-        self.place: SpoolPosition | None = None  # position in the spool; None until the batch is durable there
+        self.spool_position: SpoolPosition | None = None  # None until the batch is durable in the spool
         self.latch: Any = None  # a lock that is held until the outcome is set; the first waiter creates it
         self.resolved = False  # the I/O thread knows the outcome
         self.done = False  # the outcome is published to all threads
@@ -379,7 +379,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         batch = self.batch
         if timeout is not None:
             check_wait(timeout)
-        if batch.place is not None:
+        if batch.spool_position is not None:
             return
         if batch.spool is None:
             if batch.failure is not None:

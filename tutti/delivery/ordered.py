@@ -14,7 +14,7 @@ from tutti.batching.receipt import Batch, Failure, Resume
 from tutti.data import client_protocol
 from tutti.data.gateway_states import CUT_OFF
 from tutti.data.names import is_nameless
-from tutti.delivery.sender import NOT_KNOWN_YET, Sender
+from tutti.delivery.sender import NOT_KNOWN_YET, BatchSource, Sender
 from tutti.delivery.session import US, Event, Greeting, Identity, State
 from tutti.errors import Aborted, Fenced, Refused, TooLarge, TuttiError, Unavailable, Unknown
 
@@ -25,9 +25,9 @@ _IDLE = limits.IDLE_PRODUCER_US / US / 2  # well before the log deletes the stat
 class OrderedDelivery(Sender):
     """The ordered delivery of one producer. Called by one thread."""
 
-    def __init__(self, identity: Identity, accumulator: Accumulator) -> None:
-        """Deliver the batches of the accumulator."""
-        super().__init__(identity, accumulator, unordered=False)
+    def __init__(self, identity: Identity, accumulator: Accumulator, source: BatchSource | None = None) -> None:
+        """Deliver the batches of the accumulator, or of the spool after it (`source`)."""
+        super().__init__(identity, accumulator, source)
         self._starting = True  # a starting instance tries the next epoch when its epoch is taken; a running instance is fenced
         self._tries = 0
         self._epoch_failure: Failure | None = None  # the failure of batches of the finished epoch that did not commit
@@ -46,22 +46,22 @@ class OrderedDelivery(Sender):
     def work(self, now: float) -> None:
         """Do what is due: send batches, repeat requests, enforce delivery deadlines."""
         accumulator, window = self.accumulator, self.window
-        if self._due_at <= now or accumulator.queue or window.has_unsent or self._last_epoch:
+        if self._due_at <= now or self.source.queue or window.has_unsent or self._last_epoch:
             self._work(now)
         if window.resolved or accumulator.rejected:
             self._publish()
 
     def _work(self, now: float) -> None:
-        accumulator, window, session = self.accumulator, self.window, self.session
+        queue, window, session = self.source.queue, self.window, self.session
         if session.state is not State.ENDED:
-            accumulator.expire_linger(now)
+            self.accumulator.expire_linger(now)
             self._expire_batches(now)
             session.check_timeouts(now)
-            if accumulator.queue and not len(window):
+            if queue and not len(window):
                 self._renew_idle(now)
             if self._epoch_ends and not len(window) and session.state is State.OPEN:
                 session.request_next_epoch(now)
-            if (accumulator.queue or window.has_unsent) and session.may_send(now):
+            if (queue or window.has_unsent) and session.may_send(now):
                 self._send_batches(now)
 
     def next_time(self, now: float) -> float:
@@ -72,7 +72,7 @@ class OrderedDelivery(Sender):
 
     def may_send(self, now: float) -> bool:
         """Return True if the next batch of the queue could be sent at once."""
-        queue, session = self.accumulator.queue, self.session
+        queue, session = self.source.queue, self.session
         if not queue or self._epoch_ends or not session.may_send(now):
             return False
         return self.window.has_capacity(queue[0]) and queue[0].topic in session.topics
@@ -99,20 +99,20 @@ class OrderedDelivery(Sender):
         """Deliver nothing more; fail all batches without an outcome with `error`."""
         self.session.transition(Event.END)
         failure = Failure(error)
-        unsent = self.accumulator.seize(error, ended=True)
+        # The window comes first: a spool also returns batches in flight if they have no outcome, and each must fail once.
         self.window.fail_from(0, failure)
-        for batch in unsent:
+        for batch in self.source.seize(error, ended=True):
             self.window.fail(batch, failure)
         self.session.outbox.clear()
         self._publish()
-        self.accumulator.set_opened(None)
+        self.source.set_opened(None)
 
     # -- sending
 
     def _send_batches(self, now: float) -> None:
-        window, accumulator = self.window, self.accumulator
-        queue = accumulator.queue
-        while not self._epoch_ends and (batch := accumulator.head()) is not None:
+        window, source = self.window, self.source
+        queue = source.queue
+        while not self._epoch_ends and (batch := source.head()) is not None:
             if not window.has_capacity(batch) or not self.knows_topic(batch):
                 break
             window.admit(queue.popleft())
@@ -133,7 +133,7 @@ class OrderedDelivery(Sender):
         """Publish outcomes to the accumulator, then run the callbacks."""
         resolved = self.window.pop_resolved()
         if resolved:
-            self.accumulator.finished(resolved, self.window.committed)
+            self.source.finished(resolved, self.window.committed)
         while self.accumulator.rejected:
             resolved.append(self.accumulator.rejected.popleft())
         # The callbacks come last: they may send, and see the counts and the outcomes of all of these batches.
@@ -294,7 +294,7 @@ class OrderedDelivery(Sender):
         window.next_sequence = opened.sequence + 1
         window.committed = Resume(opened.sequence, opened.progress)
         self._publish()
-        self.accumulator.set_opened(window.committed)
+        self.source.set_opened(window.committed)
 
     def _staged_lost(self, cause: Failure | None) -> TuttiError:
         """Return the error of a producer whose epoch ended with its staged batches; the message begins with the cause."""
@@ -318,7 +318,7 @@ class OrderedDelivery(Sender):
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
         """See `Sender._fail_topic`. If the producer uses progress, all later batches fail, too."""
         failure = Failure(error)
-        queue = self.accumulator.queue
+        queue = self.source.queue
         while queue and queue[0].topic == topic:
             self.window.fail(queue.popleft(), failure)
         if self.accumulator.uses_progress:
@@ -335,7 +335,7 @@ class OrderedDelivery(Sender):
             self._fail_unsent(failure)
         if session.running:  # if not running, this is a further answer about the same end
             self._epoch_failure = failure
-            self.accumulator.set_opened(None)
+            self.source.set_opened(None)
             session.request_next_epoch(now)
 
     def _fail_unsent(self, failure: Failure) -> None:
@@ -344,7 +344,7 @@ class OrderedDelivery(Sender):
             stop = Aborted(
                 f"{failure.error}. This producer uses progress and is stopped: call resume() and continue from its result"
             )
-        for batch in self.accumulator.seize(stop):
+        for batch in self.source.seize(stop):
             self.window.fail(batch, failure)
 
     def _expire_batches(self, now: float) -> None:
@@ -369,4 +369,4 @@ class OrderedDelivery(Sender):
 
     def _oldest(self) -> Batch | None:
         """Return the oldest closed batch. (An open batch is newer, or waits for its linger, which is shorter.)"""
-        return self.window.oldest or (self.accumulator.queue[0] if self.accumulator.queue else None)
+        return self.window.oldest or (self.source.queue[0] if self.source.queue else None)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import abc
 import itertools
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
 
 from tutti import limits
 from tutti.batching.accumulator import Accumulator
-from tutti.batching.receipt import Batch
+from tutti.batching.receipt import Batch, Resume
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Buffer
 from tutti.delivery.session import NOT_ALLOWED, Greeting, Identity, Session, State
@@ -18,21 +21,50 @@ from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, TuttiErr
 NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})
 
 
+class BatchSource(Protocol):
+    """Where a sender gets its batches: an accumulator, or the spool after it.
+
+    Attributes:
+        queue: batches to send, in order.
+    """
+
+    queue: deque[Batch]
+
+    def head(self) -> Batch | None:
+        """Return the first batch of the queue, encoded."""
+
+    def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
+        """Record the outcomes of resolved batches and publish them."""
+
+    def set_opened(self, opened: Resume | None) -> None:
+        """Set the current epoch, or None when it ends."""
+
+    def seize(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
+        """Remove and return all batches that were not sent. With `stop`, reject new records."""
+
+    def orphan(self, batches: Iterable[Batch], parent: int) -> None:
+        """In a forked child, fail everything: this process will deliver nothing."""
+
+
 class Sender(abc.ABC):
     """The common part of `OrderedDelivery` and `Lane`. Called by one thread.
 
     Attributes:
         name: name of the producer.
-        accumulator: the source of the batches.
+        accumulator: what the application fills.
+        source: where the batches come from, and their outcomes go to: the accumulator, or a spool after it.
         window: batches that have sequences and no outcome yet.
         session: the session with the gateway.
     """
 
-    def __init__(self, identity: Identity, accumulator: Accumulator, *, unordered: bool) -> None:
+    def __init__(
+        self, identity: Identity, accumulator: Accumulator, source: BatchSource | None = None, *, unordered: bool = False
+    ) -> None:
         """Create a sender with an empty window and a session that is offline."""
         options = accumulator.options
         self.name = identity.name
         self.accumulator = accumulator
+        self.source: BatchSource = source or accumulator
         self.window = Window(options.compression, unordered, options.staged)
         self.session = Session(identity, self.window)
         self._refused_ahead: set[str] = set()  # topics whose refusal arrived before a batch of the topic was first in the queue
@@ -138,12 +170,12 @@ class Sender(abc.ABC):
 
         If the number is missing, request it together with those of the next batches: single requests would cost a round trip each.
         """
-        session, accumulator = self.session, self.accumulator
+        session = self.session
         if session.topics.get(batch.topic, 0):
             return True
         self._refused_ahead.discard(batch.topic)
-        with accumulator.lock:
-            topics = dict.fromkeys(one.topic for one in itertools.islice(accumulator.queue, limits.TOPICS_AHEAD))
+        with self.accumulator.lock:
+            topics = dict.fromkeys(one.topic for one in itertools.islice(self.source.queue, limits.TOPICS_AHEAD))
         self._refused_ahead &= topics.keys()
         for topic in topics:
             if topic not in self._refused_ahead:
@@ -155,7 +187,7 @@ class Sender(abc.ABC):
 
         A topic that was requested early is requested again then.
         """
-        queue = self.accumulator.queue
+        queue = self.source.queue
         if queue and queue[0].topic == topic:
             self._fail_topic(topic, error)
         else:
@@ -179,7 +211,7 @@ class Sender(abc.ABC):
         due = session.due()
         if oldest is not None and oldest.deadline < due:
             due = oldest.deadline
-        if now < session.retry_at < due and session.state is State.OPEN and (self.window.has_unsent or self.accumulator.queue):
+        if now < session.retry_at < due and session.state is State.OPEN and (self.window.has_unsent or self.source.queue):
             due = session.retry_at
         return due
 

@@ -110,7 +110,7 @@ class ProducerIO:
         """In a forked child, fail everything, as no I/O thread exists here."""
         self._asleep = False
         self._finished.set()
-        self.delivery.accumulator.orphan(self.delivery.window, self.pid)
+        self.delivery.source.orphan(self.delivery.window, self.pid)
         if self.lanes is not None:
             self.lanes.accumulator.orphan(self.lanes.batches(), self.pid)
         self._detach()
@@ -253,7 +253,7 @@ class ProducerIO:
     def _next_time(self, now: float) -> float:
         """Return the monotonic time of the next turn if nothing arrives before; 0 for at once."""
         delivery, lanes = self.delivery, self.lanes
-        if self._stopping or delivery.accumulator.rejected or (delivery.accumulator.queue and delivery.may_send(now)):
+        if self._stopping or delivery.accumulator.rejected or (delivery.source.queue and delivery.may_send(now)):
             return 0.0
         until = min(now + _POLL_S, delivery.next_time(now))
         if lanes is not None:

@@ -58,9 +58,9 @@ class Head(NamedTuple):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A stored batch. `place` is the position after its last record; `start` and `end` are byte offsets in the segment."""
+    """A stored batch. `position` is the position after its last record; `start` and `end` are byte offsets in the segment."""
 
-    place: SpoolPosition
+    position: SpoolPosition
     topic: str
     progress: bytes
     body: bytes | memoryview
@@ -78,7 +78,7 @@ class Block(msgspec.Struct, frozen=True):
     @property
     def before(self) -> SpoolPosition:
         """The position before its first record."""
-        return SpoolPosition(self.place.segment, self.place.records - self.count)
+        return SpoolPosition(self.position.segment, self.position.records - self.count)
 
 
 def encode_head(head: Head) -> bytes:
@@ -126,7 +126,7 @@ def encode_block(block: Block, seed: int) -> tuple[bytes, Buffer]:
         block.crc,
         block.min_timestamp,
         block.max_timestamp,
-        block.place.records - block.count,
+        block.position.records - block.count,
         block.synced,
     )
     return fields + _CRC.pack(crc32c(topic, crc32c(fields, seed))) + topic + block.progress, block.body
@@ -161,9 +161,11 @@ def decode_block(data: Buffer, at: int, start: int, number: int, seed: int, *, c
         progress, body = bytes(data[progress_at:body_at]), bytes(data[body_at : body_at + body_length])
         if payload_crc(progress, body) != crc:
             raise FormatError(f"the block at byte {start} fails the CRC of its records")
-    place = SpoolPosition(number, first + count)
+    position = SpoolPosition(number, first + count)
     end = start + body_at + body_length - at
-    return Block(place, topic.decode(), progress, body, flags, bool(whole), count, raw_length, crc, low, high, synced, start, end)
+    return Block(
+        position, topic.decode(), progress, body, flags, bool(whole), count, raw_length, crc, low, high, synced, start, end
+    )
 
 
 Fetch = Callable[[int, int], bytes]  # (size, at): bytes of a segment; fewer at the end of the file
@@ -202,7 +204,7 @@ class BlockIterator:
             if block is not None:
                 if block.before.records != self.records:
                     raise FormatError(f"the block at byte {self.at} begins with record {block.before.records}, not {self.records}")
-                self.at, self.records = block.end, block.place.records
+                self.at, self.records = block.end, block.position.records
                 return block
             there = len(self._data) - (self.at - self._data_at)
             if self.at >= end or self.at + there >= end:

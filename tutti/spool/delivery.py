@@ -10,8 +10,8 @@ from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.sender import NOT_KNOWN_YET
 from tutti.delivery.session import NOT_ALLOWED, Identity, State
 from tutti.errors import NotAllowed, Refused, TooLarge, TuttiError, Unknown
-from tutti.spool.accumulator import SpooledAccumulator
 from tutti.spool.commit_mark import EpochStart
+from tutti.spool.spool import Spool
 
 LOG = logging.getLogger("tutti.client")
 
@@ -19,10 +19,10 @@ LOG = logging.getLogger("tutti.client")
 class SpooledDelivery(OrderedDelivery):
     """A `OrderedDelivery` that continues after every end of an epoch: it reads the spool again from the log's position."""
 
-    def __init__(self, identity: Identity, accumulator: SpooledAccumulator) -> None:
+    def __init__(self, identity: Identity, spool: Spool) -> None:
         """Deliver the batches of the spool."""
-        super().__init__(identity, accumulator)
-        self._spool = accumulator
+        super().__init__(identity, spool.accumulator, spool)
+        self._spool = spool
 
     def work(self, now: float) -> None:
         """See `OrderedDelivery.work`."""
@@ -32,7 +32,7 @@ class SpooledDelivery(OrderedDelivery):
 
     def end(self, error: TuttiError) -> None:
         """See `OrderedDelivery.end`. The spool keeps its batches."""
-        left = self._spool.undelivered()
+        left = self.accumulator.undelivered()
         if left:
             kept = f"{left} records of producer {self.name!r} stay in spool {self._spool.path}"
             LOG.warning("%s: %s", kept, error)
@@ -80,14 +80,14 @@ class SpooledDelivery(OrderedDelivery):
 
     def _refuse(self, batch: Batch, error: TuttiError) -> None:
         """Mark a batch as refused. The batch moves to `refused/` when it is read again, unless it has committed."""
-        if batch.place is not None:
+        if batch.spool_position is not None:
             with self.accumulator.lock:
-                self._spool.refusals[batch.place] = Failure(error)
+                self._spool.refusals[batch.spool_position] = Failure(error)
 
     def _start_over(self, now: float) -> None:
         """End the epoch after a growing delay; batches that did not commit are read from the spool again."""
         if self.session.running:
-            self.accumulator.set_opened(None)
+            self._spool.set_opened(None)
             self.session.request_next_epoch(now)
             self.session.delay_sending(now)
 
@@ -103,7 +103,7 @@ class SpooledDelivery(OrderedDelivery):
         self._spool.release_bodies(self.window.drain())
         self.window.next_sequence = opened.sequence + 1
         self.window.committed = Resume(opened.sequence, opened.progress)
-        self.accumulator.set_opened(self.window.committed)
+        self._spool.set_opened(self.window.committed)
 
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
         """Mark the batches of that topic at the head of the queue as refused, and read later ones from the spool again.
@@ -114,11 +114,11 @@ class SpooledDelivery(OrderedDelivery):
             self.end(error)
             return
         refused = []
-        for batch in self.accumulator.queue:
+        for batch in self._spool.queue:
             if batch.topic != topic:
                 break
             self._refuse(batch, error)
             refused.append(batch)
-        if refused and refused[0].place is not None:
-            first = refused[0].place
-            self._spool.go_back(first._replace(records=first.records - refused[0].count))
+        if refused and refused[0].spool_position is not None:
+            first = refused[0].spool_position
+            self._spool.rewind(first._replace(records=first.records - refused[0].count))

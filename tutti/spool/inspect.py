@@ -51,7 +51,7 @@ def scan_blocks(path: str, state: State) -> Iterator[Block | CorruptPart]:
             yield head
         end = following.before_end if isinstance(following, Head) else None
         for one in _segment(path, state, number, end):
-            if isinstance(one, CorruptPart) or (one.place > state.done and one.before not in state.aside):
+            if isinstance(one, CorruptPart) or (one.position > state.done and one.before not in state.aside):
                 yield one
 
 
@@ -113,7 +113,7 @@ def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[
 
 def _good(fetch: Fetch, head: Block, seed: int) -> bool:
     """Return True if the records after a block head are intact, too."""
-    one = BlockIterator(fetch, head.place.segment, seed)
+    one = BlockIterator(fetch, head.position.segment, seed)
     one.go(head.start, head.before.records)
     try:
         return one.next(head.end) is not None

@@ -233,15 +233,15 @@ class SpoolStore:
         progress = self.progress
         for batch in batches:
             records += batch.count
-            place = SpoolPosition(segment.number, records)
+            position = SpoolPosition(segment.number, records)
             progress = batch.progress or progress  # repeated, because the log keeps the progress of the last batch only
-            mark = encode_mark(self.state.id, place, progress)
+            mark = encode_mark(self.state.id, position, progress)
             crc = payload_crc(mark, batch.body)
-            block = _block_of(batch, place, mark, crc, flags, segment.end)
+            block = _block_of(batch, position, mark, crc, flags, segment.end)
             head, body = encode_block(block, seed)
             parts += [head, body]
             at += len(head) + len(body)
-            travel.append((place, mark, crc, at))
+            travel.append((position, mark, crc, at))
         try:
             self.storage.write(fd, parts, segment.end)
             self.storage.make_durable(fd)
@@ -254,7 +254,7 @@ class SpoolStore:
         segment.end, segment.records, self.progress = at, records, progress
         for batch, (_, mark, crc, _) in zip(batches, travel, strict=True):
             batch.progress, batch.crc = mark, crc
-        return [(place, end) for place, _, _, end in travel]
+        return [(position, end) for position, _, _, end in travel]
 
     def _writable(self) -> tuple[Segment, int, int]:
         """Return the segment to write; create one at the first write of this run, and when the segment is full."""
@@ -282,16 +282,16 @@ class SpoolStore:
         self._current = segment, fd, seed_of(self.state.id, number)
         return self._current
 
-    def note_sent(self, segment: int, log: str, word: EpochStart) -> None:
-        """Note durably that records of that segment are about to be sent, in an epoch that began with `word`."""
-        self._write_state(log=log, sent=segment, since=word)
+    def note_sent(self, segment: int, log: str, start: EpochStart) -> None:
+        """Note durably that records of that segment are about to be sent, in an epoch that began with `start`."""
+        self._write_state(log=log, sent=segment, since=start)
 
     def note_aside(self, done: SpoolPosition, aside: tuple[SpoolPosition, ...]) -> None:
         """Note durably that the batches at positions `aside` are refused, and that all batches before `done` have outcomes.
 
         Refused batches at higher positions stay refused.
         """
-        kept = {*aside, *(place for place in self.aside if place > done)}
+        kept = {*aside, *(position for position in self.aside if position > done)}
         self._write_state(done=done, aside=tuple(sorted(kept)))
         self.aside = kept
 
@@ -306,7 +306,7 @@ class SpoolStore:
         if not over:
             return False
         self._write_state(first=over[-1].number + 1, known=known, done=done)
-        if self._cursor is not None and self._cursor.place.segment <= over[-1].number:
+        if self._cursor is not None and self._cursor.position.segment <= over[-1].number:
             self._cursor.close()  # an open file keeps its disk space
         for segment in over:
             try:
@@ -320,7 +320,7 @@ class SpoolStore:
     def refuse(self, block: Block, error: Exception) -> None:
         """Write a refused batch to `refused/`, durably, with the reason."""
         directory = self._file(REFUSED)
-        path = os.path.join(directory, f"{block.place.segment:08}-{block.before.records + 1:012}.arrow")
+        path = os.path.join(directory, f"{block.position.segment:08}-{block.before.records + 1:012}.arrow")
         metadata = {"topic": block.topic, "producer": self.state.producer, "reason": str(error)}
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, BATCH_SCHEMA.with_metadata(metadata)) as writer:
@@ -338,14 +338,14 @@ class SpoolStore:
 
     # -- reading
 
-    def seek(self, place: SpoolPosition) -> None:
+    def seek(self, position: SpoolPosition) -> None:
         """Make `next_block` continue at that position."""
         if self._cursor is not None:
             self._cursor.close()
-        self._cursor = Cursor(self.segments, self.state.id, self.storage, place)
+        self._cursor = Cursor(self.segments, self.state.id, self.storage, position)
 
     def next_block(self) -> Block | None:
-        """Return the next block, or None at the end. The same block is returned until `take`.
+        """Return the next block, or None at the end. The same block is returned until `advance`.
 
         Raises:
             Damaged: the block cannot be read.
@@ -353,19 +353,19 @@ class SpoolStore:
         invariant(self._cursor is not None, "seek() must precede next_block()")
         return self._cursor.next() if self._cursor is not None else None
 
-    def take(self) -> None:
+    def advance(self) -> None:
         """Mark the current block as processed, so that `next_block` returns the one after it."""
         if self._cursor is not None:
-            self._cursor.take()
+            self._cursor.advance()
 
     @property
     def read_all(self) -> bool:
         """True if everything that was written was read, or need not be read."""
-        return self._cursor is not None and self._cursor.place >= self.end
+        return self._cursor is not None and self._cursor.position >= self.end
 
-    def passed(self, before: SpoolPosition, place: SpoolPosition, end: int) -> bool:
-        """Skip the block from `before` to `place`, which ends at byte `end`. Return False if that is not the next block to read."""
-        return self._cursor is not None and self._cursor.passed(before, place, end)
+    def skip(self, before: SpoolPosition, position: SpoolPosition, end: int) -> bool:
+        """Skip the block from `before` to `position`, which ends at byte `end`. Return False if it is not the next block."""
+        return self._cursor is not None and self._cursor.skip(before, position, end)
 
     def _segment_path(self, number: int) -> str:
         return self._file(f"{number:08}.seg")
@@ -411,9 +411,9 @@ class SpoolStore:
             os.close(lock)
 
 
-def _block_of(batch: Batch, place: SpoolPosition, mark: bytes, crc: int, flags: int, synced: int) -> Block:
+def _block_of(batch: Batch, position: SpoolPosition, mark: bytes, crc: int, flags: int, synced: int) -> Block:
     return Block(
-        place,
+        position,
         batch.topic,
         mark,
         batch.body,

@@ -25,7 +25,7 @@ def closed(feed: Accumulator) -> list[list[bytes | None]]:
     with feed.lock:
         feed.close_open()
         for batch in feed.queue:
-            feed._seal(batch)  # as `head` does, for what a signal kept from it
+            feed.seal(batch)  # as `head` does, for what a signal kept from it
     return [decode_batch(batch.body).column(1).to_pylist() for batch in feed.queue]
 
 
