@@ -40,7 +40,7 @@ from tutti.spool.store import SpoolStore
 
 Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
 LOG = logging.getLogger("tutti.client")
-_NO_TAKERS: dict[str, Callable[[Any], Receipt | None]] = {}
+_NO_APPENDERS: dict[str, Callable[[Any], Receipt | None]] = {}
 
 
 class Producer:
@@ -99,8 +99,9 @@ class Producer:
         credentials: Credentials | str | Path | None = None,
     ) -> None:
         """Connect and begin an epoch. With a spool, return without waiting for them."""
-        self._pump: ProducerIO | None = None
+        self._io: ProducerIO | None = None
         if spool is None:
+            # With a spool, opening waits for nothing, so a callback may do it.
             reject_in_callback("a Producer cannot be opened", "opening waits for a gateway; open the Producer in another thread")
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
@@ -116,33 +117,34 @@ class Producer:
         self._accumulator = Accumulator(options)
         self._spool: Spool | None = None
         if spool is None:
-            self._pump = ProducerIO(OrderedDelivery(identity, self._accumulator), addresses, known)
+            self._io = ProducerIO(OrderedDelivery(identity, self._accumulator), addresses, known)
         else:
             self._spool, disk_thread = _open_spool(spool, spool_bytes, producer, self._accumulator)
-            self._pump = ProducerIO(SpooledDelivery(identity, self._spool), addresses, known)
-            self._pump.spooler = disk_thread
-            self._accumulator.passing = QueryWait(self._pump.route, self._spool.log, known)
-        self._takers = self._accumulator.takers
-        self._unordered_takers = _NO_TAKERS  # the same for unordered records; filled when the first one is sent
-        self._accumulator.wake = self._pump.wake
+            self._io = ProducerIO(SpooledDelivery(identity, self._spool), addresses, known)
+            self._io.disk_thread = disk_thread
+            self._accumulator.query_wait = QueryWait(self._io.endpoints, self._spool.log, known)
+        self._appenders = self._accumulator.appenders
+        self._unordered_appenders = _NO_APPENDERS  # the same for unordered records; filled when the first one is sent
+        self._accumulator.wake = self._io.wake
         self._topics: set[str] = set()
         self._closed = False
-        register(self._pump)
-        self._pump.start()
+        # Before the start, so that a fork or the end of the interpreter finds the producer.
+        register(self._io)
+        self._io.start()
         if spool is not None:
             return
         try:
             if self._accumulator.wait_opened(time.monotonic() + connect_timeout) is None:
-                raise Unavailable(self._pump.report(connect_timeout))
+                raise Unavailable(self._io.report(connect_timeout))
         except BaseException:
-            self._pump.stop()
+            self._io.stop()
             raise
-        self._accumulator.passing = QueryWait(self._pump.route, self._delivery.session.log, known)
+        self._accumulator.query_wait = QueryWait(self._io.endpoints, self._delivery.session.log, known)
 
     @property
     def name(self) -> str:
         """The name of the producer; a random name begins with `~`."""
-        return self._delivery.session.identity.name
+        return self._delivery.name
 
     @property
     def epoch(self) -> int:
@@ -150,14 +152,14 @@ class Producer:
         return self._delivery.session.epoch
 
     @property
-    def _running(self) -> ProducerIO:
-        if self._pump is None:
+    def _opened_io(self) -> ProducerIO:
+        if self._io is None:
             raise UsageError("the producer was never opened")
-        return self._pump
+        return self._io
 
     @property
     def _delivery(self) -> OrderedDelivery:
-        return self._running.delivery
+        return self._opened_io.delivery
 
     @with_fast_path
     def send(
@@ -194,14 +196,16 @@ class Producer:
             Aborted: an abort stopped a producer that uses progress: call `resume()`.
         """
         # Fast path for most records: append to the open batch without a lock, if the batch has this topic and free space.
-        takers = self._takers if ordering == "total" else self._unordered_takers if ordering == "unordered" else _NO_TAKERS
+        appenders = (
+            self._appenders if ordering == "total" else self._unordered_appenders if ordering == "unordered" else _NO_APPENDERS
+        )
         receipt: Receipt | None = None
         try:
-            if takers and timestamp is None and progress is None and not headers:
+            if appenders and timestamp is None and progress is None and not headers:
                 if key is None and on_delivery is None and value.__class__ is bytes:
-                    receipt = takers[topic](value)
+                    receipt = appenders[topic](value)
                 elif on_delivery is None or callable(on_delivery):
-                    receipt = takers[topic]((value, key, on_delivery))
+                    receipt = appenders[topic]((value, key, on_delivery))
                 if receipt is not None:
                     return receipt
         except (KeyError, StopIteration, ValueError, TypeError) as error:  # no appender, no free space, or a concurrent append
@@ -254,13 +258,14 @@ class Producer:
         """
         accumulator = self._check(topic, on_delivery, ordering, progress)
         records = validated_batch(record_batch, time.time_ns() // 1000)
-        return accumulator.add_whole(topic, records, self._check_progress(progress), on_delivery)
+        return accumulator.add_batch(topic, records, self._check_progress(progress), on_delivery)
 
     def _check(self, topic: object, on_delivery: OnDelivery | None, ordering: str, progress: bytes | None) -> Accumulator:
         """Validate the arguments and return the accumulator for the record."""
         self._reject_reentry()
         if not isinstance(topic, str) or topic not in self._topics:
             name = check_name("topic", topic)
+            # Names that passed the check are kept, as the check costs more than the lookup; bounded, as topics are the caller's.
             if len(self._topics) < limits.TOPICS_MAX:
                 self._topics.add(name)
         if on_delivery is not None and not callable(on_delivery):
@@ -285,23 +290,24 @@ class Producer:
 
     def _unordered(self) -> Accumulator:
         """Return the accumulator of unordered records; create it with the first record."""
-        pump, first = self._running, self._accumulator
-        if pump.lanes is None:
+        io, first = self._opened_io, self._accumulator
+        if io.lanes is None:
             with first.lock:
                 if first.ended:
                     first.check()
-                if pump.lanes is None:
+                if io.lanes is None:
+                    # Still under the lock, as two threads may send their first unordered records at once.
                     accumulator = Accumulator(first.options)
                     accumulator.frame_bytes_max, accumulator.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
-                    pump.carry(UnorderedDelivery(pump.delivery, accumulator, lambda: secrets.token_bytes(16)))
-                    self._unordered_takers = accumulator.takers
-        return pump.accumulators[1]
+                    io.add_lanes(UnorderedDelivery(io.delivery, accumulator, lambda: secrets.token_bytes(16)))
+                    self._unordered_appenders = accumulator.appenders
+        return io.accumulators[1]
 
     def _reject_reentry(self) -> None:
         """Reject a call by a signal handler that interrupted this producer in its own thread, as the call could deadlock."""
-        self._accumulator.apart()
-        if self._pump is not None and self._pump.lanes is not None:
-            self._pump.lanes.accumulator.apart()
+        self._accumulator.reject_reentry()
+        if self._io is not None and self._io.lanes is not None:
+            self._io.lanes.accumulator.reject_reentry()
 
     def flush(self, timeout: float | None = None) -> int:
         """Send open batches and wait up to `timeout` seconds for all outcomes. Return the number of records without an outcome.
@@ -315,7 +321,7 @@ class Producer:
         if timeout is not None:
             check_wait(timeout)
         self._reject_reentry()
-        return self._running.flush(timeout)
+        return self._opened_io.flush(timeout)
 
     def resume(self, timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> Resume:
         """Return the sequence of the last committed record and the last committed progress; (0, b"") if there is none.
@@ -334,6 +340,7 @@ class Producer:
         if self._accumulator.wait_opened(deadline) is None:
             trouble = f"; last error: {session.trouble}" if session.trouble else ""
             raise Unavailable(f"producer {self.name!r} has no open epoch after {timeout:g} s{trouble}")
+        # Only now, as the records that follow must belong to the epoch whose position this method returns.
         self._accumulator.lift_stop()
         if self._spool is not None:
             return self._spool.resume(deadline)
@@ -354,7 +361,7 @@ class Producer:
 
     def __len__(self) -> int:
         """Return the number of records without an outcome."""
-        return self._running.undelivered()
+        return self._opened_io.undelivered()
 
     def __bool__(self) -> bool:
         """Return True, even if no record is in flight."""
@@ -371,21 +378,23 @@ class Producer:
         self._close(None)
 
     def _close(self, timeout: float | None) -> None:
-        if self._closed or self._pump is None or self._pump.pid != os.getpid():
+        if self._closed or self._io is None or self._io.pid != os.getpid():
             return
         reject_in_callback("close() cannot be called", "close() waits for records in flight; set a flag in on_delivery instead")
         self._reject_reentry()
         self._closed = True
         try:
+            # Records in a spool have no deadline: without a limit, `close` would last as long as an outage.
             if timeout is None and self._spool is not None:
                 timeout = self._accumulator.options.delivery_timeout
-            left = self._pump.flush(timeout)
+            # The accumulators are still open, as callbacks may send until everything has an outcome.
+            left = self._io.flush(timeout)
             if left and self._spool is None:
                 LOG.error("producer %s was closed with %d records not delivered", self.name, left)
         finally:
-            for accumulator in self._pump.accumulators:
+            for accumulator in self._io.accumulators:
                 accumulator.close()
-            self._pump.stop()
+            self._io.stop()
 
     def __enter__(self) -> Self:
         """Return the producer."""
@@ -397,16 +406,18 @@ class Producer:
             self._close(limits.EXIT_FLUSH_US / 1e6)
             return
         self._close(None)
-        for accumulator in self._running.accumulators:
+        # The first error of ordered records comes before one of unordered records.
+        for accumulator in self._opened_io.accumulators:
             failure = accumulator.first_failure()
             if failure is not None:
                 failure.throw()
 
     def __del__(self) -> None:
         """Deliver all sent records of a producer that was not closed, then end its I/O."""
-        pump = getattr(self, "_pump", None)
-        if pump is not None and pump.pid == os.getpid():
-            pump.release()
+        # The constructor may have failed before it set the attribute; in a forked child, the I/O belongs to the parent.
+        io = getattr(self, "_io", None)
+        if io is not None and io.pid == os.getpid():
+            io.release()
 
 
 def _open_spool(

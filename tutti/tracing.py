@@ -56,6 +56,7 @@ class TracedProducer(Producer):
         """See `Producer.send`; adds a span."""
         span = self._start_span(topic, ordering)
         carrier: dict[str, str] = {}
+        # The context of this span, not the current one: the receiver continues from the send.
         self._inject(carrier, context=self._trace.set_span_in_context(span))
         sent = [*headers, *((name, text.encode()) for name, text in carrier.items())]
         send = super().send
@@ -92,6 +93,7 @@ class TracedProducer(Producer):
             if error is not None:
                 self._fail(span, error)
             else:
+                # In the I/O thread, so the span covers the wait for the outcome.
                 if receipt.offset is not None:
                     span.set_attribute("tutti.offset", receipt.offset)
                 span.end()
@@ -99,6 +101,7 @@ class TracedProducer(Producer):
                 on_delivery(error, receipt)
 
         try:
+            # Checked here, too, because `send` gets `ended` in its place, which is always callable.
             if on_delivery is not None and not callable(on_delivery):
                 raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
             return send(ended)

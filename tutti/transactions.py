@@ -63,7 +63,8 @@ class StagingProducer(Producer):
         found = []
         for receipt in receipts:
             position, batch = receipt.result(), receipt.batch
-            if position == OFFSET_UNKNOWN or batch.cut:
+            # A TXN frame names positions. Without the position of all records of the batch, it cannot name the batch.
+            if position == OFFSET_UNKNOWN or batch.trimmed:
                 raise Refused(
                     f"{batch.count} records of topic {batch.topic!r} are staged at an unknown position: stage them again",
                     "staged",
@@ -96,8 +97,9 @@ class Transactor(Producer):
                 "commit several transactions"
             )
         accumulator = self._check(parts[0].topic, None, "total", progress)
-        batch = Batch(parts[0].topic, 0, time.monotonic() + accumulator.options.delivery_timeout, accumulator.passing)
-        batch.kind, batch.whole, batch.progress = int(Kind.TXN), True, check_progress(progress)
+        batch = Batch(parts[0].topic, 0, time.monotonic() + accumulator.options.delivery_timeout, accumulator.query_wait)
+        # One frame names all parts, so they become visible together or not at all.
+        batch.kind, batch.atomic, batch.progress = int(Kind.TXN), True, check_progress(progress)
         batch.count = records
         batch.min_timestamp = min(part.first_time for part in parts)
         batch.max_timestamp = max(part.last_time for part in parts)
@@ -137,6 +139,7 @@ def commit_progress(
     with StagingProducer(url, producer=producer, connect_timeout=connect_timeout, credentials=credentials) as staging:
         progress = decide(staging.resume().progress)
         if progress:
+            # The received-table takes the progress when the record is staged, and keeps it when the record is dropped.
             staging.send_batch(topic, _EMPTY_RECORD, progress).result()
     if progress:
         with (

@@ -60,6 +60,7 @@ class Lane(Sender):
         super().disconnected()
         self.closed = False
         self._requeue()
+        # With a batch that may be in the lane, the next session must be with the same gateway.
         if not len(self.window):
             self.unbind()
 
@@ -91,6 +92,7 @@ class Lane(Sender):
     # -- binding to a gateway
 
     def _on_welcome(self, welcome: client_protocol.Welcome) -> None:
+        # The sequences of this session belong to the old lane. After the reconnect, `_open` decides what becomes of the batches.
         if self.session.state is State.OPEN and welcome.lane != self.lane:
             self.session.leave(f"gateway {welcome.gateway} now has lane {welcome.lane or '(none)'}")
             return
@@ -136,6 +138,7 @@ class Lane(Sender):
         self.epoch_ended = False
         session.number, session.epoch = epoch
         session.requested_epoch = session.epoch
+        # A lane that is bound again in the same epoch continues its sequences.
         self.window.next_sequence = self._registry.next_sequence(self.lane, epoch)
 
     @property
@@ -176,6 +179,7 @@ class Lane(Sender):
     def _on_fenced(self, answer: client_protocol.FencedAnswer) -> None:
         """Handle the end of the epoch at the lane: the batch is not in the lane, and never will be."""
         ordered = self._registry.ordered
+        # A newer instance of the producer, not the next epoch of this one.
         if answer.epoch > ordered.session.requested_epoch:
             ordered.fenced(answer.epoch)
             return
@@ -186,6 +190,7 @@ class Lane(Sender):
         """Move the batches of a finished epoch to the next one, once none of their copies can enter the lane any more."""
         self._requeue()
         session, window = self.session, self.window
+        # A copy of the old epoch that can still enter the lane would be there beside its copy of the new epoch.
         if window.in_doubt or not self._registry.ordered.session.running or session.state is not State.OPEN:
             return
         if self._registry.epoch != self._epoch:
@@ -200,12 +205,14 @@ class Lane(Sender):
         if isinstance(answer, client_protocol.Expected):
             self._on_expected(answer.sequence, now)
             return
+        # Of a batch that was sent more than once, another copy may still be accepted.
         self.window.mark_rejected(answer.first_sequence, all_copies=False)
         if not answer.retry and answer.code not in NOT_KNOWN_YET:
             self._on_refused(answer)
             return
         session.trouble = f"{answer.reason} ({answer.code})"
         if answer.code == "topic":
+            # The number may come from another gateway, whose log is ahead: request it here.
             session.topics.clear()
         elif answer.code == "producer" and ordered.session.number != session.number:
             self.epoch_ended = True  # the log deleted the producer's state, and the producer has a new number
@@ -227,6 +234,7 @@ class Lane(Sender):
         else:
             own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
             later = Aborted(f"{text}. These records were sent later, and are in no lane")
+        # The lane has a gap at this sequence, so no later batch of this epoch can enter it either.
         window.fail_at(answer.first_sequence, Failure(own))
         window.fail_from(answer.first_sequence, Failure(later))
         self._mark_next_unknown()
@@ -237,6 +245,7 @@ class Lane(Sender):
         oldest = window.oldest
         if oldest is None or now < self.session.retry_at:
             return  # nothing to send, or a further answer to one gap: the first answer queued everything again
+        # A batch was lost on the way, or all arrived and their receipts were lost. Sending again resolves both cases.
         if sequence == window.next_sequence or window.batch_at(sequence) is not None:
             self._back_off(now, "gap")
             return
@@ -290,6 +299,7 @@ class Lane(Sender):
         If one of them may be in the lane, the next sequence of the lane is unknown, so the lane gets no more batches in this epoch.
         """
         self._requeue()
+        # What `_requeue` left although no copy can be accepted: newer batches of the producer are in another lane.
         rest = self.window.withdraw()
         oldest = self.window.oldest
         if oldest is not None:

@@ -101,7 +101,7 @@ class OrderedDelivery(Sender):
         failure = Failure(error)
         # The window comes first: a spool also returns batches in flight if they have no outcome, and each must fail once.
         self.window.fail_from(0, failure)
-        for batch in self.source.seize(error, ended=True):
+        for batch in self.source.drain_unsent(error, ended=True):
             self.window.fail(batch, failure)
         self.session.outbox.clear()
         self._publish()
@@ -112,6 +112,7 @@ class OrderedDelivery(Sender):
     def _send_batches(self, now: float) -> None:
         window, source = self.window, self.source
         queue = source.queue
+        # One batch without a topic number delays all later ones, as sequences follow the order of `send()`.
         while not self._epoch_ends and (batch := source.head()) is not None:
             if not window.has_capacity(batch) or not self.knows_topic(batch):
                 break
@@ -192,6 +193,7 @@ class OrderedDelivery(Sender):
         subject = f"records of producer {self.name!r} from sequence {answer.first_sequence}"
         if isinstance(answer, client_protocol.AbortedAnswer):
             failure = Failure(Aborted(f"{subject} were aborted: {answer.reason}. They and all later records are in no log"))
+            # Batches below the named sequence may have committed: they wait for the sequence at which the next epoch begins.
             failed = self.window.fail_from(answer.first_sequence, failure)
             self._end_epoch(failure, failed, now)
         elif answer.retry or answer.code in NOT_KNOWN_YET:
@@ -271,6 +273,7 @@ class OrderedDelivery(Sender):
         With `renumbered`, the producer has a new number, because the log had deleted its state.
         """
         window = self.window
+        # Which of them committed was in the state that the log has deleted.
         if len(window) and (renumbered or self._epoch_failure is None):
             text = (
                 f"the log deleted the state of producer {self.name!r}, which has a new number now: whether records in "
@@ -281,6 +284,7 @@ class OrderedDelivery(Sender):
             return
         cause = self._refused[1] if self._refused is not None else self._epoch_failure
         if self._epoch_failure is not None:
+            # The log has everything up to this sequence, even if the receipts were lost, and will never have the rest.
             window.commit_upto(opened.sequence)
             if len(window):
                 if self._refused is not None:
@@ -344,7 +348,7 @@ class OrderedDelivery(Sender):
             stop = Aborted(
                 f"{failure.error}. This producer uses progress and is stopped: call resume() and continue from its result"
             )
-        for batch in self.source.seize(stop):
+        for batch in self.source.drain_unsent(stop):
             self.window.fail(batch, failure)
 
     def _expire_batches(self, now: float) -> None:
@@ -362,6 +366,7 @@ class OrderedDelivery(Sender):
         LOG.warning("%s", error)
         failure = Failure(error)
         self.window.fail_from(0, failure)
+        # A batch with a sequence leaves a gap, which only the next epoch closes.
         if late.first_sequence and session.running:
             self._end_epoch(failure, True, now)
         else:

@@ -39,7 +39,7 @@ class BatchSource(Protocol):
     def set_opened(self, opened: Resume | None) -> None:
         """Set the current epoch, or None when it ends."""
 
-    def seize(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
+    def drain_unsent(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
         """Remove and return all batches that were not sent. With `stop`, reject new records."""
 
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:
@@ -119,6 +119,7 @@ class Sender(abc.ABC):
         """Handle committed batches. Return True if one of them was in flight."""
         progressed, session, window = False, self.session, self.window
         for producer, first_sequence, offset, epoch, count in client_protocol.decode_receipts(data):
+            # Receipts of an earlier epoch concern batches that got their outcome when this epoch began.
             if producer == session.number and epoch == session.epoch:
                 progressed = window.commit(first_sequence, count, offset) or progressed
         if progressed:
@@ -147,6 +148,7 @@ class Sender(abc.ABC):
         elif answer.code in NOT_ALLOWED and topic is None and (answer.request == 0 or is_epoch):
             self.end(NotAllowed(f"producer {self.name!r} is not authorised: {answer.reason}", answer.code))
         elif answer.request == 0:
+            # The refusal concerns the session, which another gateway may accept.
             session.leave(text)
         elif answer.retry:
             session.trouble = text
@@ -173,9 +175,12 @@ class Sender(abc.ABC):
         session = self.session
         if session.topics.get(batch.topic, 0):
             return True
+        # The batch is first now, and the refusal may be outdated: request its topic again.
         self._refused_ahead.discard(batch.topic)
+        # Other threads append to the queue, which must not happen during an iteration.
         with self.accumulator.lock:
             topics = dict.fromkeys(one.topic for one in itertools.islice(self.source.queue, limits.TOPICS_AHEAD))
+        # Keep only topics that are still ahead, so that the set stays small.
         self._refused_ahead &= topics.keys()
         for topic in topics:
             if topic not in self._refused_ahead:
@@ -211,6 +216,7 @@ class Sender(abc.ABC):
         due = session.due()
         if oldest is not None and oldest.deadline < due:
             due = oldest.deadline
+        # A delay counts only if something waits for its end.
         if now < session.retry_at < due and session.state is State.OPEN and (self.window.has_unsent or self.source.queue):
             due = session.retry_at
         return due

@@ -53,6 +53,7 @@ class UnorderedDelivery:
         if self._ended:
             return
         self.accumulator.expire_linger(now)
+        # Lanes come first: they return batches to the head of the queue, which then go to another lane before newer ones.
         for lane in list(self.lanes):
             lane.work(now)
         self._expire_queued(now)
@@ -94,7 +95,7 @@ class UnorderedDelivery:
             return
         self._ended = True
         failure = Failure(error)
-        unsent = self.accumulator.seize(error, ended=True)
+        unsent = self.accumulator.drain_unsent(error, ended=True)
         for lane in self.lanes:
             lane.window.fail_from(0, failure)
             lane.session.outbox.clear()
@@ -107,8 +108,10 @@ class UnorderedDelivery:
         """Choose the lane for new batches, look for a gateway if there is none, and remove lanes that are not needed."""
         if self._current is None or self._current not in self.lanes or not self._current.accepts_batches:
             if self._current is not None and len(self._current.window):
+                # The gateway may reject batches in flight. They must reach the next lane before newer batches do.
                 self._answers_until = now + _ANSWER_WAIT_S
             self._current = next((lane for lane in self.lanes if lane.accepts_batches), None)
+        # One lane at a time looks for a gateway, and none while another one accepts batches.
         looking = [lane for lane in self.lanes if not lane.lane]  # lanes that look for a gateway
         spare = looking if self._current is not None else looking[1:]
         for lane in self.lanes:
@@ -116,6 +119,7 @@ class UnorderedDelivery:
                 spare.append(lane)
         for lane in spare:
             lane.unbind()
+            # The lane disappears before `_publish`, which would miss its outcomes.
             self._registry.resolved += lane.window.pop_resolved()
             self.lanes.remove(lane)
         if self._current is None and self.accumulator.queue and self._needs_gateway():
@@ -127,6 +131,7 @@ class UnorderedDelivery:
         bound = {lane.gateway for lane in self.lanes if lane.lane}
         if len(bound) < len(self.lanes) or any(lane.epoch_ended or lane.accepts_batches for lane in self.lanes):
             return False  # a lane is looking for one, or waits for an epoch
+        # With a lane at each gateway, a further one would find none: batches wait for the first gateway that accepts them.
         return not bound or bool(self.gateways.keys() - bound)
 
     def _exclude_pinned(self) -> None:
@@ -167,6 +172,7 @@ class UnorderedDelivery:
         )
         LOG.warning("%s", error)
         late: list[Batch] = []
+        # They were never sent, so later ones need not fail with them.
         while queue and queue[0].deadline <= now:
             late.append(queue.popleft())
         self._registry.fail(late, Failure(error))

@@ -74,6 +74,7 @@ class Window:
 
     def rewind(self) -> None:
         """Queue all batches for sending again, in order."""
+        # The gateway removes duplicates, so nothing has to be known of what arrived.
         self._to_send = collections.deque(self._unanswered)
         self._sent = False
 
@@ -91,8 +92,10 @@ class Window:
                 self._to_send.popleft()
                 continue
             topic = topic_number(batch.topic)
+            # Later batches wait, too: the gateway accepts sequences only in order.
             if not topic:
                 break
+            # Small bodies are copied into their message. A large body is a part of its own message, without a copy.
             is_small = batch.size <= INLINE_BYTES_MAX
             if frames and (
                 is_small != small or size + batch.size > limits.SUBMIT_BYTES or len(frames) >= limits.FRAMES_A_MESSAGE_MAX
@@ -108,6 +111,7 @@ class Window:
         if frames:
             yield encode_submit(frames, self._unordered)
 
+    # A spool may have batches that an earlier run wrote with another compression.
     def _flags_of(self, batch: Batch) -> int:
         return self._flags if batch.codec == "" else compression_flags(batch.codec)
 
@@ -132,6 +136,7 @@ class Window:
     def commit(self, first_sequence: int, count: int, offset: int) -> bool:
         """Record that a batch committed. Return False if no batch in flight has this sequence and count."""
         batch = self._by_sequence.get(first_sequence)
+        # The receipt may concern an earlier copy, from before committed records were removed.
         if batch is None or batch.remaining != count:
             return False
         self._committed(batch, offset)
@@ -171,6 +176,7 @@ class Window:
             if not batch.resolved and batch.first_sequence < sequence <= batch.last_sequence:
                 del self._by_sequence[batch.first_sequence]
                 self._bytes -= batch.size
+                # The rest gets its own first sequence, size and CRC, so it is a new copy for the gateway.
                 drop_committed(batch, sequence - batch.first_sequence, self._compression if batch.codec == "" else batch.codec)
                 self._bytes += batch.size
                 self._by_sequence[batch.first_sequence] = batch
@@ -198,6 +204,7 @@ class Window:
         withdrawn: list[Batch] = []
         while self._unanswered:
             batch = self._unanswered[-1]
+            # From the newest on, because `next_sequence` goes back with each batch, and sequences have no gaps.
             if batch.copies or batch.resolved or batch.serial <= above:
                 break
             self._unanswered.pop()
@@ -229,6 +236,7 @@ class Window:
 
     def _committed(self, batch: Batch, offset: int) -> None:
         if batch.last_sequence > self.committed.sequence:
+            # Outcomes may arrive in another order, so only the highest sequence counts.
             self.committed = Resume(batch.last_sequence, batch.progress or self._progress_before(batch))
         self._resolve(batch, offset, None)
 
@@ -246,6 +254,7 @@ class Window:
         return progress
 
     def _resolve(self, batch: Batch, offset: int, failure: Failure | None) -> None:
+        # A batch without a sequence was never in the window, and does not count for its bytes.
         if self._by_sequence.pop(batch.first_sequence, None) is not None:
             self._bytes -= batch.size
         batch.resolve(offset, failure)
@@ -253,6 +262,7 @@ class Window:
 
     def _drop_resolved(self) -> None:
         unanswered = self._unanswered
+        # A batch that is resolved before an older one stays until the older one is resolved, too.
         while unanswered and unanswered[0].resolved:
             unanswered.popleft()
         if not unanswered:

@@ -97,6 +97,7 @@ def decode_state(data: bytes) -> State:
     if crc != b"%08x\n" % crc32c(line):
         raise Damaged("spool.json fails its CRC")
     try:
+        # The format comes first, as a newer release may have changed the type of a field.
         form = msgspec.json.decode(line).get("format")
         if form != FORMAT:
             raise FormatError(f"format {form} of a spool is unknown, and this release reads {FORMAT}: use a newer release")
@@ -115,6 +116,7 @@ def committed_position(state: State, start: EpochStart, counts: Mapping[int, int
     mark, _ = decode_mark(start.progress)
     if mark is not None and mark.spool == state.id:
         last = max(counts, default=state.first - 1)
+        # The mark is exact, unless the log or the directory is an older copy.
         if mark.position < state.known:
             raise Refused(
                 f"the log ends at {_text_of(mark.position)} of this spool, and it had committed more, up to "
@@ -128,6 +130,8 @@ def committed_position(state: State, start: EpochStart, counts: Mapping[int, int
                 "spool",
             )
         return mark.position
+    # The last progress is not from this spool. This is safe if nothing of the spool was sent, or if the log has not changed since:
+    # then nothing that was sent has committed.
     doubtful = any(
         number <= state.sent and SpoolPosition(number, count) > max(state.done, SpoolPosition(number, 0))
         for number, count in counts.items()
@@ -148,6 +152,7 @@ def advance_over_refused(
     """Return the position after `done` and all refused batches (`aside`: start to end) that follow `done` without a gap."""
     while True:
         begin = done
+        # At the end of a segment, the next batch starts at record 0 of the next segment that has records.
         if begin.records >= counts.get(begin.segment, 0):
             begin = min((SpoolPosition(number, 0) for number in counts if number > begin.segment), default=begin)
         after = aside.get(done) or aside.get(begin)

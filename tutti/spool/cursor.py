@@ -45,6 +45,7 @@ class Cursor:
     def skip(self, before: SpoolPosition, position: SpoolPosition, end: int) -> bool:
         """See `Store.skip`."""
         segment = self._segment()
+        # The cursor lags, so there are blocks before this one that must be read first.
         if segment is None or self.position != before or segment.number != position.segment:
             return False
         if self._walk is None:
@@ -95,6 +96,7 @@ class Cursor:
                 self._open(segment)
             walk = self._walk
             while walk is not None and (block := walk.next(segment.end)) is not None:
+                # Segments have no index: after a seek, reading starts at the head, and skips to the position.
                 if block.position > self.position:
                     return block
         except (FormatError, OSError) as error:

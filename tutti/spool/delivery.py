@@ -26,6 +26,7 @@ class SpooledDelivery(OrderedDelivery):
 
     def work(self, now: float) -> None:
         """See `OrderedDelivery.work`."""
+        # Without its disk, the producer can neither read batches back nor keep refused ones.
         if self._spool.broken is not None and self.session.state is not State.ENDED:
             self.end(self._spool.broken)
         super().work(now)
@@ -36,6 +37,7 @@ class SpooledDelivery(OrderedDelivery):
         if left:
             kept = f"{left} records of producer {self.name!r} stay in spool {self._spool.path}"
             LOG.warning("%s: %s", kept, error)
+            # The record will commit if the spool is used again, so the usual text of `Unknown` would mislead.
             if type(error) is Unknown:
                 error = Unknown(f"{error}: {kept}, and the next producer with this spool sends them")
         super().end(error)
@@ -59,6 +61,7 @@ class SpooledDelivery(OrderedDelivery):
             self._start_over(now)
         elif isinstance(answer, client_protocol.RefusedAnswer) and not answer.retry and answer.code not in NOT_KNOWN_YET:
             batch = self.window.batch_at(answer.first_sequence)
+            # Otherwise this is a further answer about an epoch that has ended.
             if self.session.running and batch is not None:
                 subject = f"{batch.count} records of producer {self.name!r}"
                 text = f"{subject} to topic {batch.topic!r} were refused: {answer.reason}"
@@ -93,6 +96,7 @@ class SpooledDelivery(OrderedDelivery):
 
     def _begin_epoch(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
         """Compare the log's position with the spool, and continue there. The spool detects by itself if the producer is new."""
+        # Outcomes come first: what committed must not be read again.
         self.window.commit_upto(opened.sequence)
         self._publish()
         try:
@@ -100,6 +104,7 @@ class SpooledDelivery(OrderedDelivery):
         except TuttiError as error:
             self.end(error)
             return
+        # The rest of the window did not commit, and returns from the disk in order.
         self._spool.release_bodies(self.window.drain())
         self.window.next_sequence = opened.sequence + 1
         self.window.committed = Resume(opened.sequence, opened.progress)
@@ -114,6 +119,7 @@ class SpooledDelivery(OrderedDelivery):
             self.end(error)
             return
         refused = []
+        # They have no sequences yet. The disk thread moves them to `refused/` when it reads them again.
         for batch in self._spool.queue:
             if batch.topic != topic:
                 break

@@ -73,6 +73,7 @@ def take_lock(path: str, spool: str) -> int:
     """
     import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and lock nothing
 
+    # The kernel releases the lock at the end of the process, so a crash leaves none behind.
     lock = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -24,13 +24,13 @@ class DiskTask:
     Attributes:
         due: returns True if there is something to do. Called with the accumulator's lock.
         act: does it, or raises without effect.
-        lack: the consequence of a failure, for the log.
-        again: monotonic time of the next attempt after a full disk; 0 otherwise.
+        consequence: what follows from a failure, for the log.
+        retry_at: monotonic time of the next attempt after a full disk; 0 otherwise.
     """
 
-    def __init__(self, due: Callable[[], bool], act: Callable[[], None], lack: str) -> None:
-        self.due, self.act, self.lack = due, act, lack
-        self.again = 0.0
+    def __init__(self, due: Callable[[], bool], act: Callable[[], None], consequence: str) -> None:
+        self.due, self.act, self.consequence = due, act, consequence
+        self.retry_at = 0.0
 
 
 class DiskThread:
@@ -65,7 +65,7 @@ class DiskThread:
 
     def stop(self) -> None:
         """Wait until all accepted records are durable, or cannot be. The accumulator is closed already."""
-        self._spool.offered()
+        self._spool.wake_disk_thread()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(limits.STOP_US_MAX / US)
 
@@ -93,7 +93,7 @@ class DiskThread:
                 if self._accumulator.ended:
                     return bool(self._accumulator.queue)
                 now = time.monotonic()
-                due = [step.again - now for step in self._steps if step.due()]
+                due = [step.retry_at - now for step in self._steps if step.due()]
                 if due and min(due) <= 0:
                     return True
                 spool.work.wait(min([*due, limits.POLL_US_MAX / US]))
@@ -113,15 +113,15 @@ class DiskThread:
 
     def _work(self) -> None:
         for step in self._steps:
-            if step.again > time.monotonic():
+            if step.retry_at > time.monotonic():
                 continue
             try:
                 step.act()
-                step.again = 0.0
+                step.retry_at = 0.0
             except DiskFull as error:
-                if not step.again:
-                    LOG.warning("%s: %s until the disk has free space", error, step.lack)
-                step.again = time.monotonic() + limits.SPOOL_RETRY_US / US
+                if not step.retry_at:
+                    LOG.warning("%s: %s until the disk has free space", error, step.consequence)
+                step.retry_at = time.monotonic() + limits.SPOOL_RETRY_US / US
                 if step.act == self._write:
                     self._spool.set_disk_full(error)
                     if self._accumulator.ended:
@@ -137,6 +137,7 @@ class DiskThread:
             batches = spool.group()
         if not batches:
             return
+        # Without the lock: `send` continues while the disk works.
         positions = store.append(batches, self._flags)
         try:
             self._mark_sent(positions[-1][0].segment)
@@ -153,6 +154,7 @@ class DiskThread:
             if self._accumulator.opened is None or self._accumulator.ended:
                 return False
             log, start = spool.log, spool.epoch_start
+        # Before anything of the segment is sent, as only sent records can be in doubt (NOTES.md, rule 7). Once a segment.
         if segment > store.state.sent:
             store.note_sent(segment, log, start)
         return True
@@ -176,6 +178,7 @@ class DiskThread:
             if failure is not None and block.before not in store.aside:
                 store.refuse(block, failure.error)
             if block.before in store.aside:
+                # The state has the batch as refused before a later batch is sent, so that no crash sends it again.
                 store.note_aside(*spool.state_without(block))
                 spool.skip_refused(block)
                 store.advance()
@@ -185,11 +188,13 @@ class DiskThread:
             if block.position <= spool.done:
                 store.advance()
                 continue
+            # The block is not marked as processed, so the next call returns it again.
             if not self._mark_sent(block.position.segment):
                 return
             store.advance()
             spool.read(block, self._restarts)
             size += len(block.body)
+            # Writes take turns with reads, so that `send` does not wait for a long backlog.
             if not spool.has_space(len(block.body)) or (self._accumulator.queue and size >= limits.SPOOL_GROUP_BYTES):
                 return
         self._may_have_blocks = False
@@ -202,6 +207,7 @@ class DiskThread:
                 while self._accumulator.queue:  # accepted batches are written even if an earlier block is corrupt
                     self._write()
                 try:
+                    # Also the segment of this run: the next run writes a new one.
                     store.prune(*spool.reached(), closing=True)
                     if store.segments:
                         store.seal()

@@ -46,6 +46,7 @@ def scan_blocks(path: str, state: State) -> Iterator[Block | CorruptPart]:
     found = {number: _head(path, state, number) for number in numbers}
     for number in numbers:
         head, following = found[number], found.get(number + 1)
+        # A crash can leave a last segment with a partial head and no records, which is not corruption.
         begun = number != numbers[-1] or os.path.getsize(os.path.join(path, _name(number))) > HEAD_BYTES
         if isinstance(head, CorruptPart) and begun:
             yield head
@@ -97,10 +98,11 @@ def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[
             if block is not None:
                 yield block
                 continue
-            whole = blocks.at >= end if end is not None else is_torn(fetch, blocks.at, size, number, seed)
-            if whole:
+            intact = blocks.at >= end if end is not None else is_torn(fetch, blocks.at, size, number, seed)
+            if intact:
                 return
             yield CorruptPart(_name(number), blocks.at, why)
+            # Records may contain what looks like a head, so the block that follows must be valid, too.
             after = next(
                 (head for head in find_block_heads(fetch, blocks.at + 1, size, number, seed) if _good(fetch, head, seed)), None
             )

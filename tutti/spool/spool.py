@@ -1,7 +1,7 @@
 """Spool: the stage between an accumulator and the delivery. Closed batches go to the disk first, and from there to the delivery.
 
 Rules
-- The disk thread takes the closed batches of the accumulator (its `queue`), and the delivery takes those of the spool's `queue`.
+- The disk thread writes the closed batches of the accumulator (its `queue`), and the delivery sends those of the spool's `queue`.
 - The delivery gets a batch only after the batch is durable here, and only after the log reported its position in the spool.
 - `queue` continues the window without a gap. While the delivery keeps up, it holds batches as they were written, otherwise batches
   that were read back. Other batches have no body in memory, and a batch without a receipt is not in memory at all.
@@ -93,11 +93,12 @@ class Spool:
 
     # -- for the accumulator
 
-    def lack(self, need: int) -> str:
-        """See `Accumulator.lack`; also checks the limits of the spool."""
+    def exceeded_limit(self, need: int) -> str:
+        """See `Accumulator.exceeded_limit`; also checks the limits of the spool."""
         accumulator = self.accumulator
         buffered, limit = accumulator.buffered, accumulator.options.buffer_bytes
         waiting = buffered + need
+        # More than one batch would only delay the error.
         if self.disk_full and waiting > accumulator.options.batch_bytes:
             return self.disk_full
         if buffered and waiting > limit:
@@ -105,11 +106,12 @@ class Spool:
         if accumulator.pending_records and self._used + waiting > self._spool_bytes:
             what = f"spool {self.path} has {self._used} uncommitted bytes"
             return f"{what}, and {need} more exceed spool_bytes={self._spool_bytes}"
+        # A callback keeps its batch in memory until the outcome, however long the outage lasts.
         if len(self._watched) >= limits.SPOOL_WATCHED_MAX:
             return f"{len(self._watched)} batches with on_delivery have no outcome yet, which is the limit"
         return ""
 
-    def offered(self) -> None:
+    def wake_disk_thread(self) -> None:
         """Notify the disk thread of a closed batch, or of the end."""
         with self.accumulator.lock:
             self.work.notify()
@@ -125,7 +127,7 @@ class Spool:
         """
         accumulator = self.accumulator
         reject_in_callback("spooled() cannot be waited for")
-        accumulator.apart()
+        accumulator.reject_reentry()
         deadline = None if timeout is None else time.monotonic() + timeout
         with accumulator.lock:
             while batch.spool_position is None:
@@ -160,6 +162,7 @@ class Spool:
                 accumulator.changed.wait(limits.POLL_US_MAX / 1e6)
             if accumulator.ended:
                 accumulator.check()
+            # Spooled records will commit, and get the sequences after the last committed one.
             left, committed = self._uncommitted(), accumulator.committed
             return Resume(committed.sequence + left, (self._progress if left else b"") or decode_mark(committed.progress)[1])
 
@@ -209,7 +212,7 @@ class Spool:
                 else:
                     batch.body = b""
             self._update_counts(store)
-            accumulator.roomy.notify_all()
+            accumulator.space_freed.notify_all()
             accumulator.close_idle()
             accumulator.changed.notify_all()
         accumulator.wake()
@@ -278,17 +281,18 @@ class Spool:
 
     def _batch_of(self, block: Block) -> Batch:
         """Return the batch that receipts refer to, or a new one for the block. Called with the lock."""
+        # Outcomes must reach the receipts, which refer to the batch that was written.
         batch = self._watched.get(block.position) or self._live.get(block.position)
         if batch is None:
-            batch = Batch(block.topic, 0, float("inf"), self.accumulator.passing)
-            batch.spool_position, batch.whole, batch.count = block.position, block.whole, block.count
+            batch = Batch(block.topic, 0, float("inf"), self.accumulator.query_wait)
+            batch.spool_position, batch.atomic, batch.count = block.position, block.atomic, block.count
         return batch
 
     def pruned(self, store: SpoolStore) -> None:
         """Update the counts after segments were deleted."""
         with self.accumulator.lock:
             self._update_counts(store)
-            self.accumulator.roomy.notify_all()
+            self.accumulator.space_freed.notify_all()
 
     def set_disk_full(self, error: DiskFull) -> None:
         """Store the error of a full disk, on which closed batches wait."""
@@ -299,7 +303,7 @@ class Spool:
         """Mark the spool as unusable."""
         with self.accumulator.lock:
             self.broken = self.broken or error
-            self.accumulator.roomy.notify_all()
+            self.accumulator.space_freed.notify_all()
         self.accumulator.wake()
 
     def _update_counts(self, store: SpoolStore) -> None:
@@ -323,6 +327,7 @@ class Spool:
             reason = Unknown(f"the producer ended before the record had an outcome: the record stays in spool {self.path}")
         kept = Failure(reason)
         with accumulator.lock:
+            # `_late` is on the disk and will be sent by the next run; the rest of the queue is lost.
             batches = [*self._late, *accumulator.queue]
             accumulator.queue.clear()
             self._late.clear()
@@ -354,6 +359,7 @@ class Spool:
             position = committed_position(state, start, self._counts)
             self.epoch_start, self.log, self.known = start, log, position
             self._move_done(position)
+            # The window and the queue of the previous epoch are void: its sequences mean nothing in the new one.
             self.rewind(self.done)
             for refused in [refused for refused in self.refusals if refused <= position]:
                 del self.refusals[refused]
@@ -398,6 +404,7 @@ class Spool:
             for batch in batches:
                 if batch.failure is None or ended:  # a refused batch was skipped, and is not counted any more
                     accumulator.pending_records = max(0, accumulator.pending_records - batch.count)
+                # A batch without a body was not read for the delivery, and does not count.
                 if batch.body and batch.spool_position is not None:
                     self.ready_bytes -= batch.charge
                 if batch.failure is not None and type(batch.failure.error) is not Unknown:
@@ -410,7 +417,7 @@ class Spool:
                     self._watched.pop(batch.spool_position, None)
                 batch.finish()
             self.work.notify()
-            accumulator.roomy.notify_all()
+            accumulator.space_freed.notify_all()
             accumulator.close_idle()
             accumulator.changed.notify_all()
 
@@ -420,7 +427,7 @@ class Spool:
             self.accumulator.set_opened(opened)
             self.work.notify()
 
-    def seize(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
+    def drain_unsent(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
         """End the producer: return all batches in the spool that have receipts or callbacks, and no outcome.
 
         Closed batches stay in the accumulator, as the disk thread still writes them.
@@ -434,7 +441,7 @@ class Spool:
             accumulator.pending_records = 0  # a record without a receipt has no observable outcome
             self.work.notify()
             accumulator.changed.notify_all()
-            accumulator.roomy.notify_all()
+            accumulator.space_freed.notify_all()
             return list(unresolved.values())
 
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:

@@ -111,6 +111,7 @@ class SpoolStore:
             with open(self._file(STATE), "rb", opener=open_file) as file:
                 self.state = decode_state(file.read(1 << 20))
         except FileNotFoundError:
+            # The id goes into each mark, so that the log's answer shows which spool it concerns.
             self.state = State(secrets.token_bytes(16), self._producer)
             self._write_state()
         except (Damaged, FormatError) as error:
@@ -130,6 +131,7 @@ class SpoolStore:
         with suppress(FileNotFoundError):
             for entry in os.scandir(self._file(REFUSED)):
                 self.refused_bytes += entry.stat().st_size
+                # A crash may come between the file and its note in the state: the file alone decides.
                 if match := _REFUSED_FILE.match(entry.name):
                     self.aside.add(SpoolPosition(int(match[1]), int(match[2]) - 1))
 
@@ -137,6 +139,7 @@ class SpoolStore:
         """Find the valid length of each segment: the head of the next segment has it, and the last segment is scanned."""
         heads = {number: self._head(number, number == numbers[-1]) for number in numbers}
         there = [number for number in numbers if heads[number] is not None]
+        # Up to `sent` at least: records of those segments may have been sent, and not committed.
         wanted = range(self.state.first, max([*there, self.state.sent]) + 1)
         for missing in (number for number in wanted if number not in there):
             raise Damaged(
@@ -152,6 +155,7 @@ class SpoolStore:
                 self.segments[number] = Segment(number, path, following.before_end, following.before_records)
             else:
                 self.segments[number] = self._scan(number, path)
+            # The last segment may have no records yet. Its head repeats the progress of the previous one.
             if own is not None and number == there[-1]:
                 self.progress = self.progress or own.progress
 
@@ -165,6 +169,7 @@ class SpoolStore:
             if head.number != number or head.id != self.state.id:
                 raise FormatError("it belongs to another spool")
         except (Damaged, FormatError) as error:
+            # The process ended while it created the file, so no block is in it.
             if last and size <= HEAD_BYTES and number > self.state.sent:
                 self.storage.remove(path)
                 return None
@@ -203,6 +208,7 @@ class SpoolStore:
     @property
     def used(self) -> int:
         """The size of the spool in bytes."""
+        # A file uses at least one page of the disk.
         return sum(max(segment.end, 4 * limits.KIB) for segment in self.segments.values()) + self.refused_bytes
 
     def counts(self) -> dict[int, int]:
@@ -243,6 +249,7 @@ class SpoolStore:
             at += len(head) + len(body)
             travel.append((position, mark, crc, at))
         try:
+            # One write and one sync for all batches. The segment object changes only after both.
             self.storage.write(fd, parts, segment.end)
             self.storage.make_durable(fd)
         except OSError as error:
@@ -262,12 +269,14 @@ class SpoolStore:
         if current is not None and current[0].end < self._segment_bytes:
             return current
         before = max(self.segments.values(), key=lambda segment: segment.number, default=None)
+        # Never a number that was used before, as marks in the log refer to it.
         number = max(before.number if before is not None else 0, self.state.sent, self.state.first - 1) + 1
         path = self._segment_path(number)
         head = Head(number, self.state.id, before.end if before else 0, before.records if before else 0, self.progress)
         try:
             fd = self.storage.open(path, create=True)
             try:
+                # Durable before any block: the next run finds the valid length of the previous segment only here.
                 self.storage.write(fd, [encode_head(head)], 0)
                 self.storage.make_durable(fd)
                 self.storage.make_names_durable(self.path)
@@ -291,6 +300,7 @@ class SpoolStore:
 
         Refused batches at higher positions stay refused.
         """
+        # `refused/` may have batches that this run has not read yet.
         kept = {*aside, *(position for position in self.aside if position > done)}
         self._write_state(done=done, aside=tuple(sorted(kept)))
         self.aside = kept
@@ -305,6 +315,7 @@ class SpoolStore:
             over.append(segment)
         if not over:
             return False
+        # The state first: after a crash in between, the next start removes the files, and misses none.
         self._write_state(first=over[-1].number + 1, known=known, done=done)
         if self._cursor is not None and self._cursor.position.segment <= over[-1].number:
             self._cursor.close()  # an open file keeps its disk space
@@ -379,6 +390,7 @@ class SpoolStore:
             except OSError as error:
                 if not is_disk_full(error) or not os.path.exists(reserve):
                     raise
+                # The space of the reserve is for this file alone: with it, sending can continue, which frees the disk.
                 self.storage.remove(reserve)
                 replace(self.storage, path, data)
         except OSError as error:
@@ -395,6 +407,7 @@ class SpoolStore:
     def seal(self) -> None:
         """Make the valid length of this run durable in the head of a new segment, at a regular end."""
         if self._current is not None and self._current[0].records:
+            # A new segment, whose head has the valid length of this one.
             self._segment_bytes = 0
             self._writable()
 
@@ -418,7 +431,7 @@ def _block_of(batch: Batch, position: SpoolPosition, mark: bytes, crc: int, flag
         mark,
         batch.body,
         flags,
-        batch.whole,
+        batch.atomic,
         batch.count,
         batch.raw_length,
         crc,

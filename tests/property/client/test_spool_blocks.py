@@ -57,7 +57,7 @@ def told(block: Block) -> tuple[object, ...]:
         block.progress,
         bytes(block.body),
         block.flags,
-        block.whole,
+        block.atomic,
         block.crc,
         block.synced,
         block.start,

@@ -19,7 +19,7 @@ from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.delivery import session
 from tutti.delivery.session import State
-from tutti.io import request, session_connection
+from tutti.io import admin, session_connection
 from tutti.io.admin import AdminClient
 from tutti.io.zmtp_connection import ZmtpConnection
 from tutti.producer import Producer
@@ -174,7 +174,7 @@ def test_who_has_no_descriptor_left_tries_again(monkeypatch: pytest.MonkeyPatch)
         with Producer(gateway.url) as producer:
             assert producer.send("t", b"x").result(20) == 0
         assert len(missed) == 2
-        monkeypatch.setattr(request, "ZmtpConnection", none_left_at_first)
+        monkeypatch.setattr(admin, "ZmtpConnection", none_left_at_first)
         missed.clear()
         with AdminClient(gateway.url) as control:
             assert control.status() == {"state": "primary"}

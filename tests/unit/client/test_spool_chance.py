@@ -149,7 +149,7 @@ class World:
                 return
             self.next_number = int(self.spool.resume(0.0).progress or b"0")
             self.resumed = True
-        if self.feed.lack(4096):
+        if self.feed.exceeded_limit(4096):
             return  # it would wait here for the thread that the test is
         value = b"%d" % self.next_number
         self.next_number += 1

@@ -33,8 +33,9 @@ def producer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @contextmanager
 def _bare_producer() -> Iterator[Producer]:
     bare = Producer.__new__(Producer)
-    bare._pump, bare._accumulator, bare._topics, bare._closed = None, feed_of(buffer_bytes=1 << 40), set(), False
-    bare._takers = bare._accumulator.takers
+    bare._io, bare._accumulator, bare._topics, bare._closed = None, feed_of(buffer_bytes=1 << 40), set(), False
+    bare._spool = None
+    bare._appenders = bare._accumulator.appenders
     yield bare
 
 
