@@ -37,6 +37,7 @@ def register(io: ProducerIO) -> None:
     """Register the I/O of a producer for handling of forks and of interpreter exit."""
     global _watched_pid  # noqa: PLW0603 - once in a process
     with _lock:
+        # A weak reference: a producer that the application drops must end.
         _producers.add(io)
         if _watched_pid != os.getpid():
             _watched_pid = os.getpid()

@@ -139,6 +139,7 @@ class Producer:
         except BaseException:
             self._io.stop()
             raise
+        # Only now: the first Welcome named the log.
         self._accumulator.query_wait = QueryWait(self._io.endpoints, self._delivery.session.log, known)
 
     @property
@@ -409,6 +410,7 @@ class Producer:
         # The first error of ordered records comes before one of unordered records.
         for accumulator in self._opened_io.accumulators:
             failure = accumulator.first_failure()
+            # The first failure is raised; the others stay in their receipts.
             if failure is not None:
                 failure.throw()
 

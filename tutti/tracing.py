@@ -58,6 +58,7 @@ class TracedProducer(Producer):
         carrier: dict[str, str] = {}
         # The context of this span, not the current one: the receiver continues from the send.
         self._inject(carrier, context=self._trace.set_span_in_context(span))
+        # After the caller's headers, which keep their order.
         sent = [*headers, *((name, text.encode()) for name, text in carrier.items())]
         send = super().send
         return self._in_span(span, on_delivery, lambda ended: send(topic, value, key, timestamp, sent, progress, ended, ordering))
@@ -72,6 +73,7 @@ class TracedProducer(Producer):
     ) -> Receipt:
         """See `Producer.send_batch`; adds a span."""
         span = self._start_span(topic, ordering)
+        # The argument is not validated yet: `send_batch` raises for a wrong type, and the span records that.
         span.set_attribute("messaging.batch.message_count", getattr(record_batch, "num_rows", 0))
         send = super().send_batch
         return self._in_span(span, on_delivery, lambda ended: send(topic, record_batch, progress, ended, ordering))

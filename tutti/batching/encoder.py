@@ -325,6 +325,7 @@ def _column(records: pa.RecordBatch, names: list[str], name: str, count: int, no
         if column.null_count:
             raise UsageError(f"column 'timestamp' has {column.null_count} nulls: omit the column to use the current time")
     elif name == "headers":
+        # A column of nulls alone may have any type, as libraries differ in the type that they give it.
         if column.null_count != count and not _is_headers(column.type):
             raise _wrong_type(name, column.type, "list<struct<key: string not null, value: binary>>")
     elif not _is_binary(column.type):

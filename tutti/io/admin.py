@@ -208,6 +208,7 @@ class RequestClient:
                 self._welcome = welcome
                 if self._learn:
                     self._endpoints.update(welcome.gateways, welcome.silent, welcome.state == "primary")
+                # The timeout error must not show an older failure at this address.
                 self._endpoints.record(CONNECTED)
                 self._endpoints.reset_delay()
         return self._welcome
@@ -268,6 +269,7 @@ class RequestClient:
             self._last_error = self._trouble = f"{denied.reason} ({denied.code})"
             # Kept for the timeout error: what a gateway answered says more than how the others failed.
             self._answered = self._endpoints.current, self._trouble
+            # Other refusals may pass at the same gateway, after a pause.
             if denied.code in _ELSEWHERE:
                 self._try_next(self._trouble, deadline)
             self._pause(self._retry_us / 1e6, deadline)

@@ -257,6 +257,7 @@ class ProducerIO:
     def _next_time(self, now: float) -> float:
         """Return the monotonic time of the next run if nothing arrives before; 0 for at once."""
         delivery, lanes = self.delivery, self.lanes
+        # More may have become possible since `work`, for example by a callback that sent.
         if self._stopping or delivery.accumulator.rejected or (delivery.source.queue and delivery.may_send(now)):
             return 0.0
         until = min(now + _POLL_S, delivery.next_time(now))

@@ -129,6 +129,7 @@ class ZmtpConnection:
             code = connection.connect_ex(to)
         except OSError:
             code = errno.EINVAL
+        # The socket becomes writable once the connection is established or has failed.
         if code in (0, errno.EINPROGRESS):
             self._watch(_WRITE)
         else:
@@ -192,6 +193,7 @@ class ZmtpConnection:
             if self._credentials is not None:
                 self._refused = "the gateway ended the connection: it has no keys, or its keys are not those of the credentials"
             raise Ended
+        # The bytes after the handshake belong to the stream: the peer does not wait before it sends.
         rest = handshake.take(data)
         if said := handshake.said():
             connection.sendall(said)  # fits, as in `_greet`
@@ -210,6 +212,7 @@ class ZmtpConnection:
         self._stream = Stream(source, scratch, limits.ANSWER_BYTES_MAX, lambda _: True, rest, command=self._command)
         self._keepalive_at = time.monotonic() + _KEEPALIVE_S
         self._events.append(ConnectionEvent.UP)
+        # These bytes were read already, so epoll reports no event for them.
         if rest or (self._opening is not None and self._opening.unread):
             self._read(self._stream)
 
@@ -312,6 +315,7 @@ class ZmtpConnection:
             self._on_socket_event(mask)
             return
         found = names.take()[self.address.host]
+        # Before the lookup closes its descriptor, whose number the new socket may get.
         self._poll.unregister(fd)
         self._close_lookup()
         if found:

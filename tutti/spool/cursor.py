@@ -72,6 +72,7 @@ class Cursor:
         segments = self._segments
         while True:
             there = segments.get(self.position.segment)
+            # The map is live: `prune` may have deleted the segment, and a write may have extended it.
             if there is not None and self.position.records < there.records:
                 return there
             later = min((number for number in segments if number > self.position.segment), default=None)

@@ -92,6 +92,7 @@ class SpooledDelivery(OrderedDelivery):
         if self.session.running:
             self._spool.set_opened(None)
             self.session.request_next_epoch(now)
+            # Otherwise repeated aborts would open epochs in a tight loop.
             self.session.delay_sending(now)
 
     def _begin_epoch(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:

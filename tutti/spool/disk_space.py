@@ -57,6 +57,7 @@ def keep_reserve(storage: Storage, path: str) -> None:
     with suppress(OSError):  # the next update of the state tries again
         if os.path.exists(path) and os.path.getsize(path) >= limits.SPOOL_RESERVE_BYTES:
             return
+        # Allocated, not written: blocks of a sparse file would not be reserved.
         fd = storage.open(path, create=True)
         try:
             storage.allocate(fd, limits.SPOOL_RESERVE_BYTES)

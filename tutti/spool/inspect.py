@@ -41,6 +41,7 @@ def scan_blocks(path: str, state: State) -> Iterator[Block | CorruptPart]:
     """Yield all blocks that are not known to be committed or refused, in order, and the unreadable parts between them."""
     numbers = sorted(int(match[1]) for name in os.listdir(path) if (match := SEGMENT.match(name)))
     numbers = [number for number in numbers if number >= state.first]
+    # Segments are numbered without gaps, and those up to `sent` existed when their records were sent.
     for missing in sorted(set(range(state.first, max([*numbers, state.sent]) + 1)) - set(numbers)):
         yield CorruptPart(_name(missing), 0, "the file is not there")
     found = {number: _head(path, state, number) for number in numbers}
@@ -50,6 +51,7 @@ def scan_blocks(path: str, state: State) -> Iterator[Block | CorruptPart]:
         begun = number != numbers[-1] or os.path.getsize(os.path.join(path, _name(number))) > HEAD_BYTES
         if isinstance(head, CorruptPart) and begun:
             yield head
+        # Each segment has the valid length of the previous one in its head.
         end = following.before_end if isinstance(following, Head) else None
         for one in _segment(path, state, number, end):
             if isinstance(one, CorruptPart) or (one.position > state.done and one.before not in state.aside):
@@ -108,6 +110,7 @@ def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[
             )
             if after is None:
                 return
+            # Continue after the gap, with the record number that the next block names.
             blocks.go(after.start, after.before.records)
     finally:
         os.close(fd)

@@ -228,6 +228,7 @@ class Spool:
     def read(self, block: Block, restarts: int) -> None:
         """Queue a block that was read back after that restart."""
         with self.accumulator.lock:
+            # An epoch began or ended since the disk thread read the block without the lock.
             if restarts != self.restarts or self.accumulator.opened is None or self.accumulator.ended:
                 return
             batch = self._batch_of(block)
@@ -379,6 +380,7 @@ class Spool:
     def rewind(self, position: SpoolPosition) -> None:
         """Clear the queue, and read the spool again from that position."""
         with self.accumulator.lock:
+            # Batches keep their identity for receipts, and lose only what the disk has, too.
             for batch in self.queue:
                 self.ready_bytes -= batch.charge
                 batch.body, batch.first_sequence = b"", 0
@@ -413,6 +415,7 @@ class Spool:
                     if batch.failure is None:
                         self.known = max(self.known, batch.spool_position)
                         self._move_done(batch.spool_position)
+                    # No block will be matched with it any more, so nothing needs to find it.
                     self._live.pop(batch.spool_position, None)
                     self._watched.pop(batch.spool_position, None)
                 batch.finish()
