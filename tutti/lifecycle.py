@@ -18,7 +18,7 @@ from tutti.runtime import malloc
 
 LOG = logging.getLogger("tutti.client")
 
-_pumps: weakref.WeakSet[ProducerIO] = weakref.WeakSet()
+_producers: weakref.WeakSet[ProducerIO] = weakref.WeakSet()
 _lock = threading.Lock()
 _watched_pid = 0
 _tuned = False
@@ -33,11 +33,12 @@ def tune_allocator() -> None:
             malloc.configure_allocator(mmap=limits.CLIENT_MMAP_BYTES, trim=limits.CLIENT_TRIM_BYTES)
 
 
-def register(pump: ProducerIO) -> None:
-    """Register the pump for handling of forks and of interpreter exit."""
+def register(io: ProducerIO) -> None:
+    """Register the I/O of a producer for handling of forks and of interpreter exit."""
     global _watched_pid  # noqa: PLW0603 - once in a process
     with _lock:
-        _pumps.add(pump)
+        # A weak reference: a producer that the application drops must end.
+        _producers.add(io)
         if _watched_pid != os.getpid():
             _watched_pid = os.getpid()
             # A child of multiprocessing exits without atexit, but runs these finalizers.
@@ -49,27 +50,28 @@ def register(pump: ProducerIO) -> None:
 def flush_at_exit() -> None:
     """At interpreter exit, give open producers a short time to deliver, then log the number of undelivered records."""
     until = time.monotonic() + limits.EXIT_FLUSH_US / 1e6  # one deadline for all producers
-    for pump in list(_pumps):
-        if pump.pid != os.getpid() or pump.delivery.state is State.ENDED:
+    for io in list(_producers):
+        # A forked child must not deliver what belongs to its parent.
+        if io.pid != os.getpid() or io.delivery.session.state is State.ENDED:
             continue
-        left = pump.flush(max(0.0, until - time.monotonic()))
-        name = pump.delivery.identity.name
-        if left and pump.spooler is None:
+        left = io.flush(max(0.0, until - time.monotonic()))
+        name = io.name
+        if left and io.disk_thread is None:
             LOG.error(
                 "producer %s was not closed and %d records were not delivered when the interpreter ended: "
                 "use it as `with Producer(...)`, or call close()",
                 name,
                 left,
             )
-        pump.stop()
+        io.stop()
 
 
 def _after_fork() -> None:
     global _lock  # noqa: PLW0603 - a thread that does not exist in the child may hold the old lock
     _lock = threading.Lock()
-    for pump in list(_pumps):
-        pump.orphan()
-    _pumps.clear()
+    for io in list(_producers):
+        io.orphan()
+    _producers.clear()
 
 
 atexit.register(flush_at_exit)

@@ -18,7 +18,7 @@ from tutti import limits
 from tutti.batching.accumulator import Accumulator
 from tutti.batching.append import with_fast_path
 from tutti.batching.encoder import Compression, check_progress, check_record, validated_batch
-from tutti.batching.options import BatchingOptions, check_bytes, checked_options
+from tutti.batching.options import check_bytes, checked_options
 from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
 from tutti.common.address import parse_url
 from tutti.common.credentials import Credentials, given
@@ -32,15 +32,15 @@ from tutti.errors import Unavailable, UsageError
 from tutti.io.producer_io import ProducerIO
 from tutti.lifecycle import register, tune_allocator
 from tutti.sources.query_wait import QueryWait
-from tutti.spool.accumulator import SpooledAccumulator
-from tutti.spool.commit_mark import decode_mark
+from tutti.spool.commit_mark import APPLICATION_PROGRESS_BYTES_MAX, decode_mark
 from tutti.spool.delivery import SpooledDelivery
 from tutti.spool.disk_thread import DiskThread
+from tutti.spool.spool import Spool
 from tutti.spool.store import SpoolStore
 
 Timestamp = Any  # an aware datetime, or an int of microseconds since 1970, UTC
 LOG = logging.getLogger("tutti.client")
-_NO_TAKERS: dict[str, Callable[[Any], Receipt | None]] = {}
+_NO_APPENDERS: dict[str, Callable[[Any], Receipt | None]] = {}
 
 
 class Producer:
@@ -99,8 +99,9 @@ class Producer:
         credentials: Credentials | str | Path | None = None,
     ) -> None:
         """Connect and begin an epoch. With a spool, return without waiting for them."""
-        self._pump: ProducerIO | None = None
+        self._io: ProducerIO | None = None
         if spool is None:
+            # With a spool, opening waits for nothing, so a callback may do it.
             reject_in_callback("a Producer cannot be opened", "opening waits for a gateway; open the Producer in another thread")
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
@@ -113,51 +114,53 @@ class Producer:
         check_seconds("connect_timeout", connect_timeout)
         tune_allocator()
         identity = Identity(name, instance, secrets.token_bytes(16))
-        self._spool = None if spool is None else _open_spool(spool, spool_bytes, producer, options)
-        if self._spool is None:
-            self._feed = Accumulator(options)
-            self._pump = ProducerIO(OrderedDelivery(identity, self._feed), addresses, known)
+        self._accumulator = Accumulator(options)
+        self._spool: Spool | None = None
+        if spool is None:
+            self._io = ProducerIO(OrderedDelivery(identity, self._accumulator), addresses, known)
         else:
-            self._feed, spooler = self._spool
-            self._pump = ProducerIO(SpooledDelivery(identity, self._feed), addresses, known)
-            self._pump.spooler = spooler
-            self._feed.passing = QueryWait(self._pump.route, self._feed.log, known)
-        self._takers = self._feed.takers
-        self._unordered_takers = _NO_TAKERS  # the same for unordered records; filled when the first one is sent
-        self._feed.wake = self._pump.wake
+            self._spool, disk_thread = _open_spool(spool, spool_bytes, producer, self._accumulator)
+            self._io = ProducerIO(SpooledDelivery(identity, self._spool), addresses, known)
+            self._io.disk_thread = disk_thread
+            self._accumulator.query_wait = QueryWait(self._io.endpoints, self._spool.log, known)
+        self._appenders = self._accumulator.appenders
+        self._unordered_appenders = _NO_APPENDERS  # the same for unordered records; filled when the first one is sent
+        self._accumulator.wake = self._io.wake
         self._topics: set[str] = set()
         self._closed = False
-        register(self._pump)
-        self._pump.start()
+        # Before the start, so that a fork or the end of the interpreter finds the producer.
+        register(self._io)
+        self._io.start()
         if spool is not None:
             return
         try:
-            if self._feed.wait_opened(time.monotonic() + connect_timeout) is None:
-                raise Unavailable(self._pump.report(connect_timeout))
+            if self._accumulator.wait_opened(time.monotonic() + connect_timeout) is None:
+                raise Unavailable(self._io.report(connect_timeout))
         except BaseException:
-            self._pump.stop()
+            self._io.stop()
             raise
-        self._feed.passing = QueryWait(self._pump.route, self._delivery.log, known)
+        # Only now: the first Welcome named the log.
+        self._accumulator.query_wait = QueryWait(self._io.endpoints, self._delivery.session.log, known)
 
     @property
     def name(self) -> str:
         """The name of the producer; a random name begins with `~`."""
-        return self._delivery.identity.name
+        return self._delivery.name
 
     @property
     def epoch(self) -> int:
         """The current epoch, or the last one if no epoch is open."""
-        return self._delivery.epoch
+        return self._delivery.session.epoch
 
     @property
-    def _running(self) -> ProducerIO:
-        if self._pump is None:
+    def _opened_io(self) -> ProducerIO:
+        if self._io is None:
             raise UsageError("the producer was never opened")
-        return self._pump
+        return self._io
 
     @property
     def _delivery(self) -> OrderedDelivery:
-        return self._running.delivery
+        return self._opened_io.delivery
 
     @with_fast_path
     def send(
@@ -194,14 +197,16 @@ class Producer:
             Aborted: an abort stopped a producer that uses progress: call `resume()`.
         """
         # Fast path for most records: append to the open batch without a lock, if the batch has this topic and free space.
-        takers = self._takers if ordering == "total" else self._unordered_takers if ordering == "unordered" else _NO_TAKERS
+        appenders = (
+            self._appenders if ordering == "total" else self._unordered_appenders if ordering == "unordered" else _NO_APPENDERS
+        )
         receipt: Receipt | None = None
         try:
-            if takers and timestamp is None and progress is None and not headers:
+            if appenders and timestamp is None and progress is None and not headers:
                 if key is None and on_delivery is None and value.__class__ is bytes:
-                    receipt = takers[topic](value)
+                    receipt = appenders[topic](value)
                 elif on_delivery is None or callable(on_delivery):
-                    receipt = takers[topic]((value, key, on_delivery))
+                    receipt = appenders[topic]((value, key, on_delivery))
                 if receipt is not None:
                     return receipt
         except (KeyError, StopIteration, ValueError, TypeError) as error:  # no appender, no free space, or a concurrent append
@@ -220,9 +225,9 @@ class Producer:
         on_delivery: OnDelivery | None,
         ordering: str,
     ) -> Receipt:
-        feed = self._check(topic, on_delivery, ordering, progress)
+        accumulator = self._check(topic, on_delivery, ordering, progress)
         record = check_record(value, key, timestamp, headers)
-        return feed.add(topic, record, check_progress(progress), on_delivery)
+        return accumulator.add(topic, record, self._check_progress(progress), on_delivery)
 
     def send_batch(
         self,
@@ -252,21 +257,22 @@ class Producer:
             UsageError: an argument, a column or the type of a column is wrong, or the batch is empty.
             BufferFull, Fenced, Aborted: as `send`.
         """
-        feed = self._check(topic, on_delivery, ordering, progress)
+        accumulator = self._check(topic, on_delivery, ordering, progress)
         records = validated_batch(record_batch, time.time_ns() // 1000)
-        return feed.add_whole(topic, records, check_progress(progress), on_delivery)
+        return accumulator.add_batch(topic, records, self._check_progress(progress), on_delivery)
 
     def _check(self, topic: object, on_delivery: OnDelivery | None, ordering: str, progress: bytes | None) -> Accumulator:
         """Validate the arguments and return the accumulator for the record."""
         self._reject_reentry()
         if not isinstance(topic, str) or topic not in self._topics:
             name = check_name("topic", topic)
+            # Names that passed the check are kept, as the check costs more than the lookup; bounded, as topics are the caller's.
             if len(self._topics) < limits.TOPICS_MAX:
                 self._topics.add(name)
         if on_delivery is not None and not callable(on_delivery):
             raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
         if ordering == "total":
-            return self._feed
+            return self._accumulator
         if ordering == "unordered" and self._spool is not None:
             raise UsageError("a producer with a spool sends no unordered records: use a producer without a spool for them")
         if ordering != "unordered":
@@ -275,25 +281,34 @@ class Producer:
             raise UsageError("progress needs the total order, and this record is unordered: send it with ordering='total'")
         return self._unordered()
 
+    def _check_progress(self, progress: bytes | None) -> bytes:
+        """Validate and return the progress. In a producer with a spool, the mark of the spool takes a part of its limit."""
+        data = check_progress(progress)
+        if self._spool is not None and len(data) > APPLICATION_PROGRESS_BYTES_MAX:
+            limit = f"with a spool, at most {APPLICATION_PROGRESS_BYTES_MAX} are allowed"
+            raise UsageError(f"progress has {len(data)} bytes; {limit}")
+        return data
+
     def _unordered(self) -> Accumulator:
         """Return the accumulator of unordered records; create it with the first record."""
-        pump, first = self._running, self._feed
-        if pump.lanes is None:
+        io, first = self._opened_io, self._accumulator
+        if io.lanes is None:
             with first.lock:
                 if first.ended:
                     first.check()
-                if pump.lanes is None:
-                    feed = Accumulator(first.options)
-                    feed.frame_bytes_max, feed.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
-                    pump.carry(UnorderedDelivery(pump.delivery, feed, lambda: secrets.token_bytes(16)))
-                    self._unordered_takers = feed.takers
-        return pump.feeds[1]
+                if io.lanes is None:
+                    # Still under the lock, as two threads may send their first unordered records at once.
+                    accumulator = Accumulator(first.options)
+                    accumulator.frame_bytes_max, accumulator.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
+                    io.add_lanes(UnorderedDelivery(io.delivery, accumulator, lambda: secrets.token_bytes(16)))
+                    self._unordered_appenders = accumulator.appenders
+        return io.accumulators[1]
 
     def _reject_reentry(self) -> None:
         """Reject a call by a signal handler that interrupted this producer in its own thread, as the call could deadlock."""
-        self._feed.apart()
-        if self._pump is not None and self._pump.lanes is not None:
-            self._pump.lanes.feed.apart()
+        self._accumulator.reject_reentry()
+        if self._io is not None and self._io.lanes is not None:
+            self._io.lanes.accumulator.reject_reentry()
 
     def flush(self, timeout: float | None = None) -> int:
         """Send open batches and wait up to `timeout` seconds for all outcomes. Return the number of records without an outcome.
@@ -307,7 +322,7 @@ class Producer:
         if timeout is not None:
             check_wait(timeout)
         self._reject_reentry()
-        return self._running.flush(timeout)
+        return self._opened_io.flush(timeout)
 
     def resume(self, timeout: float = limits.REQUEST_TIMEOUT_US / 1e6) -> Resume:
         """Return the sequence of the last committed record and the last committed progress; (0, b"") if there is none.
@@ -322,14 +337,15 @@ class Producer:
         """
         check_wait(timeout)
         self._reject_reentry()
-        delivery, deadline = self._delivery, time.monotonic() + timeout
-        if self._feed.wait_opened(deadline) is None:
-            trouble = f"; last error: {delivery.trouble}" if delivery.trouble else ""
+        session, deadline = self._delivery.session, time.monotonic() + timeout
+        if self._accumulator.wait_opened(deadline) is None:
+            trouble = f"; last error: {session.trouble}" if session.trouble else ""
             raise Unavailable(f"producer {self.name!r} has no open epoch after {timeout:g} s{trouble}")
-        self._feed.lift_stop()
+        # Only now, as the records that follow must belong to the epoch whose position this method returns.
+        self._accumulator.lift_stop()
         if self._spool is not None:
-            return self._spool[0].resume(deadline)
-        sequence, progress = self._feed.committed
+            return self._spool.resume(deadline)
+        sequence, progress = self._accumulator.committed
         # An earlier run may have had a spool, whose mark precedes the application's progress.
         return Resume(sequence, decode_mark(progress)[1])
 
@@ -342,11 +358,11 @@ class Producer:
         """
         if self._spool is None:
             raise UsageError("this producer has no spool: give it one, Producer(..., spool=DIR)")
-        return self._spool[0].spooled()
+        return self._spool.spooled()
 
     def __len__(self) -> int:
         """Return the number of records without an outcome."""
-        return self._running.undelivered()
+        return self._opened_io.undelivered()
 
     def __bool__(self) -> bool:
         """Return True, even if no record is in flight."""
@@ -363,21 +379,23 @@ class Producer:
         self._close(None)
 
     def _close(self, timeout: float | None) -> None:
-        if self._closed or self._pump is None or self._pump.pid != os.getpid():
+        if self._closed or self._io is None or self._io.pid != os.getpid():
             return
         reject_in_callback("close() cannot be called", "close() waits for records in flight; set a flag in on_delivery instead")
         self._reject_reentry()
         self._closed = True
         try:
+            # Records in a spool have no deadline: without a limit, `close` would last as long as an outage.
             if timeout is None and self._spool is not None:
-                timeout = self._feed.options.delivery_timeout
-            left = self._pump.flush(timeout)
+                timeout = self._accumulator.options.delivery_timeout
+            # The accumulators are still open, as callbacks may send until everything has an outcome.
+            left = self._io.flush(timeout)
             if left and self._spool is None:
                 LOG.error("producer %s was closed with %d records not delivered", self.name, left)
         finally:
-            for feed in self._pump.feeds:
-                feed.close()
-            self._pump.stop()
+            for accumulator in self._io.accumulators:
+                accumulator.close()
+            self._io.stop()
 
     def __enter__(self) -> Self:
         """Return the producer."""
@@ -389,22 +407,25 @@ class Producer:
             self._close(limits.EXIT_FLUSH_US / 1e6)
             return
         self._close(None)
-        for feed in self._running.feeds:
-            failure = feed.first_failure()
+        # The first error of ordered records comes before one of unordered records.
+        for accumulator in self._opened_io.accumulators:
+            failure = accumulator.first_failure()
+            # The first failure is raised; the others stay in their receipts.
             if failure is not None:
                 failure.throw()
 
     def __del__(self) -> None:
         """Deliver all sent records of a producer that was not closed, then end its I/O."""
-        pump = getattr(self, "_pump", None)
-        if pump is not None and pump.pid == os.getpid():
-            pump.release()
+        # The constructor may have failed before it set the attribute; in a forked child, the I/O belongs to the parent.
+        io = getattr(self, "_io", None)
+        if io is not None and io.pid == os.getpid():
+            io.release()
 
 
 def _open_spool(
-    spool: str | os.PathLike[str], spool_bytes: int, producer: str | None, options: BatchingOptions
-) -> tuple[SpooledAccumulator, DiskThread]:
-    """Return the accumulator of the spool, and the thread that writes and reads the spool."""
+    spool: str | os.PathLike[str], spool_bytes: int, producer: str | None, accumulator: Accumulator
+) -> tuple[Spool, DiskThread]:
+    """Return the spool after the accumulator, and the thread that writes and reads the spool."""
     if producer is None:
         raise UsageError("a producer with a spool needs a name, to resume after a restart: Producer(url, producer=NAME, spool=DIR)")
     try:
@@ -413,11 +434,11 @@ def _open_spool(
         path = ""
     if not path:
         raise UsageError(f"spool must be the path of a directory, not {spool!r}")
-    if options.staged:
+    if accumulator.options.staged:
         raise UsageError("a staging producer cannot use a spool")
     check_bytes("spool_bytes", spool_bytes)
     if spool_bytes < limits.SPOOL_BYTES_MIN:
         raise UsageError(f"spool_bytes={spool_bytes} is too small: at least {limits.SPOOL_BYTES_MIN}")
     store = SpoolStore(path, producer, min(limits.SPOOL_SEGMENT_BYTES, spool_bytes // 8))
-    feed = SpooledAccumulator(options, store, spool_bytes)
-    return feed, DiskThread(feed, store)
+    stage = Spool(accumulator, store, spool_bytes)
+    return stage, DiskThread(stage, store)

@@ -56,7 +56,9 @@ class TracedProducer(Producer):
         """See `Producer.send`; adds a span."""
         span = self._start_span(topic, ordering)
         carrier: dict[str, str] = {}
+        # The context of this span, not the current one: the receiver continues from the send.
         self._inject(carrier, context=self._trace.set_span_in_context(span))
+        # After the caller's headers, which keep their order.
         sent = [*headers, *((name, text.encode()) for name, text in carrier.items())]
         send = super().send
         return self._in_span(span, on_delivery, lambda ended: send(topic, value, key, timestamp, sent, progress, ended, ordering))
@@ -71,6 +73,7 @@ class TracedProducer(Producer):
     ) -> Receipt:
         """See `Producer.send_batch`; adds a span."""
         span = self._start_span(topic, ordering)
+        # The argument is not validated yet: `send_batch` raises for a wrong type, and the span records that.
         span.set_attribute("messaging.batch.message_count", getattr(record_batch, "num_rows", 0))
         send = super().send_batch
         return self._in_span(span, on_delivery, lambda ended: send(topic, record_batch, progress, ended, ordering))
@@ -92,6 +95,7 @@ class TracedProducer(Producer):
             if error is not None:
                 self._fail(span, error)
             else:
+                # In the I/O thread, so the span covers the wait for the outcome.
                 if receipt.offset is not None:
                     span.set_attribute("tutti.offset", receipt.offset)
                 span.end()
@@ -99,6 +103,7 @@ class TracedProducer(Producer):
                 on_delivery(error, receipt)
 
         try:
+            # Checked here, too, because `send` gets `ended` in its place, which is always callable.
             if on_delivery is not None and not callable(on_delivery):
                 raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
             return send(ended)

@@ -47,7 +47,7 @@ class StagingProducer(Producer):
     @property
     def instance(self) -> bytes:
         """The instance id of the producer, which a request must present to delete the state of the producer."""
-        return self._delivery.identity.instance
+        return self._delivery.session.identity.instance
 
     def stage(self, topic: str, records: pa.RecordBatch) -> list[Receipt]:
         """Send a record batch as `send_batch` does, in slices of a suitable size."""
@@ -63,7 +63,8 @@ class StagingProducer(Producer):
         found = []
         for receipt in receipts:
             position, batch = receipt.result(), receipt.batch
-            if position == OFFSET_UNKNOWN or batch.cut:
+            # A TXN frame names positions. Without the position of all records of the batch, it cannot name the batch.
+            if position == OFFSET_UNKNOWN or batch.trimmed:
                 raise Refused(
                     f"{batch.count} records of topic {batch.topic!r} are staged at an unknown position: stage them again",
                     "staged",
@@ -95,15 +96,16 @@ class Transactor(Producer):
                 f"{limits.STAGED_BATCHES_MAX} batches and fewer than {_RECORDS_END} records; stage fewer, larger batches, or "
                 "commit several transactions"
             )
-        feed = self._check(parts[0].topic, None, "total", progress)
-        batch = Batch(parts[0].topic, 0, time.monotonic() + feed.options.delivery_timeout, feed.passing)
-        batch.kind, batch.whole, batch.progress = int(Kind.TXN), True, check_progress(progress)
+        accumulator = self._check(parts[0].topic, None, "total", progress)
+        batch = Batch(parts[0].topic, 0, time.monotonic() + accumulator.options.delivery_timeout, accumulator.query_wait)
+        # One frame names all parts, so they become visible together or not at all.
+        batch.kind, batch.atomic, batch.progress = int(Kind.TXN), True, check_progress(progress)
         batch.count = records
         batch.min_timestamp = min(part.first_time for part in parts)
         batch.max_timestamp = max(part.last_time for part in parts)
         body = encode_body(TxnBody(tuple(part.position for part in parts), tuple(part.records for part in parts)))
         seal(batch, body, 0)
-        return feed.add_closed(batch)
+        return accumulator.add_closed(batch)
 
 
 def commit_progress(
@@ -137,6 +139,7 @@ def commit_progress(
     with StagingProducer(url, producer=producer, connect_timeout=connect_timeout, credentials=credentials) as staging:
         progress = decide(staging.resume().progress)
         if progress:
+            # The received-table takes the progress when the record is staged, and keeps it when the record is dropped.
             staging.send_batch(topic, _EMPTY_RECORD, progress).result()
     if progress:
         with (

@@ -16,12 +16,13 @@
 #error "this module depends on the GIL; without the GIL, append.py does its work"
 #endif
 
-#define FORM 2                   /* version of the interface to append.py, which ignores other versions */
+#define FORM 3                   /* version of the interface to append.py, which ignores other versions */
 #define RECORD_OVERHEAD_BYTES 21 /* as in encoder.py */
 
-static PyObject *str_takers, *str_key, *str_on_delivery, *str_room, *str_keys, *str_callbacks, *str_values, *str_times, *str_level;
+static PyObject *str_appenders, *str_key, *str_on_delivery, *str_free_bytes, *str_keys, *str_callbacks, *str_values, *str_times,
+    *str_discard_partial;
 
-/* ---- Taker: appends records to one batch until the batch is full or the appender is closed */
+/* ---- Appender: appends records to one batch until the batch is full or the appender is closed */
 
 typedef struct {
     PyObject_HEAD
@@ -30,13 +31,13 @@ typedef struct {
     PyObject *values, *times; /* lists of the batch */
     PyObject *keys;      /* list of the batch; NULL while no record has a key */
     PyObject *callbacks; /* list of the batch; NULL while no record has a callback */
-    Py_ssize_t room;     /* free bytes of the batch */
+    Py_ssize_t free_bytes; /* of the batch */
     int closed;
-    int room_stored; /* `room` was stored in the batch: once, as the batch may change after that */
+    int free_bytes_stored; /* `free_bytes` was stored in the batch: once, as the batch may change after that */
     vectorcallfunc vectorcall;
-} Taker;
+} Appender;
 
-static PyTypeObject TakerType;
+static PyTypeObject AppenderType;
 
 static PyObject *
 list_of(PyObject *batch, PyObject *name)
@@ -52,9 +53,9 @@ list_of(PyObject *batch, PyObject *name)
 /* Create a list of the batch with the first record that needs it; earlier records get `None`. If the appender was closed during the
  * allocation, create no list, because the thread that closed it has exclusive access and may have created one. */
 static int
-begin_list(Taker *self, PyObject **place, PyObject *name, int filled)
+begin_list(Appender *self, PyObject **slot, PyObject *name, int filled)
 {
-    while (*place == NULL) {
+    while (*slot == NULL) {
         Py_ssize_t count = filled ? PyList_GET_SIZE(self->values) : 0;
         PyObject *made = PyList_New(count); /* may run other code */
         if (made == NULL)
@@ -67,7 +68,7 @@ begin_list(Taker *self, PyObject **place, PyObject *name, int filled)
             Py_DECREF(made);
             return 0;
         }
-        if (*place != NULL || (filled && count != PyList_GET_SIZE(self->values))) {
+        if (*slot != NULL || (filled && count != PyList_GET_SIZE(self->values))) {
             Py_DECREF(made);
             continue;
         }
@@ -75,14 +76,14 @@ begin_list(Taker *self, PyObject **place, PyObject *name, int filled)
             Py_DECREF(made);
             return -1;
         }
-        *place = made;
+        *slot = made;
     }
     return 0;
 }
 
 /* After an error within a record (no memory), remove the partial record. */
 static void
-level(Taker *self)
+discard_partial(Appender *self)
 {
     PyObject *type, *value, *trace;
     PyErr_Fetch(&type, &value, &trace);
@@ -90,7 +91,7 @@ level(Taker *self)
     Py_ssize_t entries = self->callbacks == NULL ? 0 : PyList_GET_SIZE(self->callbacks);
     if (entries % 2 && PyList_SetSlice(self->callbacks, entries - 1, entries, NULL) < 0) /* a receipt without its callback */
         PyErr_Clear();
-    PyObject *done = PyObject_CallMethodNoArgs(self->batch, str_level);
+    PyObject *done = PyObject_CallMethodNoArgs(self->batch, str_discard_partial);
     if (done == NULL)
         PyErr_Clear();
     Py_XDECREF(done);
@@ -99,18 +100,18 @@ level(Taker *self)
 
 /* Append a record and return its receipt; NULL without an exception if the record needs the slow path. */
 static PyObject *
-put(Taker *self, PyObject *value, PyObject *key, PyObject *on_delivery)
+append_record(Appender *self, PyObject *value, PyObject *key, PyObject *on_delivery)
 {
     if (!PyBytes_CheckExact(value) || (key != Py_None && !PyBytes_CheckExact(key)))
         return NULL;
     if (on_delivery != Py_None && !PyCallable_Check(on_delivery))
         return NULL;
     Py_ssize_t size = PyBytes_GET_SIZE(value) + RECORD_OVERHEAD_BYTES + (key == Py_None ? 0 : PyBytes_GET_SIZE(key));
-    if (!self->closed && size <= self->room
+    if (!self->closed && size <= self->free_bytes
         && ((on_delivery != Py_None && begin_list(self, &self->callbacks, str_callbacks, 0) < 0)
             || (key != Py_None && begin_list(self, &self->keys, str_keys, 1) < 0)))
         return NULL;
-    if (self->closed || size > self->room) { /* checked again, as begin_list may run other code */
+    if (self->closed || size > self->free_bytes) { /* checked again, as begin_list may run other code */
         self->closed = 1; /* like a finished generator */
         return NULL;
     }
@@ -126,12 +127,12 @@ put(Taker *self, PyObject *value, PyObject *key, PyObject *on_delivery)
         receipt = PyObject_Vectorcall(self->receipt, args, 2, NULL);
     }
     if (receipt != NULL) {
-        self->room -= size;
+        self->free_bytes -= size;
         if (PyList_Append(self->values, value) < 0 || (self->keys != NULL && PyList_Append(self->keys, key) < 0)
             || (on_delivery != Py_None
                 && (PyList_Append(self->callbacks, receipt) < 0 || PyList_Append(self->callbacks, on_delivery) < 0))
             || PyList_Append(self->times, time) < 0) {
-            level(self);
+            discard_partial(self);
             Py_CLEAR(receipt);
         }
     }
@@ -140,18 +141,18 @@ put(Taker *self, PyObject *value, PyObject *key, PyObject *on_delivery)
     return receipt;
 }
 
-/* taker(item), like `send` of the generator in append.py: the item is a value, or (value, key, on_delivery). */
+/* appender(item), like `send` of the generator in append.py: the item is a value, or (value, key, on_delivery). */
 static PyObject *
-taker_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
+appender_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
-    Taker *self = (Taker *)callable;
+    Appender *self = (Appender *)callable;
     if (PyVectorcall_NARGS(nargsf) != 1 || (kwnames != NULL && PyTuple_GET_SIZE(kwnames)))
         return PyErr_Format(PyExc_TypeError, "an appender takes one item");
     PyObject *item = args[0], *receipt;
     if (PyTuple_CheckExact(item) && PyTuple_GET_SIZE(item) == 3)
-        receipt = put(self, PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1), PyTuple_GET_ITEM(item, 2));
+        receipt = append_record(self, PyTuple_GET_ITEM(item, 0), PyTuple_GET_ITEM(item, 1), PyTuple_GET_ITEM(item, 2));
     else
-        receipt = put(self, item, Py_None, Py_None);
+        receipt = append_record(self, item, Py_None, Py_None);
     if (receipt == NULL && !PyErr_Occurred()) {
         if (self->closed) {
             PyErr_SetNone(PyExc_StopIteration);
@@ -163,43 +164,43 @@ taker_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObj
 }
 
 static PyObject *
-taker_close(Taker *self, PyObject *Py_UNUSED(ignored))
+appender_close(Appender *self, PyObject *Py_UNUSED(ignored))
 {
     self->closed = 1;
-    if (self->room_stored || self->batch == NULL)
+    if (self->free_bytes_stored || self->batch == NULL)
         Py_RETURN_NONE;
-    PyObject *room = PyLong_FromSsize_t(self->room);
-    if (room == NULL || PyObject_SetAttr(self->batch, str_room, room) < 0) {
-        Py_XDECREF(room);
+    PyObject *free_bytes = PyLong_FromSsize_t(self->free_bytes);
+    if (free_bytes == NULL || PyObject_SetAttr(self->batch, str_free_bytes, free_bytes) < 0) {
+        Py_XDECREF(free_bytes);
         return NULL;
     }
-    Py_DECREF(room);
-    self->room_stored = 1;
+    Py_DECREF(free_bytes);
+    self->free_bytes_stored = 1;
     Py_RETURN_NONE;
 }
 
 static PyObject *
-taker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+appender_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     PyObject *batch, *receipt;
     if (kwargs != NULL && PyDict_GET_SIZE(kwargs))
         return PyErr_Format(PyExc_TypeError, "an appender has no keyword arguments");
-    if (!PyArg_ParseTuple(args, "OO:Taker", &batch, &receipt))
+    if (!PyArg_ParseTuple(args, "OO:Appender", &batch, &receipt))
         return NULL;
-    Taker *self = (Taker *)type->tp_alloc(type, 0);
+    Appender *self = (Appender *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
     Py_INCREF(batch);
     self->batch = batch;
     Py_INCREF(receipt);
     self->receipt = receipt;
-    self->vectorcall = taker_vectorcall;
-    PyObject *room = PyObject_GetAttr(batch, str_room);
-    if (room == NULL)
+    self->vectorcall = appender_vectorcall;
+    PyObject *free_bytes = PyObject_GetAttr(batch, str_free_bytes);
+    if (free_bytes == NULL)
         goto failed;
-    self->room = PyLong_AsSsize_t(room);
-    Py_DECREF(room);
-    if ((self->room == -1 && PyErr_Occurred()) || (self->values = list_of(batch, str_values)) == NULL
+    self->free_bytes = PyLong_AsSsize_t(free_bytes);
+    Py_DECREF(free_bytes);
+    if ((self->free_bytes == -1 && PyErr_Occurred()) || (self->values = list_of(batch, str_values)) == NULL
         || (self->times = list_of(batch, str_times)) == NULL || (self->keys = list_of(batch, str_keys)) == NULL
         || (self->callbacks = list_of(batch, str_callbacks)) == NULL)
         goto failed;
@@ -218,7 +219,7 @@ failed:
 }
 
 static int
-taker_traverse(Taker *self, visitproc visit, void *arg)
+appender_traverse(Appender *self, visitproc visit, void *arg)
 {
     Py_VISIT(self->receipt);
     Py_VISIT(self->batch);
@@ -230,10 +231,10 @@ taker_traverse(Taker *self, visitproc visit, void *arg)
 }
 
 static int
-taker_clear(Taker *self)
+appender_clear(Appender *self)
 {
     self->closed = 1;
-    self->room = -1;
+    self->free_bytes = -1;
     Py_CLEAR(self->receipt);
     Py_CLEAR(self->batch);
     Py_CLEAR(self->values);
@@ -244,30 +245,30 @@ taker_clear(Taker *self)
 }
 
 static void
-taker_dealloc(Taker *self)
+appender_dealloc(Appender *self)
 {
     PyObject_GC_UnTrack(self);
-    taker_clear(self);
+    appender_clear(self);
     Py_TYPE(self)->tp_free((PyObject *)self);
 }
 
-static PyMethodDef taker_methods[] = {
-    {"close", (PyCFunction)taker_close, METH_NOARGS, "Append nothing more, and store the free bytes in the batch."},
+static PyMethodDef appender_methods[] = {
+    {"close", (PyCFunction)appender_close, METH_NOARGS, "Append nothing more, and store the free bytes in the batch."},
     {NULL},
 };
 
-static PyTypeObject TakerType = {
-    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tutti.batching._append.Taker",
-    .tp_doc = "Taker(batch, receipt_type): called like `send` of the generator in append.py.",
-    .tp_basicsize = sizeof(Taker),
+static PyTypeObject AppenderType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tutti.batching._append.Appender",
+    .tp_doc = "Appender(batch, receipt_type): called like `send` of the generator in append.py.",
+    .tp_basicsize = sizeof(Appender),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_vectorcall_offset = offsetof(Taker, vectorcall),
+    .tp_vectorcall_offset = offsetof(Appender, vectorcall),
     .tp_call = PyVectorcall_Call,
-    .tp_new = taker_new,
-    .tp_traverse = (traverseproc)taker_traverse,
-    .tp_clear = (inquiry)taker_clear,
-    .tp_dealloc = (destructor)taker_dealloc,
-    .tp_methods = taker_methods,
+    .tp_new = appender_new,
+    .tp_traverse = (traverseproc)appender_traverse,
+    .tp_clear = (inquiry)appender_clear,
+    .tp_dealloc = (destructor)appender_dealloc,
+    .tp_methods = appender_methods,
 };
 
 /* ---- Send: a method `send(topic, value, key, ..., on_delivery)`; calls the Python function for records that need the slow path */
@@ -304,22 +305,22 @@ send_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObje
             else
                 known = 0;
         }
-        PyObject *takers = known ? PyObject_GetAttr(args[0], str_takers) : NULL;
-        if (takers == NULL) {
+        PyObject *appenders = known ? PyObject_GetAttr(args[0], str_appenders) : NULL;
+        if (appenders == NULL) {
             if (known && !PyErr_ExceptionMatches(PyExc_AttributeError))
                 return NULL;
             PyErr_Clear();
         } else {
             PyObject *receipt = NULL;
-            if (PyDict_CheckExact(takers)) {
-                PyObject *taker = PyDict_GetItemWithError(takers, args[1]);
-                if (taker != NULL && Py_TYPE(taker) == &TakerType) {
-                    Py_INCREF(taker);
-                    receipt = put((Taker *)taker, args[2], key, on_delivery);
-                    Py_DECREF(taker);
+            if (PyDict_CheckExact(appenders)) {
+                PyObject *appender = PyDict_GetItemWithError(appenders, args[1]);
+                if (appender != NULL && Py_TYPE(appender) == &AppenderType) {
+                    Py_INCREF(appender);
+                    receipt = append_record((Appender *)appender, args[2], key, on_delivery);
+                    Py_DECREF(appender);
                 }
             }
-            Py_DECREF(takers);
+            Py_DECREF(appenders);
             if (receipt != NULL || PyErr_Occurred())
                 return receipt;
         }
@@ -403,17 +404,18 @@ static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "tutti.batching._appe
 PyMODINIT_FUNC
 PyInit__append(void)
 {
-    static const struct { PyObject **place; const char *text; } names[] = {
-        {&str_takers, "_takers"}, {&str_key, "key"}, {&str_on_delivery, "on_delivery"}, {&str_room, "room"}, {&str_keys, "keys"},
-        {&str_callbacks, "callbacks"}, {&str_values, "values"}, {&str_times, "times"}, {&str_level, "level"},
+    static const struct { PyObject **slot; const char *text; } names[] = {
+        {&str_appenders, "_appenders"}, {&str_key, "key"}, {&str_on_delivery, "on_delivery"}, {&str_free_bytes, "free_bytes"},
+        {&str_keys, "keys"}, {&str_callbacks, "callbacks"}, {&str_values, "values"}, {&str_times, "times"},
+        {&str_discard_partial, "discard_partial"},
     };
     for (size_t at = 0; at < sizeof names / sizeof *names; at++)
-        if (*names[at].place == NULL && (*names[at].place = PyUnicode_InternFromString(names[at].text)) == NULL)
+        if (*names[at].slot == NULL && (*names[at].slot = PyUnicode_InternFromString(names[at].text)) == NULL)
             return NULL;
-    if (PyType_Ready(&TakerType) < 0 || PyType_Ready(&SendType) < 0)
+    if (PyType_Ready(&AppenderType) < 0 || PyType_Ready(&SendType) < 0)
         return NULL;
     PyObject *made = PyModule_Create(&module);
-    if (made == NULL || PyModule_AddType(made, &TakerType) < 0 || PyModule_AddType(made, &SendType) < 0
+    if (made == NULL || PyModule_AddType(made, &AppenderType) < 0 || PyModule_AddType(made, &SendType) < 0
         || PyModule_AddIntConstant(made, "FORM", FORM) < 0
         || PyModule_AddIntConstant(made, "RECORD_OVERHEAD_BYTES", RECORD_OVERHEAD_BYTES) < 0) {
         Py_XDECREF(made);

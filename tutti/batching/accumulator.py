@@ -1,4 +1,4 @@
-"""Accumulator: the application's threads append records, and the I/O thread takes batches.
+"""Accumulator: the application's threads append records to batches, and the delivery sends the closed batches.
 
 Rules
 - A producer has one order over all topics. One batch is open at a time; a record of another topic closes it. Closed batches queue
@@ -7,17 +7,16 @@ Rules
   closes between a record with `progress` and one without, because the last record of a batch carries its progress.
 - The I/O thread sends nothing while it handles answers (`cork`). All records that callbacks send in that time therefore leave
   as one batch.
-- A record without an outcome counts against the buffer. When the buffer is full, the sender waits or gets `BufferFull`.
-- A stop (abort, fence, end) takes out all unsent records under the lock, so that no record is queued between the failed records and
+- A record without an outcome counts against the buffer. When the buffer is full, `send` waits or raises `BufferFull`.
+- A stop (abort, fence, end) removes all unsent records under the lock, so that no record is queued between the failed records and
   the stop.
 
 Two kinds of exclusion protect the state. `lock` guards everything but the columns of the open batch. The columns belong to the
-appender (append.py), which `send` calls without `lock`, in a third of the time. Two threads cannot run one appender, and Ctrl-C in
-the Python appender ends it with whole records only; the C appender cannot be interrupted. A holder of `lock` closes the appender
-(`_close_appender`) before it uses the batch, and waits briefly if another thread is appending. `takers` maps the topic of the open
-batch to its appender, so that no batch gets a record of another topic. A signal handler that calls in between would deadlock, so
-`apart` rejects the call.
-
+appender (append.py), which `send` calls without `lock`, in a third of the time. Two threads cannot run one appender. Ctrl-C in the
+Python appender ends it with complete records only, and the C appender cannot be interrupted. A holder of `lock` closes the appender
+(`_close_appender`) before it uses the batch, and waits briefly if another thread is appending. `appenders` maps the topic of the
+open batch to its appender, so that no batch gets a record of another topic. A signal handler that calls in between would deadlock,
+so `reject_reentry` rejects the call.
 """
 
 from __future__ import annotations
@@ -28,10 +27,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable
+from math import inf
+from typing import Protocol
 
 from tutti import limits
 from tutti.batching.append import Append, Appender, open_appender
-from tutti.batching.encoder import BODY_OVERHEAD_BYTES, ValidatedBatch, encode_open, encode_whole, largest_record
+from tutti.batching.encoder import BODY_OVERHEAD_BYTES, ValidatedBatch, encode_open, encode_record_batch, largest_record
 from tutti.batching.options import BatchingOptions
 from tutti.batching.receipt import (
     Batch,
@@ -41,6 +42,7 @@ from tutti.batching.receipt import (
     Receipt,
     Record,
     Resume,
+    SpoolWait,
     outcome_thread,
     reject_in_callback,
 )
@@ -60,8 +62,20 @@ class QuietCondition(threading.Condition):
             super().notify_all()
 
 
+class SpoolStage(SpoolWait, Protocol):
+    """What an accumulator needs of a spool, which gets the closed batches before the delivery does."""
+
+    remedy: str
+
+    def exceeded_limit(self, need: int) -> str:
+        """Return the limit that `need` more bytes would exceed, as text; empty if there is none. Called with the lock."""
+
+    def wake_disk_thread(self) -> None:
+        """Notify the disk thread of a closed batch."""
+
+
 class Accumulator:
-    """Holds the records that the application's threads send until the I/O thread takes them."""
+    """Holds the records that the application's threads send, until the delivery or a spool gets the closed batches."""
 
     def __init__(self, options: BatchingOptions, clock: Callable[[], float] = time.monotonic) -> None:
         """Create an empty accumulator; `clock` returns the time that deadlines use, in seconds."""
@@ -70,20 +84,20 @@ class Accumulator:
         self.wake: Callable[[], None] = do_nothing  # wakes the I/O thread
         self.lock = threading.RLock()
         self.changed = QuietCondition(self.lock)
-        self.roomy = QuietCondition(self.lock)
-        self.queue: collections.deque[Batch] = collections.deque()
-        self.closed = self.queue  # the queue that closed batches go to; a spool has a separate one
+        self.space_freed = QuietCondition(self.lock)
+        self.queue: collections.deque[Batch] = collections.deque()  # closed batches
+        self.spool: SpoolStage | None = None  # gets the closed batches; without one, the delivery gets them
         self._no_batch = Batch("", 0, 0.0)  # placeholder while no batch is open
         self._open = self._no_batch
         self._appender: Appender | None = None  # the latest appender
-        self.takers: dict[str, Append] = {}  # topic of the open batch to its appender
+        self.appenders: dict[str, Append] = {}  # topic of the open batch to its appender
         self.pending = 0  # closed batches without an outcome
-        self.aside = 0  # pending batches whose gateway accepts no new batches now
+        self.pinned = 0  # pending batches in lanes that get no new batches; they do not delay the open batch
         self.pending_records = 0
         self.buffered = 0  # bytes of pending batches
         self.corked = False  # True while the I/O thread handles answers, and sends nothing
         self.linger_until: float | None = None
-        self.born_failed: collections.deque[Batch] = (
+        self.rejected: collections.deque[Batch] = (
             collections.deque()
         )  # batches that failed before they were sent, and whose callbacks are due
         self.failures: list[Failure] = []
@@ -92,13 +106,13 @@ class Accumulator:
         self.opened: Resume | None = None  # sequence and progress at the begin of the current epoch; None without an open epoch
         self.committed = Resume(0, b"")
         self.uses_progress = False
-        self.passing: QueryWait | None = None  # waits of ordered records for queries; None until the log is known
+        self.query_wait: QueryWait | None = None  # waits of ordered records for queries; None until the log is known
         self.frame_bytes_max = limits.BODY_BYTES_MAX
         self.raw_bytes_max = limits.RAW_BYTES_MAX
 
     # -- the application's threads
 
-    def apart(self) -> None:
+    def reject_reentry(self) -> None:
         """Reject a call by a signal handler that interrupted this accumulator in its own thread, as it would deadlock.
 
         Raises:
@@ -122,10 +136,11 @@ class Accumulator:
         with self.lock:
             while True:
                 self.check()
-                receipt = self._try_put(topic, record, progress, on_delivery)
+                receipt = self._try_append(topic, record, progress, on_delivery)
                 if receipt is not None:
                     break
                 self.close_open()
+                # After a wait, start over: another thread may have opened a batch meanwhile.
                 if not self._await_space(max(size, self.options.batch_bytes)):
                     self._open = self.new_batch(topic, max(size, self.options.batch_bytes))
             if progress:
@@ -134,13 +149,14 @@ class Accumulator:
                 if receipt.index == 0:
                     self.linger_until = self._clock() + self.options.linger
                     self.wake()
-            elif self.pending <= self.aside and not self.corked:
+            # Nothing is in flight, so a wait for more records would only add latency.
+            elif self.pending <= self.pinned and not self.corked:
                 self.close_open()
                 return receipt
             self._open_appender()
             return receipt
 
-    def add_whole(self, topic: str, records: ValidatedBatch, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
+    def add_batch(self, topic: str, records: ValidatedBatch, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """Queue a record batch as one frame.
 
         Raises:
@@ -148,7 +164,7 @@ class Accumulator:
         """
         batch = self.new_batch(topic, 0)
         batch.progress = progress
-        encode_whole(batch, records, self.options.compression)
+        encode_record_batch(batch, records, self.options.compression)
         what = f"the record batch of {batch.count} records"
         if batch.size > self.frame_bytes_max:
             what += f" ({batch.size} bytes encoded)"
@@ -177,48 +193,51 @@ class Accumulator:
             self.pending += 1
             self.pending_records += batch.count
             self.buffered += batch.charge
-            self.closed.append(batch)
-            self.offered()
+            self.queue.append(batch)
+            self._notify_consumer()
         return receipt
 
     def _failed_receipt(
-        self, topic: str, what: str, limit: int, whose: str, on_delivery: OnDelivery | None, count: int = 0
+        self, topic: str, what: str, limit: int, scope: str, on_delivery: OnDelivery | None, count: int = 0
     ) -> Receipt:
         """Return a receipt that has failed with `TooLarge`. The callback runs in the I/O thread, as for all failures."""
-        batch = Batch(topic, 0, 0.0, self.passing)
-        batch.whole, batch.count = bool(count), count or 1
+        batch = Batch(topic, 0, 0.0, self.query_wait)
+        batch.atomic, batch.count = bool(count), count or 1
         receipt = Receipt(batch, 0)
-        failure = Failure(TooLarge(f"{what} for topic {topic!r} exceeds the limit of {limit} bytes for {whose}; nothing was sent"))
+        failure = Failure(TooLarge(f"{what} for topic {topic!r} exceeds the limit of {limit} bytes for {scope}; nothing was sent"))
         with self.lock:
             self.check()
             if on_delivery is not None:
                 batch.callbacks = [receipt, on_delivery]
-            batch.settle(OFFSET_UNKNOWN, failure)
+            batch.resolve(OFFSET_UNKNOWN, failure)
             batch.finish()
-            self._keep_failure(failure)
-            self.born_failed.append(batch)
+            self.keep_failure(failure)
+            self.rejected.append(batch)
         self.wake()
         return receipt
 
     def check(self) -> None:
         """Raise the reason for which nothing may be sent now, if there is one. Called with the lock."""
+        # A copy, as each raise adds its traceback to the exception.
         if self.stopped is not None:
             raise copy.copy(self.stopped)
 
-    def _try_put(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt | None:
+    def _try_append(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt | None:
         """Append the record to the open batch if the topic matches and the batch has free space. Called with the lock."""
         batch = self._close_appender()
-        if batch.topic != topic or batch.room < record.size or (batch.progress and not progress):
+        # The last record of a batch carries its progress, so none without progress may follow.
+        if batch.topic != topic or batch.free_bytes < record.size or (batch.progress and not progress):
             return None
         try:
-            return batch.put(record, progress, on_delivery)
+            return batch.append(record, progress, on_delivery)
         except BaseException:
-            batch.level()
+            batch.discard_partial()
             raise
 
     def _close_appender(self) -> Batch:
         """Close the appender and return the open batch, for exclusive use by the caller. Called with the lock."""
-        self.takers.clear()
+        self.appenders.clear()
+        # No thread finds the appender from here on, but one may be running it.
         while self._appender is not None:
             try:
                 self._appender.close()
@@ -233,56 +252,64 @@ class Accumulator:
         """Allow appends without the lock, unless the batch has progress, which only records with progress may follow."""
         batch = self._open
         if not batch.progress:
-            self._appender, self.takers[batch.topic] = open_appender(batch)
+            self._appender, self.appenders[batch.topic] = open_appender(batch)
 
-    def new_batch(self, topic: str, room: int) -> Batch:
-        """Return an open batch with `room` free bytes, whose delivery deadline starts now."""
-        return Batch(topic, room, self._clock() + self.options.delivery_timeout, self.passing)
+    def new_batch(self, topic: str, free_bytes: int) -> Batch:
+        """Return an open batch with that many free bytes, whose delivery deadline starts now; with a spool, it has none."""
+        deadline = self._clock() + self.options.delivery_timeout if self.spool is None else inf
+        batch = Batch(topic, free_bytes, deadline, self.query_wait)
+        batch.spool = self.spool
+        return batch
 
     def _await_space(self, need: int) -> bool:
         """Wait until the buffer has `need` free bytes. Return True if it waited. Called with the lock."""
         self.check()
         waited = False
-        while lack := self.lack(need):
+        while exceeded := self.exceeded_limit(need):
             if not self.options.block or getattr(outcome_thread, "here", False):
                 why = "on_full is 'raise'" if not self.options.block else "on_delivery runs in the thread that frees the buffer"
-                raise BufferFull(f"{lack}, and {why}: retry later, or {self.remedy}")
-            self.roomy.wait(limits.POLL_US_MAX / 1e6)
+                remedy = "enlarge buffer_bytes" if self.spool is None else self.spool.remedy
+                raise BufferFull(f"{exceeded}, and {why}: retry later, or {remedy}")
+            self.space_freed.wait(limits.POLL_US_MAX / 1e6)
             waited = True
             self.check()
         return waited
 
-    remedy = "enlarge buffer_bytes"
-
-    def lack(self, need: int) -> str:
+    def exceeded_limit(self, need: int) -> str:
         """Return the limit that `need` more bytes would exceed, as text; empty if there is none. Called with the lock."""
+        if self.spool is not None:
+            return self.spool.exceeded_limit(need)
         # A batch that alone exceeds the buffer passes once the buffer is empty, as its own limits were checked before.
         if self.buffered and self.buffered + need > self.options.buffer_bytes:
             limit = self.options.buffer_bytes
             return f"{self.buffered} bytes have no outcome yet, and {need} more exceed buffer_bytes={limit}"
         return ""
 
-    def offered(self) -> None:
+    def _notify_consumer(self) -> None:
         """Notify the consumer of the closed batch."""
-        self.wake()
+        if self.spool is None:
+            self.wake()
+        else:
+            self.spool.wake_disk_thread()
 
     def close_open(self) -> None:
         """Close the open batch and queue it if it has records. Called with the lock."""
         self.linger_until = None
         batch = self._close_appender()
         batch.count = len(batch.values)
-        batch.charge = batch.size - batch.room
+        batch.charge = batch.size - batch.free_bytes
         # From here to `append`, no signal handler can run, as there is no call of Python code.
         self._open = self._no_batch
         if batch.count:
             self.pending += 1
             self.pending_records += batch.count
             self.buffered += batch.charge
-            self.closed.append(batch)
-            self._seal(batch)
-            self.offered()
+            self.queue.append(batch)
+            self.seal(batch)
+            self._notify_consumer()
 
-    def _seal(self, batch: Batch) -> None:
+    def seal(self, batch: Batch) -> None:
+        """Encode a closed batch, unless that is done."""
         if not batch.body and not batch.done:
             encode_open(batch, self.options.compression)
 
@@ -302,7 +329,7 @@ class Accumulator:
             UsageError: called in `on_delivery`.
         """
         reject_in_callback("flush() cannot be called", "flush() would wait for the thread that runs it")
-        self.apart()
+        self.reject_reentry()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.lock:
             self.close_open()
@@ -322,7 +349,7 @@ class Accumulator:
             TuttiError: the reason for which no epoch will open.
             UsageError: called in `on_delivery` without an open epoch.
         """
-        self.apart()
+        self.reject_reentry()
         if self.opened is None:
             reject_in_callback("resume() cannot wait for an epoch")
         with self.lock:
@@ -338,7 +365,7 @@ class Accumulator:
     # -- the I/O thread
 
     def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
-        """Record the outcomes of settled batches and publish them. The counts change first, so that they match each outcome."""
+        """Record the outcomes of resolved batches and publish them. The counts change first, so that they match each outcome."""
         with self.lock:
             if committed is not None:
                 self.committed = committed
@@ -347,29 +374,29 @@ class Accumulator:
                 self.pending_records -= batch.count
                 self.buffered -= batch.charge
                 if batch.failure is not None:
-                    self._keep_failure(batch.failure)
+                    self.keep_failure(batch.failure)
                 batch.finish()
             # A notification for each batch would switch threads for each batch; a quarter of the buffer is worth a switch.
             if self.buffered <= self.options.buffer_bytes * 3 // 4:
-                self.roomy.notify_all()
+                self.space_freed.notify_all()
             self.close_idle()
             self.changed.notify_all()
 
     def cork(self) -> None:
         """Delay single records until `uncork`, which precedes any sending."""
-        self.corked = True
+        self.corked = self.spool is None  # the disk thread writes while the I/O thread works, so a spool gains nothing by a delay
 
     def uncork(self) -> None:
         """Close the batch that was delayed."""
         self.corked = False
         # No lock here, as every wakeup runs this line. A sender checks `corked` after its append, so that no record is missed.
-        if self.pending <= self.aside and self._open_records():
+        if self.pending <= self.pinned and self._open_records():
             self.close_idle()
 
     def close_idle(self) -> None:
         """Close the open batch if no batch is in flight."""
         with self.lock:
-            if self.pending <= self.aside and not self.options.linger and not self.corked:
+            if self.pending <= self.pinned and not self.options.linger and not self.corked:
                 self.close_open()
 
     def head(self) -> Batch | None:
@@ -379,7 +406,7 @@ class Accumulator:
         batch = self.queue[0]
         if not batch.body:
             with self.lock:
-                self._seal(batch)
+                self.seal(batch)
         return batch
 
     def expire_linger(self, now: float) -> None:
@@ -388,6 +415,7 @@ class Accumulator:
         if until is None or until > now:
             return
         with self.lock:
+            # The batch may have closed, and another one opened, before the lock was free.
             if self.linger_until == until:
                 self.close_open()
 
@@ -399,17 +427,18 @@ class Accumulator:
                 self.committed = opened
             self.changed.notify_all()
 
-    def seize(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
-        """Take out all unsent batches, including the open one. With `stop`, reject new records until `lift_stop`."""
+    def drain_unsent(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
+        """Remove and return all unsent batches, including the open one. With `stop`, reject new records until `lift_stop`."""
         with self.lock:
             if not self.ended:
+                # Under the same lock as `add`: each record is either returned here or rejected there.
                 self.stopped, self.ended = stop or self.stopped, ended
             self.close_open()
-            taken = list(self.queue)
+            batches = list(self.queue)
             self.queue.clear()
             self.changed.notify_all()
-            self.roomy.notify_all()
-            return taken
+            self.space_freed.notify_all()
+            return batches
 
     def close(self) -> None:
         """Reject new records permanently."""
@@ -425,9 +454,11 @@ class Accumulator:
             if not self.ended:
                 self.stopped = None
 
-    def _keep_failure(self, failure: Failure) -> None:
+    def keep_failure(self, failure: Failure) -> None:
+        """Keep a failure for `first_failure`. Called with the lock."""
         if failure in self.failures:
             return
+        # Bounded: failures that the application has seen are dropped first, then later failures.
         if len(self.failures) >= limits.FAILURES_KEPT_MAX:
             self.failures = [kept for kept in self.failures if not kept.seen]
         if len(self.failures) < limits.FAILURES_KEPT_MAX:
@@ -441,21 +472,22 @@ class Accumulator:
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:
         """In a forked child, fail everything: this process will deliver nothing."""
         self.lock = threading.RLock()
-        self.changed, self.roomy = QuietCondition(self.lock), QuietCondition(self.lock)
+        self.changed, self.space_freed = QuietCondition(self.lock), QuietCondition(self.lock)
         error = UsageError(
             f"this Producer was opened in process {parent} and cannot be used in process {os.getpid()}, which was forked from it: "
             "open a new Producer in the child"
         )
         failure = Failure(error)
+        # The parent reports the outcomes: leaving the `with` block in the child must not raise this.
         failure.seen = True
         for batch in (*batches, *self.queue, *(() if self._open is self._no_batch else (self._open,))):
             batch.callbacks = None
             if not batch.done:
-                batch.settle(OFFSET_UNKNOWN, failure)
+                batch.resolve(OFFSET_UNKNOWN, failure)
                 batch.finish()
         self.queue.clear()
         self._open, self._appender = self._no_batch, None
-        self.takers.clear()
+        self.appenders.clear()
         self.pending = self.pending_records = self.buffered = 0
         self.stopped, self.ended, self.opened = error, True, None
 

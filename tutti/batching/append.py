@@ -17,7 +17,7 @@ from tutti.batching.encoder import RECORD_OVERHEAD_BYTES
 from tutti.batching.receipt import Batch, Receipt
 
 _clock = time.time
-_FORM = 2  # version of the interface between the extension and this package
+_FORM = 3  # version of the interface between the extension and this package
 
 Append = Callable[[Any], Receipt | None]
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -51,7 +51,8 @@ compiled = _load_extension()
 def open_appender(batch: Batch) -> tuple[Appender, Append]:
     """Return an appender for the batch, and the callable that appends one item: see `generator`."""
     if compiled is not None:
-        made = compiled.Taker(batch, Receipt)
+        # The extension type is its own appender: calling it appends.
+        made = compiled.Appender(batch, Receipt)
         return made, made
     running = generator(batch)
     next(running)
@@ -73,16 +74,17 @@ def generator(batch: Batch) -> Generator[Receipt | None, Any, None]:
     running thread has exclusive access to the batch, as two threads cannot run one generator. An exception within a record, such as
     KeyboardInterrupt, ends the generator, too.
     """
-    values, keys, times, room, clock = batch.values, batch.keys, batch.times, batch.room, _clock
+    values, keys, times, free, clock = batch.values, batch.keys, batch.times, batch.free_bytes, _clock
     receipt: Receipt | None = None
     try:
         while True:
             item = yield receipt
+            # Most items are a value alone, in a batch without keys; this branch has no other checks.
             if item.__class__ is bytes and keys is None:
-                left = room - len(item) - RECORD_OVERHEAD_BYTES
+                left = free - len(item) - RECORD_OVERHEAD_BYTES
                 if left < 0:
                     return
-                batch.room = room = left
+                batch.free_bytes = free = left
                 receipt = Receipt(batch, len(values))
                 values.append(item)
                 times.append(clock())
@@ -91,10 +93,10 @@ def generator(batch: Batch) -> Generator[Receipt | None, Any, None]:
             value, key, on_delivery = (item, None, None) if item.__class__ is bytes else item
             if value.__class__ is not bytes or (key is not None and key.__class__ is not bytes):
                 continue
-            left = room - len(value) - RECORD_OVERHEAD_BYTES - (0 if key is None else len(key))
+            left = free - len(value) - RECORD_OVERHEAD_BYTES - (0 if key is None else len(key))
             if left < 0:
                 return
-            batch.room = room = left
+            batch.free_bytes = free = left
             if key is not None and keys is None:
                 batch.keys = keys = [None] * len(values)
             receipt = Receipt(batch, len(values))
@@ -102,10 +104,12 @@ def generator(batch: Batch) -> Generator[Receipt | None, Any, None]:
             if keys is not None:
                 keys.append(key)
             if on_delivery is not None:
+                # Created with the first callback: most batches have none, and need no list.
                 if batch.callbacks is None:
                     batch.callbacks = []
                 batch.callbacks += (receipt, on_delivery)
             times.append(clock())
     except BaseException:
-        batch.level()
+        # The columns have different lengths if the exception came between two of them.
+        batch.discard_partial()
         raise

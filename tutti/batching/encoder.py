@@ -45,7 +45,7 @@ __all__ = [
     "check_record",
     "drop_committed",
     "encode_open",
-    "encode_whole",
+    "encode_record_batch",
     "largest_record",
     "seal",
     "to_us",
@@ -162,6 +162,7 @@ def _is_pair(header: object) -> bool:
 def encode_open(batch: Batch, compression: Compression) -> None:
     """Encode the columns of an open batch: set its body and the header fields that depend on the body."""
     count = len(batch.values)
+    # One record at a time is frequent, and numpy costs more than it saves for it.
     if count == 1:
         times = [round(batch.times[0] * 1e6)]
         if batch.stamps:
@@ -176,6 +177,7 @@ def encode_open(batch: Batch, compression: Compression) -> None:
         batch.min_timestamp, batch.max_timestamp = int(stamps.min()), int(stamps.max())
         packed = stamps.tobytes()
     batch.count = count
+    # The usual case is assembled from its buffers, in a fraction of the time of Arrow's writer.
     if batch.headers is None and compression is None:
         body, raw_length = encode_plain(batch.keys, batch.values, packed)
         seal(batch, body, raw_length)
@@ -196,6 +198,7 @@ def _binary(values: Sequence[Any], kind: pa.DataType = _BINARY) -> pa.Array[Any]
     try:
         lengths = np.frombuffer(struct.pack(f"{count}i", *map(len, values)), np.int32)
     except TypeError:
+        # `len` failed at a None: build the validity bitmap, and encode None as no bytes.
         there = np.fromiter((value is not None for value in values), np.bool_, count)
         nulls = pa.py_buffer(np.packbits(there, bitorder="little").data)
         values = [value or b"" for value in values]
@@ -222,15 +225,16 @@ def _header_column(headers: Mapping[int, Sequence[Header]], count: int) -> pa.Ar
     return pa.Array.from_buffers(HEADERS, count, buffers, children=[pairs])
 
 
-def encode_whole(batch: Batch, records: ValidatedBatch, compression: Compression) -> None:
+def encode_record_batch(batch: Batch, records: ValidatedBatch, compression: Compression) -> None:
     """Set the body of a batch from `records`."""
-    batch.whole = True
+    batch.atomic = True
     batch.count = records.batch.num_rows
     batch.min_timestamp, batch.max_timestamp = records.min_timestamp, records.max_timestamp
     _encode(batch, records.batch, compression)
 
 
 def _encode(batch: Batch, records: pa.RecordBatch, compression: Compression) -> None:
+    # None: the batch has headers, or a bitmap that is not aligned to a byte.
     plain = encode_plain_batch(records) if compression is None else None
     if plain is not None:
         seal(batch, *plain)
@@ -256,8 +260,9 @@ def largest_record(records: pa.RecordBatch) -> int:
 
 def drop_committed(batch: Batch, committed: int, compression: Compression) -> None:
     """Remove the first `committed` records, which the log already has, from the body, and encode the rest again."""
+    # The body is the only copy of the records, as the columns were released when it was encoded.
     rest = decode_batch(batch.body).slice(committed)
-    batch.cut += committed
+    batch.trimmed += committed
     batch.first_sequence += committed
     batch.min_timestamp, batch.max_timestamp = timestamp_range(rest.column(2))
     _encode(batch, rest, compression)
@@ -294,10 +299,12 @@ def validated_batch(records: object, now_us: int) -> ValidatedBatch:
     columns = [_column(records, names, name, count, now_us) for name in _COLUMNS]
     conformed = pa.RecordBatch.from_arrays(columns, schema=BATCH_SCHEMA)
     try:
+        # A gateway refuses a malformed batch, which ends the epoch of the producer: find it here.
         conformed.validate(full=True)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise UsageError(f"the record batch is malformed: {str(error).splitlines()[0]}") from error
     low, high = timestamp_range(conformed.column(2)) if "timestamp" in names else (now_us, now_us)
+    # Arrow timestamps cover more years than the log accepts.
     if low < TIME_US_MIN or high > TIME_US_MAX:
         raise UsageError(f"column 'timestamp' has values from {low} to {high} us, outside of the years 1 to 9999")
     return ValidatedBatch(conformed, low, high)
@@ -318,6 +325,7 @@ def _column(records: pa.RecordBatch, names: list[str], name: str, count: int, no
         if column.null_count:
             raise UsageError(f"column 'timestamp' has {column.null_count} nulls: omit the column to use the current time")
     elif name == "headers":
+        # A column of nulls alone may have any type, as libraries differ in the type that they give it.
         if column.null_count != count and not _is_headers(column.type):
             raise _wrong_type(name, column.type, "list<struct<key: string not null, value: binary>>")
     elif not _is_binary(column.type):
@@ -366,6 +374,7 @@ def _is_headers(kind: pa.DataType) -> bool:
 def _headers(column: pa.Array[Any], count: int) -> pa.Array[Any]:
     if column.null_count == count:
         return no_headers(count)
+    # `list_flatten` follows offsets and nulls of a slice, which the child array itself does not.
     entries: Any = pc.list_flatten(column)
     if entries.null_count or entries.field(0).null_count:
         raise UsageError("a header in column 'headers' has no name: headers must be pairs of a name and a value")

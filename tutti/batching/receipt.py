@@ -134,6 +134,7 @@ class Batch:
 
     __slots__ = (
         "__weakref__",
+        "atomic",
         "body",
         "callbacks",
         "charge",
@@ -141,11 +142,11 @@ class Batch:
         "copies",
         "count",
         "crc",
-        "cut",
         "deadline",
         "done",
         "failure",
         "first_sequence",
+        "free_bytes",
         "headers",
         "keys",
         "kind",
@@ -154,35 +155,34 @@ class Batch:
         "max_timestamp",
         "min_timestamp",
         "offset",
-        "passing",
-        "place",
         "progress",
+        "query_wait",
         "raw_length",
-        "room",
+        "resolved",
         "serial",
-        "settled",
         "size",
         "spool",
+        "spool_position",
         "stamps",
         "times",
         "topic",
         "transmitted",
+        "trimmed",
         "values",
-        "whole",
     )
 
-    def __init__(self, topic: str, room: int, deadline: float, passing: QueryWait | None = None) -> None:
+    def __init__(self, topic: str, free_bytes: int, deadline: float, query_wait: QueryWait | None = None) -> None:
         """Open a batch.
 
         Args:
             topic: topic of all records.
-            room: free bytes.
+            free_bytes: space for records.
             deadline: monotonic time of the delivery deadline.
-            passing: waits for queries that process the batch; None for an unordered batch, which queries do not read.
+            query_wait: waits for queries that process the batch; None for an unordered batch, which queries do not read.
         """
         self.topic = topic
-        self.passing = passing
-        self.room = room
+        self.query_wait = query_wait
+        self.free_bytes = free_bytes
         self.deadline = deadline
         self.keys: list[bytes | None] | None = None  # None while no record has one
         self.values: list[bytes | None] = []
@@ -192,7 +192,7 @@ class Batch:
         self.callbacks: list[Any] | None = None  # alternating receipts and callbacks, as the garbage collector would track pairs
         self.progress = b""
         self.kind = int(Kind.BATCH)
-        self.whole = False  # one receipt represents all records
+        self.atomic = False  # one receipt represents all records
         self.body: bytes | memoryview = b""  # an open batch has no body, nor has a finished one
         self.codec: Literal["", "lz4", "zstd"] | None = ""  # compression of the body; "" for the producer's
         self.count = 0
@@ -200,23 +200,23 @@ class Batch:
         self.raw_length = 0
         self.min_timestamp = 0
         self.max_timestamp = 0
-        self.size = room  # upper bound of the body in bytes while open, then its size
+        self.size = free_bytes  # upper bound of the body in bytes while open, then its size
         self.charge = 0  # bytes counted against the producer's buffer
         self.first_sequence = 0  # 0: not sent yet
         self.transmitted = False
         self.copies = 0  # copies that were sent and not refused
         self.serial = 0  # running number of an unordered batch, over all lanes
         self.lane = ""  # the lane of an unordered batch
-        self.cut = 0  # number of its first records that were already committed, at offsets that are not known
+        self.trimmed = 0  # number of its first records that were already committed, at offsets that are not known
         self.offset = OFFSET_UNKNOWN
         self.failure: Failure | None = None
         self.spool: SpoolWait | None = None  # the spool of the batch, if any
-        self.place: SpoolPosition | None = None  # position in the spool; None until the batch is durable there
+        self.spool_position: SpoolPosition | None = None  # None until the batch is durable in the spool
         self.latch: Any = None  # a lock that is held until the outcome is set; the first waiter creates it
-        self.settled = False  # the I/O thread knows the outcome
+        self.resolved = False  # the I/O thread knows the outcome
         self.done = False  # the outcome is published to all threads
 
-    def put(self, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
+    def append(self, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
         """Append a record that fits. The caller has exclusive access to the batch."""
         index = len(self.values)
         receipt = Receipt(self, index)
@@ -231,7 +231,7 @@ class Batch:
             self.callbacks += (receipt, on_delivery)
         if record.key is not None and self.keys is None:
             self.keys = [None] * index
-        self.room -= record.size
+        self.free_bytes -= record.size
         if progress:
             self.progress = progress
         self.values.append(record.value)
@@ -242,19 +242,19 @@ class Batch:
 
     @property
     def remaining(self) -> int:
-        """The number of records in the body, without those that `cut` removed."""
-        return self.count - self.cut
+        """The number of records in the body, without those that `trim` removed."""
+        return self.count - self.trimmed
 
     @property
     def last_sequence(self) -> int:
         """The sequence of the last record."""
-        return self.first_sequence + self.count - self.cut - 1
+        return self.first_sequence + self.count - self.trimmed - 1
 
-    def settle(self, offset: int, failure: Failure | None = None) -> None:
+    def resolve(self, offset: int, failure: Failure | None = None) -> None:
         """Set the outcome once, without publishing it."""
         self.offset = offset
         self.failure = failure
-        self.settled = True
+        self.resolved = True
 
     def finish(self) -> None:
         """Publish the outcome and wake all waiters. The caller runs the callbacks (`announce`)."""
@@ -269,8 +269,9 @@ class Batch:
         self.values, self.times = [], []
         self.keys = self.stamps = self.headers = None
 
-    def level(self) -> None:
+    def discard_partial(self) -> None:
         """Remove a partly appended record, after an exception such as KeyboardInterrupt between two columns."""
+        # A record is complete if it is in each column.
         count = min(len(self.values), len(self.times), *([len(self.keys)] if self.keys is not None else []))
         del self.values[count:], self.times[count:]
         if self.keys is not None:
@@ -284,6 +285,7 @@ class Batch:
 
     def announce(self) -> None:
         """Call the callbacks. Log exceptions of callbacks, so that a failing callback does not stop other deliveries."""
+        # Callbacks refer to receipts, and those to this batch: the reference cycle ends here.
         callbacks, self.callbacks = self.callbacks, None
         if callbacks is None:
             return
@@ -379,7 +381,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         batch = self.batch
         if timeout is not None:
             check_wait(timeout)
-        if batch.place is not None:
+        if batch.spool_position is not None:
             return
         if batch.spool is None:
             if batch.failure is not None:
@@ -411,12 +413,12 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
             check_wait(timeout)
         batch = self.batch
         reject_in_callback("processed_by() cannot be waited for")
-        if batch.passing is None:
+        if batch.query_wait is None:
             raise UsageError("an unordered record is not in the log that queries read: send it with ordering='total'")
         deadline = None if timeout is None else time.monotonic() + timeout
         offset = self.result(timeout)
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
-        return batch.passing.wait(query, offset, self.count, left)
+        return batch.query_wait.wait(query, offset, self.count, left)
 
     @property
     def offset(self) -> int | None:
@@ -426,7 +428,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
     @property
     def count(self) -> int:
         """The number of records that the receipt represents."""
-        return self.batch.count if self.batch.whole else 1
+        return self.batch.count if self.batch.atomic else 1
 
     @property
     def topic(self) -> str:
@@ -450,9 +452,9 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
 
     def _offset(self) -> int:
         batch = self.batch
-        if batch.offset == OFFSET_UNKNOWN or self.index < batch.cut:
+        if batch.offset == OFFSET_UNKNOWN or self.index < batch.trimmed:
             return OFFSET_UNKNOWN
-        return batch.offset + self.index - batch.cut
+        return batch.offset + self.index - batch.trimmed
 
     def __repr__(self) -> str:
         """Return a one-line description."""

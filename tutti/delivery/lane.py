@@ -13,13 +13,12 @@ from tutti import limits
 from tutti.batching.receipt import Failure
 from tutti.data import client_protocol
 from tutti.data.gateway_states import NO_NEW_UNORDERED
-from tutti.delivery.lane_registry import LaneRegistry
+from tutti.delivery.lane_registry import Epoch, LaneRegistry
 from tutti.delivery.sender import NOT_KNOWN_YET, Sender
-from tutti.delivery.session import ELSEWHERE, US, Event, Identity, State
-from tutti.errors import Aborted, Refused, TooLarge, TuttiError, Unknown, invariant
+from tutti.delivery.session import ELSEWHERE, Event, Greeting, Identity, State
+from tutti.errors import Aborted, Refused, TooLarge, TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
-_RETRY_MAX = limits.RETRY_US_MAX / US
 _ELSEWHERE = ELSEWHERE | {"lane"}
 
 
@@ -30,89 +29,94 @@ class Lane(Sender):
         lane: the lane whose sequences the window uses, as in `Welcome.lane`; empty while looking for a gateway.
         gateway: name of that gateway.
         closed: the lane gets no new batches, and its session ends when all of its batches have outcomes.
-        over: the gateway reports the end of the epoch; batches in flight get their outcomes before the next epoch begins.
+        epoch_ended: the gateway reports the end of the epoch; batches in flight get their outcomes before the next one begins.
     """
 
-    def __init__(self, ledger: LaneRegistry, identity: Identity) -> None:
+    def __init__(self, registry: LaneRegistry, identity: Identity) -> None:
         """Create a lane that is not bound to a gateway yet."""
-        super().__init__(identity, ledger.feed, unordered=True)
+        super().__init__(identity, registry.accumulator, unordered=True)
         self.lane = self.gateway = ""
-        self.closed = self.over = False
-        self.topics = ledger.delivery.topics
-        self._ledger = ledger
-        self._log = ledger.delivery.log
+        self.closed = self.epoch_ended = False
+        self._registry = registry
+        ordered = registry.ordered.session
+        self.session.topics, self.session.log = ordered.topics, ordered.log
 
     # -- for the session connection
 
     @property
-    def begun(self) -> bool:
+    def accepted(self) -> bool:
         """Always True: a lane does not end the producer when it finds no gateway."""
         return True
 
     @property
-    def only(self) -> tuple[str, str]:
+    def only_gateway(self) -> tuple[str, str]:
         """The gateway to which batches without an outcome were sent."""
-        return (self.gateway, self._ledger.gateways.get(self.gateway, "")) if self.lane else ("", "")
+        return (self.gateway, self._registry.gateways.get(self.gateway, "")) if self.lane else ("", "")
 
     # -- events
 
-    def lost(self) -> None:
-        """See `Session.lost`. Batches that were not sent yet may go to any gateway."""
-        super().lost()
+    def disconnected(self) -> None:
+        """See `Sender.disconnected`. Batches that were not sent yet may go to any gateway."""
+        super().disconnected()
         self.closed = False
-        self._take_back()
+        self._requeue()
+        # With a batch that may be in the lane, the next session must be with the same gateway.
         if not len(self.window):
             self.unbind()
 
     def work(self, now: float) -> None:
         """Do what is due: enforce delivery deadlines, probe a silent gateway, move to the next epoch."""
+        session = self.session
         self._expire_batches(now)
-        self._check_timeouts(now)
-        if self.over:
+        session.check_timeouts(now)
+        if self.epoch_ended:
             self._next_epoch()
-        if self.closed and not len(self.window) and self.state is State.OPEN and not self.drop:
-            self._leave(self.trouble or f"gateway {self.gateway} accepts no new batches")
+        if self.closed and not len(self.window) and session.state is State.OPEN and not session.drop:
+            session.leave(session.trouble or f"gateway {self.gateway} accepts no new batches")
 
     def send(self, now: float) -> None:
         """Send queued batches."""
-        if self._may_send(now):
+        if self.session.may_send(now):
             self._send_window(now)
 
-    def takes(self) -> bool:
-        """Return True if the lane accepts new batches."""
-        return self.state is State.OPEN and not (self.closed or self.over or self.drop)
+    @property
+    def accepts_batches(self) -> bool:
+        """True if the lane accepts new batches."""
+        session = self.session
+        return session.state is State.OPEN and not (self.closed or self.epoch_ended or session.drop)
 
     def ready(self, now: float) -> bool:
         """Return True if a new batch may be sent at once."""
-        return self.takes() and self._retry_at <= now
+        return self.accepts_batches and self.session.retry_at <= now
 
     # -- binding to a gateway
 
-    def _on_welcome(self, welcome: client_protocol.Welcome, now: float) -> None:
-        if self.state is State.OPEN and welcome.lane != self.lane:
-            self._leave(f"gateway {welcome.gateway} now has lane {welcome.lane or '(none)'}")
+    def _on_welcome(self, welcome: client_protocol.Welcome) -> None:
+        # The sequences of this session belong to the old lane. After the reconnect, `_open` decides what becomes of the batches.
+        if self.session.state is State.OPEN and welcome.lane != self.lane:
+            self.session.leave(f"gateway {welcome.gateway} now has lane {welcome.lane or '(none)'}")
             return
-        super()._on_welcome(welcome, now)
+        greeting = self._greet(welcome)
+        if greeting is Greeting.FIRST:
+            self._open(welcome)
+        elif greeting is Greeting.CHANGED and welcome.state in NO_NEW_UNORDERED and len(welcome.gateways) > 1:
+            self.closed, self.session.trouble = True, f"gateway {welcome.gateway} is {welcome.state}"
 
-    def _on_state_change(self, welcome: client_protocol.Welcome) -> None:
-        if welcome.state in NO_NEW_UNORDERED and len(welcome.gateways) > 1:
-            self.closed, self.trouble = True, f"gateway {welcome.gateway} is {welcome.state}"
-
-    def _welcomed(self, welcome: client_protocol.Welcome, now: float) -> None:
+    def _open(self, welcome: client_protocol.Welcome) -> None:
+        """Use the lane of that gateway, or leave the gateway if its lane cannot be used. A lane requests no epoch."""
         if self.lane and welcome.gateway == self.gateway and welcome.lane and welcome.lane != self.lane:
             self._fail_all(f"its disk with the lane {self.lane} was lost")
-        unfit = self._unfit(welcome)
-        if unfit:
-            self._leave(unfit)
-            self._ledger.unfit[welcome.gateway] = unfit
+        reason = self._refusal_reason(welcome)
+        if reason:
+            self.session.leave(reason)
+            self._registry.unusable[welcome.gateway] = reason
             return
         if not self.lane:
             self.bind(welcome)
-        self._topic_requests.clear()
-        self._transition(Event.OPENED)
-        self.resend()
+        self.session.opened()
+        self.window.rewind()
 
-    def _unfit(self, welcome: client_protocol.Welcome) -> str:
+    def _refusal_reason(self, welcome: client_protocol.Welcome) -> str:
         """Return why this gateway cannot be used; empty if it can."""
         name = welcome.gateway
         if self.lane:
@@ -121,112 +125,128 @@ class Lane(Sender):
             )
         if not welcome.lane:
             return f"gateway {name} has no lane: it accepts no unordered records (yet, or its release is too old)"
-        return self._ledger.why_not(welcome)
+        return self._registry.refusal_reason(welcome)
 
     def bind(self, welcome: client_protocol.Welcome) -> None:
         """Bind to the lane of that gateway, under the current epoch of the ordered delivery."""
         self.gateway, self.lane = welcome.gateway, welcome.lane
-        self._ledger.bound.add(self.lane)
+        self._registry.bound.add(self.lane)
         self._begin_epoch()
 
     def _begin_epoch(self) -> None:
-        self.over = False
-        self.number, self.epoch = self._ledger.epoch
-        self.wanted = self.epoch
-        self.window.next_sequence = self._ledger.next_sequence(self.lane, self._ledger.epoch)
+        session, epoch = self.session, self._registry.epoch
+        self.epoch_ended = False
+        session.number, session.epoch = epoch
+        session.requested_epoch = session.epoch
+        # A lane that is bound again in the same epoch continues its sequences.
+        self.window.next_sequence = self._registry.next_sequence(self.lane, epoch)
+
+    @property
+    def _epoch(self) -> Epoch:
+        """The epoch of the sent batches, which may be older than that of the ordered delivery."""
+        return self.session.number, self.session.epoch
 
     def unbind(self) -> None:
         """Release the lane once it has no batches; the next session may use any gateway."""
         if self.lane:
-            self._ledger.note_end(self.lane, (self.number, self.epoch), self.window.next_sequence)
-            self._ledger.bound.discard(self.lane)
+            self._registry.note_end(self.lane, self._epoch, self.window.next_sequence)
+            self._registry.bound.discard(self.lane)
         self.gateway = self.lane = ""
-        self.over = False
+        self.epoch_ended = False
 
     # -- answers
 
     def _on_answer(self, answer: client_protocol.FromGateway, now: float) -> None:
+        session = self.session
         match answer:
             case client_protocol.Welcome():
                 self.window.bytes_max = min(answer.window_bytes, limits.LANE_WINDOW_BYTES)
-                self._ledger.hear(answer)
-                self._on_welcome(answer, now)
+                self._registry.update_gateways(answer)
+                self._on_welcome(answer)
             case client_protocol.TopicOpened():
-                self._on_topic_opened(answer, now)
+                session.on_topic_opened(answer)
             case client_protocol.Denied():
                 self._on_denied(answer, now)
             case client_protocol.FencedAnswer():
-                if answer.producer == self.number and answer.epoch > self.epoch and self.state is State.OPEN:
+                if answer.producer == session.number and answer.epoch > session.epoch and session.state is State.OPEN:
                     self._on_fenced(answer)
             case client_protocol.RefusedAnswer() | client_protocol.Expected():
-                if answer.producer == self.number and answer.epoch == self.epoch and self.state is State.OPEN:
+                if answer.producer == session.number and answer.epoch == session.epoch and session.state is State.OPEN:
                     self._on_batch_answer(answer, now)
             case _:
-                self.trouble = f"unexpected answer: {answer!r}"
+                session.trouble = f"unexpected answer: {answer!r}"
 
     def _on_fenced(self, answer: client_protocol.FencedAnswer) -> None:
         """Handle the end of the epoch at the lane: the batch is not in the lane, and never will be."""
-        if answer.epoch > self._ledger.delivery.wanted:
-            self._ledger.delivery.fenced(answer.epoch)
+        ordered = self._registry.ordered
+        # A newer instance of the producer, not the next epoch of this one.
+        if answer.epoch > ordered.session.requested_epoch:
+            ordered.fenced(answer.epoch)
             return
-        self.window.turned_away(answer.first_sequence, all_copies=True)
-        self.over = True
+        self.window.mark_rejected(answer.first_sequence, all_copies=True)
+        self.epoch_ended = True
 
     def _next_epoch(self) -> None:
         """Move the batches of a finished epoch to the next one, once none of their copies can enter the lane any more."""
-        self._take_back()
-        delivery, window = self._ledger.delivery, self.window
-        if window.in_doubt or not delivery.running or self.state is not State.OPEN:
+        self._requeue()
+        session, window = self.session, self.window
+        # A copy of the old epoch that can still enter the lane would be there beside its copy of the new epoch.
+        if window.in_doubt or not self._registry.ordered.session.running or session.state is not State.OPEN:
             return
-        if self._ledger.epoch != (self.number, self.epoch):
-            left = window.take_back()
+        if self._registry.epoch != self._epoch:
+            batches = window.withdraw()
             self._begin_epoch()
-            for batch in left:
+            for batch in batches:
                 batch.lane = self.lane
                 window.admit(batch)
 
     def _on_batch_answer(self, answer: client_protocol.RefusedAnswer | client_protocol.Expected, now: float) -> None:
+        session, ordered = self.session, self._registry.ordered
         if isinstance(answer, client_protocol.Expected):
             self._on_expected(answer.sequence, now)
             return
-        self.window.turned_away(answer.first_sequence, all_copies=False)
+        # Of a batch that was sent more than once, another copy may still be accepted.
+        self.window.mark_rejected(answer.first_sequence, all_copies=False)
         if not answer.retry and answer.code not in NOT_KNOWN_YET:
-            self._refused(answer)
+            self._on_refused(answer)
             return
-        self.trouble = f"{answer.reason} ({answer.code})"
+        session.trouble = f"{answer.reason} ({answer.code})"
         if answer.code == "topic":
-            self.topics.clear()
-        elif answer.code == "producer" and self._ledger.delivery.number != self.number:
-            self.over = True  # the log deleted the producer's state, and the producer has a new number
-        elif answer.code == "producer" and self._retry >= _RETRY_MAX:
-            self._ledger.delivery.introduce(now)  # the log may have deleted the producer's state
+            # The number may come from another gateway, whose log is ahead: request it here.
+            session.topics.clear()
+        elif answer.code == "producer" and ordered.session.number != session.number:
+            self.epoch_ended = True  # the log deleted the producer's state, and the producer has a new number
+        elif answer.code == "producer" and not session.may_back_off_longer:
+            ordered.reopen_epoch(now)  # the log may have deleted the producer's state
         self._back_off(now, answer.code)
 
-    def _refused(self, answer: client_protocol.RefusedAnswer) -> None:
+    def _on_refused(self, answer: client_protocol.RefusedAnswer) -> None:
         """Handle a permanent refusal: no later batch can enter the lane in this epoch."""
         window = self.window
-        batch = window.at(answer.first_sequence)
+        batch = window.batch_at(answer.first_sequence)
         if batch is None:
             return
         text = f"records to topic {batch.topic!r} were refused by gateway {self.gateway}: {answer.reason}"
         if batch.copies:
             text = f"{text}. An earlier copy of them may be in the lane"
             own: TuttiError = Unknown(text)
-            behind: TuttiError = Unknown(f"{text}. These records were sent later, and may be in the lane, too")
+            later: TuttiError = Unknown(f"{text}. These records were sent later, and may be in the lane, too")
         else:
             own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
-            behind = Aborted(f"{text}. These records were sent later, and are in no lane")
+            later = Aborted(f"{text}. These records were sent later, and are in no lane")
+        # The lane has a gap at this sequence, so no later batch of this epoch can enter it either.
         window.fail_at(answer.first_sequence, Failure(own))
-        window.fail_from(answer.first_sequence, Failure(behind))
-        self._mark_unknown()
-        self.closed, self.trouble = True, text
+        window.fail_from(answer.first_sequence, Failure(later))
+        self._mark_next_unknown()
+        self.closed, self.session.trouble = True, text
 
     def _on_expected(self, sequence: int, now: float) -> None:
         window = self.window
         oldest = window.oldest
-        if oldest is None or now < self._retry_at:
+        if oldest is None or now < self.session.retry_at:
             return  # nothing to send, or a further answer to one gap: the first answer queued everything again
-        if sequence == window.next_sequence or window.at(sequence) is not None:
+        # A batch was lost on the way, or all arrived and their receipts were lost. Sending again resolves both cases.
+        if sequence == window.next_sequence or window.batch_at(sequence) is not None:
             self._back_off(now, "gap")
             return
         self._fail_all(
@@ -236,70 +256,65 @@ class Lane(Sender):
 
     def _back_off(self, now: float, code: str) -> None:
         """Queue everything again after a delay. Batches that this gateway refuses for now may go to another one."""
-        super()._back_off(now, "gap" if code in _ELSEWHERE else code)
-        if code in _ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
+        session, elsewhere = self.session, code in _ELSEWHERE
+        # Stay connected: batches in flight get their outcomes only from this gateway.
+        super()._back_off(now, "gap" if elsewhere else code)
+        if elsewhere and session.welcome is not None and len(session.welcome.gateways) > 1:
             self.closed = True
-            self._take_back()
+            self._requeue()
 
-    # -- for the session
-
-    def _fail_topic(self, topic: str, error: TuttiError) -> None:
-        self._ledger.topic_refused(topic, error)
-
-    def epoch_began(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
-        """Never called, as a lane opens no epochs."""
-        invariant(False, f"a lane must not get {opened!r}")
-
-    def fenced(self, epoch: int) -> None:
-        """End the producer: another instance began that epoch."""
-        self._ledger.delivery.fenced(epoch)
+    # -- the end
 
     def end(self, error: TuttiError) -> None:
         """End the producer with an error."""
-        self._transition(Event.END)
-        self._ledger.delivery.end(error)
+        self.session.transition(Event.END)
+        self._registry.ordered.end(error)
 
     # -- moving and failing batches
 
-    def _take_back(self) -> None:
+    def _requeue(self) -> None:
         """Move batches that are certainly not in the lane back to the queue."""
-        self._ledger.take_back(self.lane, self.window)
+        self._registry.requeue(self.lane, self.window)
 
-    def _mark_unknown(self) -> None:
+    def _mark_next_unknown(self) -> None:
         """Mark the next sequence of the lane as unknown in this epoch."""
-        self._ledger.spoil(self.lane, (self.number, self.epoch))
+        self._registry.mark_next_unknown(self.lane, self._epoch)
+
+    def _fail_topic(self, topic: str, error: TuttiError) -> None:
+        self._registry.fail_topic(topic, error)
 
     def _expire_batches(self, now: float) -> None:
         """Enforce the delivery deadline: the oldest batch fails with `Unknown`, and so do later ones, which may not overtake it."""
         late = self.window.oldest
         if late is None or late.deadline > now:
             return
-        self._take_back()  # batches that are certainly not in the lane may go elsewhere until their own deadline
+        self._requeue()  # batches that are certainly not in the lane may go elsewhere until their own deadline
         if len(self.window):
-            trouble = f"; last error: {self.trouble}" if self.trouble else ""
-            self._fail_all(f"there is no outcome after {self._ledger.timeout}{trouble}")
+            trouble = f"; last error: {self.session.trouble}" if self.session.trouble else ""
+            self._fail_all(f"there is no outcome after {self._registry.timeout}{trouble}")
 
     def _fail_all(self, why: str) -> None:
         """Fail all batches with an unknown outcome.
 
         If one of them may be in the lane, the next sequence of the lane is unknown, so the lane gets no more batches in this epoch.
         """
-        self._take_back()
-        rest = self.window.take_back()
+        self._requeue()
+        # What `_requeue` left although no copy can be accepted: newer batches of the producer are in another lane.
+        rest = self.window.withdraw()
         oldest = self.window.oldest
         if oldest is not None:
             error = Unknown(
-                f"an unordered record of producer {self.identity.name!r} to topic {oldest.topic!r} may or may not be in the lane "
+                f"an unordered record of producer {self.name!r} to topic {oldest.topic!r} may or may not be in the lane "
                 f"of gateway {self.gateway}: {why}. A record that is sent again is a new message"
             )
             LOG.warning("%s", error)
             self.window.fail_from(0, Failure(error))
-            self._mark_unknown()
+            self._mark_next_unknown()
         if rest:
             text = f"is in no lane: it waited for gateway {self.gateway}, as later records went to another lane, and {why}"
-            name, topic = self.identity.name, rest[0].topic
-            self._ledger.fail(rest, Failure(Unknown(f"an unordered record of producer {name!r} to topic {topic!r} {text}")))
-        if self.state is State.OPEN:
+            name, topic = self.name, rest[0].topic
+            self._registry.fail(rest, Failure(Unknown(f"an unordered record of producer {name!r} to topic {topic!r} {text}")))
+        if self.session.state is State.OPEN:
             self.closed = True
         else:
             self.unbind()

@@ -20,22 +20,23 @@ class LaneRegistry:
     """The shared state of one producer's lanes. Used by one thread.
 
     Attributes:
-        delivery: the ordered delivery of the same producer, whose epochs the lanes use.
-        feed: the accumulator of unordered batches.
+        ordered: the ordered delivery of the same producer, whose epochs the lanes use.
+        accumulator: the accumulator of unordered batches.
         gateways: gateways of the group, name to url, from the latest Welcome.
-        unfit: why gateways were skipped, by name; cleared when a lane accepts a batch.
+        unusable: why gateways were skipped, by name; cleared when a lane accepts a batch.
         bound: the lanes that have a session now.
-        settled: unpublished outcomes of batches that are in no lane.
+        resolved: unpublished outcomes of batches that are in no lane.
     """
 
-    def __init__(self, delivery: OrderedDelivery, feed: Accumulator) -> None:
+    def __init__(self, ordered: OrderedDelivery, accumulator: Accumulator) -> None:
         """Create a registry without lanes."""
-        self.delivery = delivery
-        self.feed = feed
-        self.gateways: dict[str, str] = dict(delivery.welcome.gateways) if delivery.welcome is not None else {}
-        self.unfit: dict[str, str] = {}
+        self.ordered = ordered
+        self.accumulator = accumulator
+        welcome = ordered.session.welcome
+        self.gateways: dict[str, str] = dict(welcome.gateways) if welcome is not None else {}
+        self.unusable: dict[str, str] = {}
         self.bound: set[str] = set()
-        self.settled: list[Batch] = []
+        self.resolved: list[Batch] = []
         # State of each lane ever used. It stays small: a group has at most some dozen gateways, and few lanes are ever lost.
         self._serial = 0  # serial of the last batch of any lane
         self._serials: dict[str, int] = {}  # lane -> serial of its last batch
@@ -46,23 +47,23 @@ class LaneRegistry:
     @property
     def epoch(self) -> Epoch:
         """The producer number and epoch of the ordered delivery."""
-        return self.delivery.number, self.delivery.epoch
+        return self.ordered.session.number, self.ordered.session.epoch
 
     @property
     def timeout(self) -> str:
         """The delivery timeout, as text for errors."""
-        return f"{self.feed.options.delivery_timeout:g} s (delivery_timeout)"
+        return f"{self.accumulator.options.delivery_timeout:g} s (delivery_timeout)"
 
     # -- gateways
 
-    def hear(self, welcome: client_protocol.Welcome) -> None:
-        """Take over the gateways and limits of a Welcome."""
+    def update_gateways(self, welcome: client_protocol.Welcome) -> None:
+        """Adopt the gateways and limits of a Welcome."""
         if welcome.state == "primary" or not self.gateways:
             self.gateways = dict(welcome.gateways)
-        self.feed.frame_bytes_max = min(welcome.frame_bytes_max, limits.BODY_BYTES_MAX)
-        self.feed.raw_bytes_max = min(welcome.raw_bytes_max, limits.RAW_BYTES_MAX)
+        self.accumulator.frame_bytes_max = min(welcome.frame_bytes_max, limits.BODY_BYTES_MAX)
+        self.accumulator.raw_bytes_max = min(welcome.raw_bytes_max, limits.RAW_BYTES_MAX)
 
-    def why_not(self, welcome: client_protocol.Welcome) -> str:
+    def refusal_reason(self, welcome: client_protocol.Welcome) -> str:
         """Return why new batches cannot go into the lane of that gateway; empty if they can."""
         name, lane = welcome.gateway, welcome.lane
         if lane in self.bound:
@@ -71,7 +72,7 @@ class LaneRegistry:
             self._in_minority.add(name)  # if all other gateways are unreachable, the next attempt uses this one
             return f"gateway {name} is {welcome.state}"
         if self._unknown_next.get(lane) == self.epoch:
-            self.delivery.renew()
+            self.ordered.end_epoch_when_idle()
             return f"gateway {name} accepts unordered records of this producer again after the next epoch opens"
         return ""
 
@@ -86,36 +87,36 @@ class LaneRegistry:
         """Remember the next sequence of a lane when its session ends."""
         self._next[lane] = epoch, next_sequence
 
-    def spoil(self, lane: str, epoch: Epoch) -> None:
+    def mark_next_unknown(self, lane: str, epoch: Epoch) -> None:
         """Mark the next sequence of a lane as unknown: the lane gets no more batches in this epoch."""
         self._unknown_next[lane] = epoch
 
     # -- batches
 
-    def hand_over(self, lane: str, window: Window) -> None:
+    def assign(self, lane: str, window: Window) -> None:
         """Move the first batch of the queue into a lane."""
-        batch = self.feed.queue.popleft()
+        batch = self.accumulator.queue.popleft()
         self._serial += 1
         batch.serial = self._serials[lane] = self._serial
         batch.lane = lane
         window.admit(batch)
         self._in_minority.clear()
-        self.unfit.clear()
+        self.unusable.clear()
 
-    def take_back(self, lane: str, window: Window) -> None:
+    def requeue(self, lane: str, window: Window) -> None:
         """Move batches that are not in that lane, and never will be, back to the head of the queue.
 
         A batch stays if a newer batch went to another lane, because the order of the producer would break there.
         """
         overtaken = max((serial for name, serial in self._serials.items() if name != lane), default=0)
-        back = window.take_back(overtaken)
-        if back:
-            with self.feed.lock:
-                self.feed.queue.extendleft(reversed(back))
+        batches = window.withdraw(overtaken)
+        if batches:
+            with self.accumulator.lock:
+                self.accumulator.queue.extendleft(reversed(batches))
 
-    def topic_refused(self, topic: str, error: TuttiError) -> None:
+    def fail_topic(self, topic: str, error: TuttiError) -> None:
         """Fail the batches of that topic at the head of the queue. None of them was sent."""
-        queue = self.feed.queue
+        queue = self.accumulator.queue
         refused: list[Batch] = []
         while queue and queue[0].topic == topic:
             refused.append(queue.popleft())
@@ -124,5 +125,5 @@ class LaneRegistry:
     def fail(self, batches: Collection[Batch], failure: Failure) -> None:
         """Fail batches that are in no lane."""
         for batch in batches:
-            batch.settle(client_protocol.OFFSET_UNKNOWN, failure)
-            self.settled.append(batch)
+            batch.resolve(client_protocol.OFFSET_UNKNOWN, failure)
+            self.resolved.append(batch)

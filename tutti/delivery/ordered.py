@@ -1,4 +1,4 @@
-"""Ordered delivery: sends batches to gateways, and returns outcomes to the accumulator. Sans-I/O, on top of the session.
+"""Ordered delivery: sends batches to gateways under one epoch after another, and returns outcomes to the accumulator. Sans-I/O.
 
 Theory of operation and failure cases: NOTES.md.
 """
@@ -12,10 +12,11 @@ from tutti import limits
 from tutti.batching.accumulator import Accumulator
 from tutti.batching.receipt import Batch, Failure, Resume
 from tutti.data import client_protocol
+from tutti.data.gateway_states import CUT_OFF
 from tutti.data.names import is_nameless
-from tutti.delivery.sender import NOT_KNOWN_YET, Sender
-from tutti.delivery.session import US, Event, Identity, State
-from tutti.errors import Aborted, Fenced, Refused, TooLarge, TuttiError, Unknown
+from tutti.delivery.sender import NOT_KNOWN_YET, BatchSource, Sender
+from tutti.delivery.session import US, Event, Greeting, Identity, State
+from tutti.errors import Aborted, Fenced, Refused, TooLarge, TuttiError, Unavailable, Unknown
 
 LOG = logging.getLogger("tutti.client")
 _IDLE = limits.IDLE_PRODUCER_US / US / 2  # well before the log deletes the state of an idle unnamed producer
@@ -24,92 +25,96 @@ _IDLE = limits.IDLE_PRODUCER_US / US / 2  # well before the log deletes the stat
 class OrderedDelivery(Sender):
     """The ordered delivery of one producer. Called by one thread."""
 
-    def __init__(self, identity: Identity, feed: Accumulator) -> None:
-        """Deliver the batches of the accumulator."""
-        super().__init__(identity, feed, unordered=False)
+    def __init__(self, identity: Identity, accumulator: Accumulator, source: BatchSource | None = None) -> None:
+        """Deliver the batches of the accumulator, or of the spool after it (`source`)."""
+        super().__init__(identity, accumulator, source)
+        self._starting = True  # a starting instance tries the next epoch when its epoch is taken; a running instance is fenced
+        self._tries = 0
         self._epoch_failure: Failure | None = None  # the failure of batches of the finished epoch that did not commit
         self._refused: tuple[int, Failure] | None = None  # the sequence whose refusal ended the epoch, and the failure of its batch
         self._active = 0.0
         self._due_at = 0.0  # when an action is due without a batch to send
-        self._ending_epoch = 0  # the epoch that ends once none of its batches is in flight
+        self._last_epoch = 0  # the epoch that ends once none of its batches is in flight
 
     # -- events
 
     def receive(self, data: bytes, now: float) -> None:
-        """See `Session.receive`."""
+        """See `Sender.receive`."""
         super().receive(data, now)
         self._publish()
 
     def work(self, now: float) -> None:
         """Do what is due: send batches, repeat requests, enforce delivery deadlines."""
-        feed, window = self.feed, self.window
-        if self._due_at <= now or feed.queue or window.has_unsent or self._ending_epoch:
+        accumulator, window = self.accumulator, self.window
+        if self._due_at <= now or self.source.queue or window.has_unsent or self._last_epoch:
             self._work(now)
-        if window.settled or feed.born_failed:
+        if window.resolved or accumulator.rejected:
             self._publish()
 
     def _work(self, now: float) -> None:
-        feed, window = self.feed, self.window
-        if self.state is not State.ENDED:
-            feed.expire_linger(now)
+        queue, window, session = self.source.queue, self.window, self.session
+        if session.state is not State.ENDED:
+            self.accumulator.expire_linger(now)
             self._expire_batches(now)
-            self._check_timeouts(now)
-            if feed.queue and not len(window):
+            session.check_timeouts(now)
+            if queue and not len(window):
                 self._renew_idle(now)
-            if self._ending and not len(window) and self.state is State.OPEN:
-                self._request_next_epoch(now)
-            if (feed.queue or window.has_unsent) and self._may_send(now):
+            if self._epoch_ends and not len(window) and session.state is State.OPEN:
+                session.request_next_epoch(now)
+            if (queue or window.has_unsent) and session.may_send(now):
                 self._send_batches(now)
 
     def next_time(self, now: float) -> float:
-        """See `Sender.next_time`. The caller asks again after each event that may change the time."""
-        due, linger = super().next_time(now), self.feed.linger_until
+        """See `Sender.next_time`. The caller calls it again after each event that may change the time."""
+        due, linger = super().next_time(now), self.accumulator.linger_until
         self._due_at = due if linger is None else min(due, linger)
         return self._due_at
 
     def may_send(self, now: float) -> bool:
         """Return True if the next batch of the queue could be sent at once."""
-        queue = self.feed.queue
-        if not queue or self._ending or not self._may_send(now):
+        queue, session = self.source.queue, self.session
+        if not queue or self._epoch_ends or not session.may_send(now):
             return False
-        return self.window.has_room(queue[0]) and queue[0].topic in self.topics
+        return self.window.has_capacity(queue[0]) and queue[0].topic in session.topics
 
-    def renew(self) -> None:
+    def end_epoch_when_idle(self) -> None:
         """Begin the next epoch as soon as no batch of this one is in flight."""
-        self._ending_epoch = self.epoch
+        self._last_epoch = self.session.epoch
 
     @property
-    def _ending(self) -> bool:
-        return self._ending_epoch > 0 and self.running and self._ending_epoch >= self.epoch
+    def _epoch_ends(self) -> bool:
+        return self._last_epoch > 0 and self.session.running and self._last_epoch >= self.session.epoch
 
     @property
     def _has_staged(self) -> bool:
         """True if staged batches may wait for a transaction. The end of their epoch drops them."""
-        return self.feed.options.staged and self.window.committed.sequence > 0
+        return self.accumulator.options.staged and self.window.committed.sequence > 0
 
-    def introduce(self, now: float) -> None:
+    def reopen_epoch(self, now: float) -> None:
         """Request the epoch again, because the log of a gateway does not know the producer."""
-        if self.state is State.OPEN:
-            self._repeat_requests(now)
+        if self.session.state is State.OPEN:
+            self.session.repeat_requests(now)
 
     def end(self, error: TuttiError) -> None:
         """Deliver nothing more; fail all batches without an outcome with `error`."""
-        self._transition(Event.END)
+        self.session.transition(Event.END)
         failure = Failure(error)
-        seized = self.feed.seize(error, ended=True)
+        # The window comes first: a spool also returns batches in flight if they have no outcome, and each must fail once.
         self.window.fail_from(0, failure)
-        for batch in seized:
+        for batch in self.source.drain_unsent(error, ended=True):
             self.window.fail(batch, failure)
-        self.outbox.clear()
+        self.session.outbox.clear()
         self._publish()
-        self.feed.set_opened(None)
+        self.source.set_opened(None)
 
     # -- sending
 
     def _send_batches(self, now: float) -> None:
-        window, queue = self.window, self.feed.queue
-        while not self._ending and (batch := self.feed.head()) is not None:
-            if not window.has_room(batch) or not self.knows_topic(batch):
+        window, source = self.window, self.source
+        queue = source.queue
+        # One batch without a topic number delays all later ones, as sequences follow the order of `send()`.
+        while not self._epoch_ends and (batch := source.head()) is not None:
+            if not window.has_capacity(batch) or not self.knows_topic(batch):
                 break
             window.admit(queue.popleft())
         if self._send_window(now):
@@ -120,19 +125,20 @@ class OrderedDelivery(Sender):
 
         A producer with staged batches keeps its epoch, whose end would drop them; the log keeps its state for a day.
         """
-        idle = now - self._active > _IDLE and self.state is State.OPEN
-        if idle and is_nameless(self.identity.name) and not self._has_staged:
+        idle = now - self._active > _IDLE and self.session.state is State.OPEN
+        if idle and is_nameless(self.name) and not self._has_staged:
             self._starting = True
-            self._request_next_epoch(now)
+            self.session.request_next_epoch(now)
 
     def _publish(self) -> None:
         """Publish outcomes to the accumulator, then run the callbacks."""
-        settled = self.window.take_settled()
-        if settled:
-            self.feed.finished(settled, self.window.committed)
-        while self.feed.born_failed:
-            settled.append(self.feed.born_failed.popleft())
-        for batch in settled:
+        resolved = self.window.pop_resolved()
+        if resolved:
+            self.source.finished(resolved, self.window.committed)
+        while self.accumulator.rejected:
+            resolved.append(self.accumulator.rejected.popleft())
+        # The callbacks come last: they may send, and see the counts and the outcomes of all of these batches.
+        for batch in resolved:
             batch.announce()
 
     # -- answers
@@ -147,106 +153,156 @@ class OrderedDelivery(Sender):
         match answer:
             case client_protocol.Welcome():
                 self.window.bytes_max = answer.window_bytes
-                self.feed.frame_bytes_max = min(answer.frame_bytes_max, limits.BODY_BYTES_MAX)
-                self.feed.raw_bytes_max = min(answer.raw_bytes_max, limits.RAW_BYTES_MAX)
+                self.accumulator.frame_bytes_max = min(answer.frame_bytes_max, limits.BODY_BYTES_MAX)
+                self.accumulator.raw_bytes_max = min(answer.raw_bytes_max, limits.RAW_BYTES_MAX)
                 self._on_welcome(answer, now)
             case client_protocol.EpochOpened():
                 self._active = now
-                self._on_epoch_opened(answer, now)
+                self._on_epoch_opened(answer)
             case client_protocol.EpochFenced():
                 self._on_epoch_fenced(answer, now)
             case client_protocol.TopicOpened():
-                self._on_topic_opened(answer, now)
+                self.session.on_topic_opened(answer)
             case client_protocol.Denied():
                 self._on_denied(answer, now)
             case client_protocol.FencedAnswer():
                 # An answer for the requested epoch or an earlier one concerns an old copy, which this instance sent before.
-                if answer.producer == self.number and answer.epoch > self.wanted:
+                if answer.producer == self.session.number and answer.epoch > self.session.requested_epoch:
                     self.fenced(answer.epoch)
             case client_protocol.AbortedAnswer() | client_protocol.RefusedAnswer() | client_protocol.Expected():
-                if answer.producer == self.number and answer.epoch == self.epoch:
+                if answer.producer == self.session.number and answer.epoch == self.session.epoch:
                     self._on_batch_answer(answer, now)
             case _:
                 LOG.debug("unexpected answer: %r", answer)
 
+    def _on_welcome(self, welcome: client_protocol.Welcome, now: float) -> None:
+        session, greeting = self.session, self._greet(welcome)
+        if greeting is Greeting.FIRST:
+            session.request_epoch(now)
+        elif greeting is Greeting.CHANGED and welcome.state in CUT_OFF and len(welcome.gateways) > 1:
+            session.leave(f"gateway {welcome.gateway} is {welcome.state}")
+
     def _on_batch_answer(
         self, answer: client_protocol.AbortedAnswer | client_protocol.RefusedAnswer | client_protocol.Expected, now: float
     ) -> None:
+        session = self.session
         if isinstance(answer, client_protocol.Expected):
-            if self.running:
+            if session.running:
                 self._on_expected(answer.sequence, now)
             return
-        whose = f"records of producer {self.identity.name!r} from sequence {answer.first_sequence}"
+        subject = f"records of producer {self.name!r} from sequence {answer.first_sequence}"
         if isinstance(answer, client_protocol.AbortedAnswer):
-            failure = Failure(Aborted(f"{whose} were aborted: {answer.reason}. They and all later records are in no log"))
+            failure = Failure(Aborted(f"{subject} were aborted: {answer.reason}. They and all later records are in no log"))
+            # Batches below the named sequence may have committed: they wait for the sequence at which the next epoch begins.
             failed = self.window.fail_from(answer.first_sequence, failure)
-            self._epoch_over(failure, failed, now)
+            self._end_epoch(failure, failed, now)
         elif answer.retry or answer.code in NOT_KNOWN_YET:
-            self.trouble = f"{answer.reason} ({answer.code})"
+            session.trouble = f"{answer.reason} ({answer.code})"
             if answer.retry:
-                self._back_off(now, answer.code)
+                session.back_off(now, answer.code)
             else:
-                self._repeat_requests(now)
-        elif self.running:
-            # The refusal concerns this copy. As another copy may be in flight, the begin of the next epoch settles the batch.
-            text = f"{whose} were refused: {answer.reason}"
+                session.repeat_requests(now)
+        elif session.running:
+            # The refusal concerns this copy. As another copy may be in flight, the begin of the next epoch resolves the batch.
+            text = f"{subject} were refused: {answer.reason}"
             own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
             self._refused = answer.first_sequence, Failure(own)
-            behind = Aborted(f"{text}. These records were sent later, and are in no log")
-            self._epoch_over(Failure(behind), False, now)
+            later = Aborted(f"{text}. These records were sent later, and are in no log")
+            self._end_epoch(Failure(later), False, now)
 
     def _on_expected(self, sequence: int, now: float) -> None:
-        oldest = self.window.oldest
-        if oldest is None or now < self._retry_at:
+        window, session = self.window, self.session
+        oldest = window.oldest
+        if oldest is None or now < session.retry_at:
             return  # nothing to send, or a further answer to one gap: the first answer queued everything again
-        if not oldest.first_sequence <= sequence <= self.window.next_sequence:
+        if not oldest.first_sequence <= sequence <= window.next_sequence:
             text = (
-                f"the gateway expects sequence {sequence} of producer {self.identity.name!r}, which has outcomes for all records "
-                f"below {oldest.first_sequence} and has sent {self.window.next_sequence - 1}: "
+                f"the gateway expects sequence {sequence} of producer {self.name!r}, which has outcomes for all records "
+                f"below {oldest.first_sequence} and has sent {window.next_sequence - 1}: "
                 "the gateway serves another log, or its log lost committed records"
             )
-            if sequence < oldest.first_sequence and self.welcome is not None and len(self.welcome.gateways) > 1:
+            if sequence < oldest.first_sequence and session.welcome is not None and len(session.welcome.gateways) > 1:
                 # A gateway in a minority can lag behind what another gateway acknowledged, so try the others.
-                self.trouble = f"{text}, or this gateway lags behind its group (sequence)"
-                self._back_off(now, "not_primary")
+                session.trouble = f"{text}, or this gateway lags behind its group (sequence)"
+                session.back_off(now, "not_primary")
             else:
                 self.end(Refused(text, "sequence"))
             return
-        self.window.cut_at(sequence)
-        self._back_off(now, "gap")
+        window.trim_below(sequence)
+        session.back_off(now, "gap")
 
     # -- epochs
 
-    def epoch_began(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
-        """Settle the batches of the previous epoch, according to the sequence at which the new epoch begins."""
-        if len(self.window) and (renumbered or self._epoch_failure is None):
+    def _on_epoch_opened(self, answer: client_protocol.EpochOpened) -> None:
+        session = self.session
+        if answer.epoch != session.requested_epoch or session.state is not State.OPENING:
+            return  # an answer to an earlier or repeated request
+        session.opened()
+        same = session.running and answer.producer == session.number
+        renumbered = session.number not in (0, answer.producer)
+        session.number = answer.producer
+        if same:
+            self.window.rewind()
+        else:
+            self._begin_epoch(answer, renumbered=renumbered)
+        # Only now, as the begin of an epoch still has to know the previous one.
+        session.epoch = session.requested_epoch
+        self._starting, self._tries = False, 0
+
+    def _on_epoch_fenced(self, answer: client_protocol.EpochFenced, now: float) -> None:
+        session = self.session
+        if answer.epoch < session.requested_epoch or session.state is not State.OPENING:
+            return  # an answer to an earlier request
+        self._tries += 1
+        # An unnamed producer has no other instance, so the log deleted its state. It may start again if no batch is in doubt.
+        if not self._starting and not (is_nameless(self.name) and not len(self.window)):
+            self.fenced(answer.epoch)
+        elif self._tries > limits.EPOCH_TRIES_MAX:
             text = (
-                f"the log deleted the state of producer {self.identity.name!r}, which has a new number now: whether records in "
+                f"producer {self.name!r} found its next epoch taken {self._tries} times, last at {answer.epoch}: "
+                "several instances of it are starting at once; run one instance, or use different names"
+            )
+            self.end(Unavailable(text))
+        else:
+            session.requested_epoch = max(session.requested_epoch, answer.epoch) + 1
+            session.request_epoch(now)
+
+    def _begin_epoch(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
+        """Resolve the batches of the previous epoch, according to the sequence at which the new epoch begins.
+
+        With `renumbered`, the producer has a new number, because the log had deleted its state.
+        """
+        window = self.window
+        # Which of them committed was in the state that the log has deleted.
+        if len(window) and (renumbered or self._epoch_failure is None):
+            text = (
+                f"the log deleted the state of producer {self.name!r}, which has a new number now: whether records in "
                 "flight committed is not known"
             )
-            self.window.fail_from(0, Failure(Unknown(text)))
+            window.fail_from(0, Failure(Unknown(text)))
             self.end(Refused(text, "forgotten"))
             return
         cause = self._refused[1] if self._refused is not None else self._epoch_failure
         if self._epoch_failure is not None:
-            self.window.commit_upto(opened.sequence)
-            if len(self.window):
+            # The log has everything up to this sequence, even if the receipts were lost, and will never have the rest.
+            window.commit_upto(opened.sequence)
+            if len(window):
                 if self._refused is not None:
-                    self.window.fail_at(*self._refused)
-                self.window.fail_from(0, self._epoch_failure)
+                    window.fail_at(*self._refused)
+                window.fail_from(0, self._epoch_failure)
                 self._fail_unsent(self._epoch_failure)  # the application could not know of the failure before
             self._epoch_failure = self._refused = None
-        if self.epoch and self._has_staged:
+        if self.session.epoch and self._has_staged:
             self.end(self._staged_lost(cause))
             return
-        self.window.next_sequence = opened.sequence + 1
-        self.window.committed = Resume(opened.sequence, opened.progress)
+        window.next_sequence = opened.sequence + 1
+        window.committed = Resume(opened.sequence, opened.progress)
         self._publish()
-        self.feed.set_opened(self.window.committed)
+        self.source.set_opened(window.committed)
 
     def _staged_lost(self, cause: Failure | None) -> TuttiError:
         """Return the error of a producer whose epoch ended with its staged batches; the message begins with the cause."""
-        lost = f"the end of epoch {self.epoch} of producer {self.identity.name!r} dropped all staged records: stage them again"
+        lost = f"the end of epoch {self.session.epoch} of producer {self.name!r} dropped all staged records: stage them again"
         if cause is None:
             return Refused(f"the log opened another epoch: {lost}", "staged")
         error = copy.copy(cause.error)
@@ -255,9 +311,10 @@ class OrderedDelivery(Sender):
 
     def fenced(self, epoch: int) -> None:
         """End this instance: another instance began that epoch, or an operator raised the lowest valid epoch."""
+        session = self.session
         text = (
-            f"producer {self.identity.name!r} is fenced: another instance began epoch {epoch}, or an operator fenced it or deleted "
-            f"its state: epoch {self.epoch} is over. Whether records in flight committed is not known. `resume()` of the "
+            f"producer {self.name!r} is fenced: another instance began epoch {epoch}, or an operator fenced it or deleted "
+            f"its state: epoch {session.epoch} is over. Whether records in flight committed is not known. `resume()` of the "
             "current or a new instance returns the last committed record; after a deletion, read the log"
         )
         self.end(Fenced(text))
@@ -265,54 +322,56 @@ class OrderedDelivery(Sender):
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
         """See `Sender._fail_topic`. If the producer uses progress, all later batches fail, too."""
         failure = Failure(error)
-        queue = self.feed.queue
+        queue = self.source.queue
         while queue and queue[0].topic == topic:
             self.window.fail(queue.popleft(), failure)
-        if self.feed.uses_progress:
+        if self.accumulator.uses_progress:
             self._fail_unsent(failure)
 
-    def _epoch_over(self, failure: Failure, failed: bool, now: float) -> None:
+    def _end_epoch(self, failure: Failure, failed: bool, now: float) -> None:
         """End the epoch.
 
         Unsent batches fail, so that they do not overtake a failed batch (`failed`) or one that may fail. Batches in flight are
-        settled when the next epoch begins.
+        resolved when the next epoch begins.
         """
-        if failed or self.running:
+        session = self.session
+        if failed or session.running:
             self._fail_unsent(failure)
-        if self.running:  # if not running, this is a further answer about the same end
+        if session.running:  # if not running, this is a further answer about the same end
             self._epoch_failure = failure
-            self.feed.set_opened(None)
-            self._request_next_epoch(now)
+            self.source.set_opened(None)
+            session.request_next_epoch(now)
 
     def _fail_unsent(self, failure: Failure) -> None:
         stop = None
-        if self.feed.uses_progress:
+        if self.accumulator.uses_progress:
             stop = Aborted(
                 f"{failure.error}. This producer uses progress and is stopped: call resume() and continue from its result"
             )
-        for batch in self.feed.seize(stop):
+        for batch in self.source.drain_unsent(stop):
             self.window.fail(batch, failure)
 
     def _expire_batches(self, now: float) -> None:
         """Enforce the delivery deadline: the oldest batch fails with `Unknown`, and so do later ones, which may not overtake it."""
-        late = self._oldest()
+        late, session = self._oldest(), self.session
         if late is None or late.deadline > now:
             return
-        limit = f"{self.feed.options.delivery_timeout:g} s (delivery_timeout)"
+        limit = f"{self.accumulator.options.delivery_timeout:g} s (delivery_timeout)"
         if late.transmitted:
             why = f"has no outcome after {limit}: it may or may not be committed; resume() returns the last committed one"
         else:
             why = f"was not accepted by any gateway within {limit}: it never left this process"
-        trouble = f"; last error: {self.trouble}" if self.trouble else ""
-        error = Unknown(f"a record of producer {self.identity.name!r} to topic {late.topic!r} {why}{trouble}")
+        trouble = f"; last error: {session.trouble}" if session.trouble else ""
+        error = Unknown(f"a record of producer {self.name!r} to topic {late.topic!r} {why}{trouble}")
         LOG.warning("%s", error)
         failure = Failure(error)
         self.window.fail_from(0, failure)
-        if late.first_sequence and self.running:
-            self._epoch_over(failure, True, now)
+        # A batch with a sequence leaves a gap, which only the next epoch closes.
+        if late.first_sequence and session.running:
+            self._end_epoch(failure, True, now)
         else:
             self._fail_unsent(failure)
 
     def _oldest(self) -> Batch | None:
         """Return the oldest closed batch. (An open batch is newer, or waits for its linger, which is shorter.)"""
-        return self.window.oldest or (self.feed.queue[0] if self.feed.queue else None)
+        return self.window.oldest or (self.source.queue[0] if self.source.queue else None)

@@ -1,130 +1,226 @@
-"""Sender: a session with a window, which sends batches to a gateway. `Delivery` and `Lane` are senders."""
+"""Sender: owns a session and a window, and sends batches to a gateway. `OrderedDelivery` and `Lane` are senders."""
 
 from __future__ import annotations
 
 import abc
 import itertools
+from collections import deque
+from collections.abc import Iterable
+from typing import Protocol
 
 from tutti import limits
 from tutti.batching.accumulator import Accumulator
-from tutti.batching.receipt import Batch
+from tutti.batching.receipt import Batch, Resume
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Buffer
-from tutti.delivery.session import Identity, Session, State
+from tutti.delivery.session import NOT_ALLOWED, Greeting, Identity, Session, State
 from tutti.delivery.window import Window
-from tutti.errors import FormatError, TuttiError
+from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, TuttiError
 
 #: Codes of refusals for ids that this gateway's log does not have yet, although another gateway may have registered them.
 NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})
 
 
-class Sender(Session):
-    """The common part of `Delivery` and `Lane`. Called by one thread.
+class BatchSource(Protocol):
+    """Where a sender gets its batches: an accumulator, or the spool after it.
 
     Attributes:
-        feed: the accumulator.
-        window: batches that have sequences and no outcome yet.
+        queue: batches to send, in order.
     """
 
-    def __init__(self, identity: Identity, feed: Accumulator, *, unordered: bool) -> None:
-        """Create a sender with an empty window."""
-        super().__init__(identity)
-        self.feed = feed
+    queue: deque[Batch]
+
+    def head(self) -> Batch | None:
+        """Return the first batch of the queue, encoded."""
+
+    def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
+        """Record the outcomes of resolved batches and publish them."""
+
+    def set_opened(self, opened: Resume | None) -> None:
+        """Set the current epoch, or None when it ends."""
+
+    def drain_unsent(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
+        """Remove and return all batches that were not sent. With `stop`, reject new records."""
+
+    def orphan(self, batches: Iterable[Batch], parent: int) -> None:
+        """In a forked child, fail everything: this process will deliver nothing."""
+
+
+class Sender(abc.ABC):
+    """The common part of `OrderedDelivery` and `Lane`. Called by one thread.
+
+    Attributes:
+        name: name of the producer.
+        accumulator: what the application fills.
+        source: where the batches come from, and their outcomes go to: the accumulator, or a spool after it.
+        window: batches that have sequences and no outcome yet.
+        session: the session with the gateway.
+    """
+
+    def __init__(
+        self, identity: Identity, accumulator: Accumulator, source: BatchSource | None = None, *, unordered: bool = False
+    ) -> None:
+        """Create a sender with an empty window and a session that is offline."""
+        options = accumulator.options
+        self.name = identity.name
+        self.accumulator = accumulator
+        self.source: BatchSource = source or accumulator
+        self.window = Window(options.compression, unordered, options.staged)
+        self.session = Session(identity, self.window)
         self._refused_ahead: set[str] = set()  # topics whose refusal arrived before a batch of the topic was first in the queue
-        self.window = Window(feed.options.compression, unordered, feed.options.staged)
+
+    @abc.abstractmethod
+    def end(self, error: TuttiError) -> None:
+        """Deliver nothing more; fail everything with `error`."""
 
     @abc.abstractmethod
     def _on_answer(self, answer: client_protocol.FromGateway, now: float) -> None:
         """Handle an answer that is not a receipt."""
 
-    def _oldest(self) -> Batch | None:
-        """Return the batch with the earliest deadline."""
-        return self.window.oldest
+    @abc.abstractmethod
+    def _fail_topic(self, topic: str, error: TuttiError) -> None:
+        """Fail the batches of a topic at the head of the queue. None of them was sent."""
+
+    # -- for the session connection
+
+    @property
+    def accepted(self) -> bool:
+        """True if a gateway accepted the producer before."""
+        return self.session.epoch > 0
+
+    @property
+    def only_gateway(self) -> tuple[str, str]:
+        """Name and url ("" if unknown) of the only gateway that the session may use; an empty name allows any gateway."""
+        return "", ""
+
+    def disconnected(self) -> None:
+        """Handle the loss of the connection and of everything queued in it."""
+        self.session.lost()
 
     def receive(self, data: bytes, now: float) -> None:
-        """See `Session.receive`."""
-        self._received_at = now
+        """Handle a message from the gateway.
+
+        Raises:
+            FormatError: the message does not belong to this protocol.
+        """
+        self.session.received(now)
         if data[:1] == client_protocol.RECEIPTS:
             self._on_receipts(data, now)
         elif data[:1] == client_protocol.CONTROL:
             message = client_protocol.decode_from_gateway(data)
-            if self.state is not State.ENDED:
+            if self.session.state is not State.ENDED:
                 self._on_answer(message, now)
         else:
             raise FormatError(f"the gateway sent an unknown message that starts with {data[:1]!r}")
 
+    # -- answers
+
     def _on_receipts(self, data: bytes, now: float) -> bool:
         """Handle committed batches. Return True if one of them was in flight."""
-        progressed = False
+        progressed, session, window = False, self.session, self.window
         for producer, first_sequence, offset, epoch, count in client_protocol.decode_receipts(data):
-            if producer == self.number and epoch == self.epoch:
-                progressed = self.window.commit(first_sequence, count, offset) or progressed
+            # Receipts of an earlier epoch concern batches that got their outcome when this epoch began.
+            if producer == session.number and epoch == session.epoch:
+                progressed = window.commit(first_sequence, count, offset) or progressed
         if progressed:
-            self._reset_timeouts()
+            session.reset_timeouts()
         return progressed
 
-    def _may_send(self, now: float) -> bool:
-        """Return True if the gateway accepts batches now."""
-        return self.state is State.OPEN and self._retry_at <= now and not self.drop
+    def _greet(self, welcome: client_protocol.Welcome) -> Greeting | None:
+        """Pass a Welcome to the session. End the producer, and return None, if the gateway serves another log."""
+        try:
+            return self.session.on_welcome(welcome)
+        except Refused as error:
+            self.end(error)
+            return None
+
+    def _on_denied(self, answer: client_protocol.Denied, now: float) -> None:
+        """Handle the refusal of a request; `request` is 0 for a refusal of the session."""
+        session = self.session
+        if answer.code == "hello":
+            session.on_unknown(now)
+            return
+        topic = session.pop_topic_request(answer.request)
+        is_epoch = session.is_epoch_request(answer.request)
+        text = f"{answer.reason} ({answer.code})"
+        if answer.code == "protocol":
+            self.end(ConfigError(f"the gateway does not speak this client's protocol: {answer.reason}"))
+        elif answer.code in NOT_ALLOWED and topic is None and (answer.request == 0 or is_epoch):
+            self.end(NotAllowed(f"producer {self.name!r} is not authorised: {answer.reason}", answer.code))
+        elif answer.request == 0:
+            # The refusal concerns the session, which another gateway may accept.
+            session.leave(text)
+        elif answer.retry:
+            session.trouble = text
+            self._back_off(now, answer.code)
+            if is_epoch:
+                session.delay_epoch_request()
+        elif topic is not None:
+            kind = NotAllowed if answer.code in NOT_ALLOWED else Refused
+            self._on_topic_refused(topic, kind(f"topic {topic!r} was refused: {text}", answer.code, topic))
+        elif is_epoch:
+            self.end(Refused(f"producer {self.name!r} was refused: {text}", answer.code))
+
+    def _back_off(self, now: float, code: str) -> None:
+        """Queue everything again after a delay; see `Session.back_off`."""
+        self.session.back_off(now, code)
+
+    # -- topics
 
     def knows_topic(self, batch: Batch) -> bool:
         """Return True if the topic of the queue's first batch has its number.
 
         If the number is missing, request it together with those of the next batches: single requests would cost a round trip each.
         """
-        if self.topics.get(batch.topic, 0):
+        session = self.session
+        if session.topics.get(batch.topic, 0):
             return True
+        # The batch is first now, and the refusal may be outdated: request its topic again.
         self._refused_ahead.discard(batch.topic)
-        with self.feed.lock:
-            topics = dict.fromkeys(one.topic for one in itertools.islice(self.feed.queue, limits.TOPICS_AHEAD))
+        # Other threads append to the queue, which must not happen during an iteration.
+        with self.accumulator.lock:
+            topics = dict.fromkeys(one.topic for one in itertools.islice(self.source.queue, limits.TOPICS_AHEAD))
+        # Keep only topics that are still ahead, so that the set stays small.
         self._refused_ahead &= topics.keys()
         for topic in topics:
             if topic not in self._refused_ahead:
-                self.topic_number(topic)
+                session.topic_number(topic)
         return False
 
-    def topic_refused(self, topic: str, error: TuttiError) -> None:
+    def _on_topic_refused(self, topic: str, error: TuttiError) -> None:
         """Fail the batches of a rejected topic once one of them is first in the queue; earlier batches are sent first.
 
         A topic that was requested early is requested again then.
         """
-        queue = self.feed.queue
+        queue = self.source.queue
         if queue and queue[0].topic == topic:
             self._fail_topic(topic, error)
         else:
             self._refused_ahead.add(topic)
 
-    @abc.abstractmethod
-    def _fail_topic(self, topic: str, error: TuttiError) -> None:
-        """Fail the batches of a topic at the head of the queue. None of them was sent."""
+    # -- sending
 
     def _send_window(self, now: float) -> list[list[Buffer]]:
         """Send queued batches of the window, and return their messages."""
-        waited = self.window.waits
-        messages = list(self.window.messages(self.number, self.epoch, self.topic_number))
-        self.outbox.extend(messages)
-        if self.window.waits and not waited:
-            self._received_at = now  # the silence timeout starts now
+        session, window = self.session, self.window
+        awaited = window.awaits_answer
+        messages = list(window.messages(session.number, session.epoch, session.topic_number))
+        session.outbox.extend(messages)
+        if window.awaits_answer and not awaited:
+            session.received(now)  # the gateway owes an answer from now on, so its silence counts from now on
         return messages
 
     def next_time(self, now: float) -> float:
         """Return the monotonic time of the next action if nothing happens before; infinity if there is none."""
-        due = self._due()
-        oldest = self._oldest()
+        session, oldest = self.session, self._oldest()
+        due = session.due()
         if oldest is not None and oldest.deadline < due:
             due = oldest.deadline
-        if now < self._retry_at < due and self.state is State.OPEN and (self.window.has_unsent or self.feed.queue):
-            due = self._retry_at
+        # A delay counts only if something waits for its end.
+        if now < session.retry_at < due and session.state is State.OPEN and (self.window.has_unsent or self.source.queue):
+            due = session.retry_at
         return due
 
-    def resend(self) -> None:
-        """Queue all unanswered batches again, in order."""
-        self.window.rewind()
-
-    def waits_for_batches(self) -> bool:
-        """Return True if batches that were sent on this connection have no answer."""
-        return self.window.waits
-
-    def forgettable(self) -> bool:
-        """Return True if no sent batch lacks an outcome."""
-        return not len(self.window)
+    def _oldest(self) -> Batch | None:
+        """Return the batch with the earliest deadline."""
+        return self.window.oldest

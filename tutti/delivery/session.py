@@ -1,12 +1,12 @@
-"""Session: how a producer opens an epoch at one gateway after another, and how it detects a silent gateway.
+"""Session: the control conversation with one gateway after another: handshake, epoch, topics, and detection of a silent gateway.
 
-The module is sans-I/O: the caller passes in messages and the time, and sends the messages in `outbox`. The table below is the state
-machine; NOTES.md has the theory of operation and the failure cases.
+The module is sans-I/O: the caller passes in answers and the time, and sends the messages in `outbox`. The table below is the state
+machine; NOTES.md has the theory of operation and the failure cases. A `Sender` owns a session and decides what each answer means
+for its batches.
 """
 
 from __future__ import annotations
 
-import abc
 import collections
 import enum
 from math import inf
@@ -17,9 +17,8 @@ import msgspec
 from tutti import limits
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Buffer
-from tutti.data.gateway_states import CUT_OFF
-from tutti.data.names import is_nameless
-from tutti.errors import ConfigError, NotAllowed, Refused, TuttiError, Unavailable, invariant
+from tutti.delivery.window import Window
+from tutti.errors import Refused, invariant
 
 CLIENT = "tutti-python"
 US = 1e6
@@ -49,9 +48,9 @@ class Event(enum.Enum):
     CONNECTED = "connected"
     LOST = "lost"
     WELCOMED = "welcomed"
-    STRANGER = "stranger"  # the gateway does not know the session
+    UNKNOWN = "unknown"  # the gateway does not know the session
     OPENED = "opened"
-    EPOCH_OVER = "epoch over"
+    EPOCH_ENDED = "epoch ended"
     END = "end"
 
 
@@ -59,27 +58,35 @@ class Event(enum.Enum):
 TRANSITIONS: dict[tuple[State, Event], State] = {
     (State.OFFLINE, Event.CONNECTED): State.GREETING,
     (State.OFFLINE, Event.LOST): State.OFFLINE,
-    (State.OFFLINE, Event.EPOCH_OVER): State.OFFLINE,
+    (State.OFFLINE, Event.EPOCH_ENDED): State.OFFLINE,
     (State.OFFLINE, Event.END): State.ENDED,
     (State.GREETING, Event.WELCOMED): State.OPENING,
-    (State.GREETING, Event.STRANGER): State.GREETING,
-    (State.GREETING, Event.EPOCH_OVER): State.GREETING,
+    (State.GREETING, Event.UNKNOWN): State.GREETING,
+    (State.GREETING, Event.EPOCH_ENDED): State.GREETING,
     (State.GREETING, Event.LOST): State.OFFLINE,
     (State.GREETING, Event.END): State.ENDED,
     (State.OPENING, Event.WELCOMED): State.OPENING,
-    (State.OPENING, Event.STRANGER): State.GREETING,
+    (State.OPENING, Event.UNKNOWN): State.GREETING,
     (State.OPENING, Event.OPENED): State.OPEN,
-    (State.OPENING, Event.EPOCH_OVER): State.OPENING,
+    (State.OPENING, Event.EPOCH_ENDED): State.OPENING,
     (State.OPENING, Event.LOST): State.OFFLINE,
     (State.OPENING, Event.END): State.ENDED,
     (State.OPEN, Event.WELCOMED): State.OPEN,
-    (State.OPEN, Event.STRANGER): State.GREETING,
-    (State.OPEN, Event.EPOCH_OVER): State.OPENING,
+    (State.OPEN, Event.UNKNOWN): State.GREETING,
+    (State.OPEN, Event.EPOCH_ENDED): State.OPENING,
     (State.OPEN, Event.LOST): State.OFFLINE,
     (State.OPEN, Event.END): State.ENDED,
     (State.ENDED, Event.LOST): State.ENDED,
     (State.ENDED, Event.END): State.ENDED,
 }
+
+
+class Greeting(enum.Enum):
+    """Why a gateway sent a Welcome."""
+
+    FIRST = "first"  # it answers the first Hello of a connection, or the Hello of a session that the gateway did not know
+    PROBED = "probed"  # it answers a probe of a silent gateway
+    CHANGED = "changed"  # the state or the group of the gateway changed
 
 
 class Identity(NamedTuple):
@@ -90,117 +97,63 @@ class Identity(NamedTuple):
     session: bytes
 
 
-class Session(abc.ABC):
-    """The session of one producer with its gateways, up to an open epoch. Called by one thread."""
+class Session:
+    """The session of one sender with its gateways, up to an open epoch. Called by one thread."""
 
-    def __init__(self, identity: Identity) -> None:
-        """Create a session that is offline and has no epoch."""
+    def __init__(self, identity: Identity, window: Window) -> None:
+        """Create a session that is offline and has no epoch. The session rewinds `window` when its messages may be lost."""
         self.identity = identity
         self.state = State.OFFLINE
         self.outbox: collections.deque[list[Buffer]] = collections.deque()
         self.welcome: client_protocol.Welcome | None = None
+        self.log = ""  # uuid (hex) of the producer's log; empty before the first Welcome
         self.drop = ""  # why the connection must be dropped; the caller then tries the next address
         self.trouble = ""  # the last error, for messages
         self.number = 0  # producer number in the log, 0 before the first epoch
         self.epoch = 0  # epoch of the batches that were sent
-        self.wanted = 1  # requested epoch; above `epoch` after the end of that epoch, until the next one opens
+        self.requested_epoch = 1  # above `epoch` after the end of that epoch, until the next one opens
         self.topics: dict[str, int] = {}
         self.token = ""  # authentication token, for encrypted connections only
-        self._starting = True  # a starting instance tries the next epoch when its epoch is taken; a running instance is fenced
-        self._tries = 0
-        self._log = ""
+        self.retry_at = 0.0  # no batch is sent before this time
+        self._window = window
         self._request = 0
         self._epoch_request = 0
         self._topic_requests: dict[int, str] = {}
-        self._ask_at: float | None = None
-        self._retry_at = 0.0
+        self._epoch_retry_at: float | None = None  # when the epoch is requested again; None if a request has no answer yet
         self._retry = _RETRY_MIN
         self._received_at = 0.0
         self._silence = _SILENCE_MIN
         self._hello_since: float | None = None
 
     @property
-    def log(self) -> str:
-        """The uuid (hex) of the producer's log; empty before the first Welcome."""
-        return self._log
-
-    @property
     def running(self) -> bool:
         """True if the requested epoch is the epoch of the sent batches."""
-        return self.epoch == self.wanted
-
-    # -- hooks of subclasses
-
-    @abc.abstractmethod
-    def resend(self) -> None:
-        """Mark all sent batches as not sent."""
-
-    @abc.abstractmethod
-    def epoch_began(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
-        """Handle the begin of a new epoch.
-
-        With `renumbered`, the producer has a new number, because the log had deleted its state.
-        """
-
-    @abc.abstractmethod
-    def fenced(self, epoch: int) -> None:
-        """Handle that another instance began that epoch."""
-
-    @abc.abstractmethod
-    def forgettable(self) -> bool:
-        """Return True if no sent batch lacks an outcome, so that a producer whose state was deleted may start again."""
-
-    @abc.abstractmethod
-    def topic_refused(self, topic: str, error: TuttiError) -> None:
-        """Handle that the gateway rejected a topic."""
-
-    @abc.abstractmethod
-    def end(self, error: TuttiError) -> None:
-        """Deliver nothing more; fail everything with `error`."""
-
-    # -- for the session connection
-
-    @property
-    def begun(self) -> bool:
-        """True if a gateway accepted the producer before."""
-        return self.epoch > 0
-
-    @property
-    def only(self) -> tuple[str, str]:
-        """Name and url ("" if unknown) of the only gateway that the session may use; an empty name allows any gateway."""
-        return "", ""
-
-    @abc.abstractmethod
-    def receive(self, data: bytes, now: float) -> None:
-        """Handle a message from the gateway.
-
-        Raises:
-            FormatError: the message does not belong to this protocol.
-        """
+        return self.epoch == self.requested_epoch
 
     # -- connections
 
     def connected(self, now: float) -> None:
         """Start the handshake on a new connection."""
-        self._transition(Event.CONNECTED)
+        self.transition(Event.CONNECTED)
         self._silence = _SILENCE_MIN
-        self._retry_at = 0.0
+        self.retry_at = 0.0
         self._hello(now)
 
     def lost(self) -> None:
         """Handle the loss of the connection and of everything queued in it."""
-        self._transition(Event.LOST)
+        self.transition(Event.LOST)
         self.drop = ""
         self.outbox.clear()
         self._hello_since = None
-        self._ask_at = None
+        self._epoch_retry_at = None
         self._topic_requests.clear()
-        self.resend()
+        self._window.rewind()
 
-    def _leave(self, reason: str) -> None:
+    def leave(self, reason: str) -> None:
+        """Request that the connection is dropped, and that the next address is tried."""
         self.drop = self.trouble = reason
 
-    # -- sending
+    # -- requests
 
     def _send_control(self, message: msgspec.Struct) -> None:
         self.outbox.append([client_protocol.encode_control(message)])
@@ -209,12 +162,21 @@ class Session(abc.ABC):
         self._hello_since = self._received_at = now
         self._send_control(client_protocol.Hello(client_protocol.PROTOCOL, CLIENT, self.identity.session, self.token))
 
-    def _request_epoch(self, now: float) -> None:
-        self._ask_at = None
+    def request_epoch(self, now: float) -> None:
+        """Request `requested_epoch`."""
+        self._epoch_retry_at = None
         self._received_at = now
         self._request += 1
         self._epoch_request = self._request
-        self._send_control(client_protocol.OpenProducer(self._request, self.identity.name, self.identity.instance, self.wanted))
+        identity = self.identity
+        self._send_control(client_protocol.OpenProducer(self._request, identity.name, identity.instance, self.requested_epoch))
+
+    def request_next_epoch(self, now: float) -> None:
+        """Handle the end of the epoch: request the next one, now or after the next Welcome."""
+        self.requested_epoch = self.epoch + 1
+        self.transition(Event.EPOCH_ENDED)
+        if self.state is State.OPENING:
+            self.request_epoch(now)
 
     def topic_number(self, topic: str) -> int:
         """Return the number of a topic. If it is unknown, request it and return 0."""
@@ -225,148 +187,119 @@ class Session(abc.ABC):
             self._send_control(client_protocol.OpenTopic(self._request, topic))
         return number
 
-    def _request_next_epoch(self, now: float) -> None:
-        """Handle the end of the epoch: request the next one, now or after the next Welcome."""
-        self.wanted = self.epoch + 1
-        self._transition(Event.EPOCH_OVER)
-        if self.state is State.OPENING:
-            self._request_epoch(now)
+    def repeat_requests(self, now: float) -> None:
+        """Repeat all requests after a delay, because the log of the gateway may lag."""
+        self.topics.clear()
+        self.delay_sending(now)
+        self._window.rewind()
+        if self.state is State.OPEN and self._hello_since is None:
+            # The Welcome that answers Hello leads through the other requests again.
+            self.transition(Event.UNKNOWN)
+            self._hello(now)
 
     # -- answers
 
-    def _on_welcome(self, welcome: client_protocol.Welcome, now: float) -> None:
-        asked, self._hello_since = self._hello_since is not None, None
-        if self._log and welcome.log and welcome.log != self._log:
+    def on_welcome(self, welcome: client_protocol.Welcome) -> Greeting:
+        """Handle a Welcome.
+
+        Raises:
+            Refused: the gateway serves another log.
+        """
+        requested, self._hello_since = self._hello_since is not None, None
+        if self.log and welcome.log and welcome.log != self.log:
             text = (
-                f"gateway {welcome.gateway} serves log {welcome.log} and this producer began on log {self._log}: "
+                f"gateway {welcome.gateway} serves log {welcome.log} and this producer began on log {self.log}: "
                 "the url names gateways of different groups, or the log was replaced; open a new Producer"
             )
-            self.end(Refused(text, "log"))
-            return
-        self._log = welcome.log or self._log
+            raise Refused(text, "log")
+        self.log = welcome.log or self.log
         self.welcome = welcome
-        if not asked:
-            self._on_state_change(welcome)
-            return
+        if not requested:
+            return Greeting.CHANGED
         was_open = self.state is State.OPEN
-        self._transition(Event.WELCOMED)
-        if was_open:  # the answer to a probe: the gateway is alive, and earlier answers may have been lost
-            self._topic_requests.clear()
-            self.resend()
-        else:
-            self._welcomed(welcome, now)
-
-    def _on_state_change(self, welcome: client_protocol.Welcome) -> None:
-        """Handle a Welcome that the gateway sent because its state or its group changed."""
-        if welcome.state in CUT_OFF and len(welcome.gateways) > 1:
-            self._leave(f"gateway {welcome.gateway} is {welcome.state}")
-
-    def _welcomed(self, welcome: client_protocol.Welcome, now: float) -> None:
-        """Continue after the Welcome that answers Hello."""
-        self._request_epoch(now)
-
-    def _on_epoch_opened(self, answer: client_protocol.EpochOpened, now: float) -> None:
-        if answer.epoch != self.wanted or self.state is not State.OPENING:
-            return  # an answer to an earlier or repeated request
-        self._transition(Event.OPENED)
+        self.transition(Event.WELCOMED)
+        if not was_open:
+            return Greeting.FIRST
+        # The gateway is alive, but its earlier answers may have been lost.
         self._topic_requests.clear()
-        again = self.running and answer.producer == self.number
-        renumbered = self.number not in (0, answer.producer)
-        self.number = answer.producer
-        if again:
-            self.resend()
-        else:
-            self.epoch_began(answer, renumbered=renumbered)
-        self.epoch = self.wanted
-        self._starting, self._tries = False, 0
+        self._window.rewind()
+        return Greeting.PROBED
 
-    def _on_epoch_fenced(self, answer: client_protocol.EpochFenced, now: float) -> None:
-        if answer.epoch < self.wanted or self.state is not State.OPENING:
-            return  # an answer to an earlier request
-        self._tries += 1
-        if not self._starting and not (self.forgettable() and is_nameless(self.identity.name)):
-            self.fenced(answer.epoch)
-        elif self._tries > limits.EPOCH_TRIES_MAX:
-            text = (
-                f"producer {self.identity.name!r} found its next epoch taken {self._tries} times, last at {answer.epoch}: "
-                "several instances of it are starting at once; run one instance, or use different names"
-            )
-            self.end(Unavailable(text))
-        else:
-            self.wanted = max(self.wanted, answer.epoch) + 1
-            self._request_epoch(now)
+    def opened(self) -> None:
+        """Handle that the gateway accepts batches. Topic requests without an answer are repeated with the next batch."""
+        self.transition(Event.OPENED)
+        self._topic_requests.clear()
 
-    def _on_topic_opened(self, answer: client_protocol.TopicOpened, now: float) -> None:
+    def on_topic_opened(self, answer: client_protocol.TopicOpened) -> None:
+        """Store the number of a topic."""
         topic = self._topic_requests.pop(answer.request, None)
         if topic is not None:
             self.topics[topic] = answer.topic
 
-    def _on_denied(self, answer: client_protocol.Denied, now: float) -> None:
-        if answer.code == "hello":
-            if self._hello_since is None:
-                self._transition(Event.STRANGER)
-                self._hello(now)
-            return
-        topic = self._topic_requests.pop(answer.request, None)
-        mine = answer.request == self._epoch_request and self.state is State.OPENING
-        text = f"{answer.reason} ({answer.code})"
-        if answer.code == "protocol":
-            self.end(ConfigError(f"the gateway does not speak this client's protocol: {answer.reason}"))
-        elif answer.code in NOT_ALLOWED and topic is None and (answer.request == 0 or mine):
-            self.end(NotAllowed(f"producer {self.identity.name!r} is not authorised: {answer.reason}", answer.code))
-        elif answer.request == 0:
-            self._leave(text)
-        elif answer.retry:
-            self.trouble = text
-            self._back_off(now, answer.code)
-            if mine:
-                self._ask_at = self._retry_at
-        elif topic is not None:
-            kind = NotAllowed if answer.code in NOT_ALLOWED else Refused
-            self.topic_refused(topic, kind(f"topic {topic!r} was refused: {text}", answer.code, topic))
-        elif mine:
-            self.end(Refused(f"producer {self.identity.name!r} was refused: {text}", answer.code))
-
-    def _repeat_requests(self, now: float) -> None:
-        """Repeat all requests after a delay, because the log of the gateway may lag."""
-        self.topics.clear()
-        self._back_off(now, "unknown")
-        if self.state is State.OPEN and self._hello_since is None:
-            self._transition(Event.STRANGER)
+    def on_unknown(self, now: float) -> None:
+        """Introduce the session again, because the gateway does not know it."""
+        if self._hello_since is None:
+            self.transition(Event.UNKNOWN)
             self._hello(now)
 
-    def _back_off(self, now: float, code: str) -> None:
-        """Queue everything again after a delay; change to another gateway if this one cannot order messages."""
-        self._delay_sending(now)
-        self.resend()
-        if code in ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
-            self._leave(f"gateway {self.welcome.gateway} cannot accept batches now: {self.trouble}")
+    def pop_topic_request(self, request: int) -> str | None:
+        """Remove a topic request, which the gateway denied, and return its topic."""
+        return self._topic_requests.pop(request, None)
 
-    def _delay_sending(self, now: float) -> None:
-        """Send nothing for a delay, which doubles until batches get outcomes."""
-        if now >= self._retry_at:
-            self._retry_at = now + self._retry
-            self._retry = min(2 * self._retry, _RETRY_MAX)
+    def is_epoch_request(self, request: int) -> bool:
+        """Return True if this is the latest request for an epoch, and the session waits for its answer."""
+        return request == self._epoch_request and self.state is State.OPENING
+
+    def received(self, now: float) -> None:
+        """Restart the silence timeout: a message arrived, or the first batch without an answer was sent."""
+        self._received_at = now
+
+    def reset_timeouts(self) -> None:
+        """Reset the timeouts after an outcome, which shows that the gateway works."""
+        self._silence, self._retry = _SILENCE_MIN, _RETRY_MIN
+        self.trouble = ""
 
     # -- time
 
-    @abc.abstractmethod
-    def waits_for_batches(self) -> bool:
-        """Return True if batches that were sent on this connection have no answer."""
+    @property
+    def may_back_off_longer(self) -> bool:
+        """True if the retry delay has not reached its maximum."""
+        return self._retry < _RETRY_MAX
 
-    def _waits(self) -> bool:
+    def back_off(self, now: float, code: str) -> None:
+        """Queue everything again after a delay; change to another gateway if this one cannot order messages."""
+        self.delay_sending(now)
+        self._window.rewind()
+        if code in ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
+            self.leave(f"gateway {self.welcome.gateway} cannot accept batches now: {self.trouble}")
+
+    def delay_sending(self, now: float) -> None:
+        """Send nothing for a delay, which doubles until batches get outcomes."""
+        if now >= self.retry_at:
+            self.retry_at = now + self._retry
+            self._retry = min(2 * self._retry, _RETRY_MAX)
+
+    def delay_epoch_request(self) -> None:
+        """Request the epoch again at the end of the delay."""
+        self._epoch_retry_at = self.retry_at
+
+    def may_send(self, now: float) -> bool:
+        """Return True if the gateway accepts batches now."""
+        return self.state is State.OPEN and self.retry_at <= now and not self.drop
+
+    def _awaits_answer(self) -> bool:
         """Return True if the gateway owes an answer."""
         if self.state is State.OPENING:
-            return self._ask_at is None
+            return self._epoch_retry_at is None
         if self.state is State.OPEN:
-            return self._hello_since is not None or bool(self._topic_requests) or self.waits_for_batches()
+            return self._hello_since is not None or bool(self._topic_requests) or self._window.awaits_answer
         return self.state is State.GREETING
 
-    def _due(self) -> float:
+    def due(self) -> float:
         """Return the time of the next action; infinity if there is none."""
-        due = self._answer_due() if self._waits() else inf
-        if self._ask_at is not None and self.state is State.OPENING:
-            due = min(due, self._ask_at)
+        due = self._answer_due() if self._awaits_answer() else inf
+        if self._epoch_retry_at is not None and self.state is State.OPENING:
+            due = min(due, self._epoch_retry_at)
         return due
 
     def _answer_due(self) -> float:
@@ -374,24 +307,21 @@ class Session(abc.ABC):
             return self._received_at + limits.ADDRESS_TIMEOUT_US / US
         return self._received_at + self._silence
 
-    def _check_timeouts(self, now: float) -> None:
+    def check_timeouts(self, now: float) -> None:
         """Do what is due: repeat requests, probe a silent gateway, drop a dead connection."""
-        if self._ask_at is not None and self._ask_at <= now and self.state is State.OPENING:
-            self._request_epoch(now)
-        if now < self._answer_due() or self.drop or not self._waits():
+        if self._epoch_retry_at is not None and self._epoch_retry_at <= now and self.state is State.OPENING:
+            self.request_epoch(now)
+        if now < self._answer_due() or self.drop or not self._awaits_answer():
             return
         if self._hello_since is not None:
-            self._leave(f"connected, but got no answer for {now - self._hello_since:.1f} s")
+            self.leave(f"connected, but got no answer for {now - self._hello_since:.1f} s")
             return
+        # A busy gateway is silent, too: probe it before the connection is given up, and be more patient after each probe.
         self._silence = min(2 * self._silence, _SILENCE_MAX)
         self._hello(now)
 
-    def _reset_timeouts(self) -> None:
-        """Reset the timeouts after an outcome, which shows that the gateway works."""
-        self._silence, self._retry = _SILENCE_MIN, _RETRY_MIN
-        self.trouble = ""
-
-    def _transition(self, turn: Event) -> None:
-        after = TRANSITIONS.get((self.state, turn))
-        invariant(after is not None, f"state {self.state.value!r} has no transition for {turn.value!r}")
+    def transition(self, event: Event) -> None:
+        """Change the state; an event that the table lacks is a defect of this client."""
+        after = TRANSITIONS.get((self.state, event))
+        invariant(after is not None, f"state {self.state.value!r} has no transition for {event.value!r}")
         self.state = after or self.state

@@ -20,7 +20,7 @@ from tutti.delivery.session import US, Identity, State
 from tutti.errors import TuttiError, Unknown
 
 LOG = logging.getLogger("tutti.client")
-_SETTLE_S = limits.SILENCE_US_MIN / US
+_ANSWER_WAIT_S = limits.SILENCE_US_MIN / US
 
 
 class UnorderedDelivery:
@@ -28,23 +28,23 @@ class UnorderedDelivery:
 
     Attributes:
         lanes: the current lanes. One gets new batches; the others wait for outcomes of batches in flight.
-        feed: the accumulator of unordered batches.
+        accumulator: the accumulator of unordered batches.
     """
 
-    def __init__(self, delivery: OrderedDelivery, feed: Accumulator, token: Callable[[], bytes]) -> None:
-        """Deliver the batches of `feed` under the epochs that `delivery` opens. `token` makes session ids of 16 random bytes."""
-        self.feed = feed
+    def __init__(self, ordered: OrderedDelivery, accumulator: Accumulator, token: Callable[[], bytes]) -> None:
+        """Deliver the batches of `accumulator` under the epochs that `ordered` opens. `token` returns 16 random bytes."""
+        self.accumulator = accumulator
         self.lanes: list[Lane] = []
-        self._ledger = LaneRegistry(delivery, feed)
+        self._registry = LaneRegistry(ordered, accumulator)
         self._token = token
         self._current: Lane | None = None
-        self._settle_until = 0.0  # time until which new batches wait for answers to earlier ones
+        self._answers_until = 0.0  # time until which new batches wait for answers to earlier ones
         self._ended = False
 
     @property
     def gateways(self) -> dict[str, str]:
         """The gateways of the group, name to url, from the latest Welcome."""
-        return self._ledger.gateways
+        return self._registry.gateways
 
     # -- for the producer's I/O
 
@@ -52,12 +52,13 @@ class UnorderedDelivery:
         """Do what is due: move batches from the accumulator to a lane, send, enforce deadlines, publish outcomes."""
         if self._ended:
             return
-        self.feed.expire_linger(now)
+        self.accumulator.expire_linger(now)
+        # Lanes come first: they return batches to the head of the queue, which then go to another lane before newer ones.
         for lane in list(self.lanes):
             lane.work(now)
         self._expire_queued(now)
         self._choose_lane(now)
-        self._exclude_waiting()
+        self._exclude_pinned()
         self._fill_lane(now)
         for lane in self.lanes:
             lane.send(now)
@@ -66,23 +67,23 @@ class UnorderedDelivery:
     def next_time(self, now: float) -> float:
         """Return the monotonic time of the next action if nothing happens before; infinity if there is none."""
         times = [lane.next_time(now) for lane in self.lanes]
-        queue, linger = self.feed.queue, self.feed.linger_until
+        queue, linger = self.accumulator.queue, self.accumulator.linger_until
         if queue:
-            times += [queue[0].deadline, *([self._settle_until] if self._settling(now) else [])]
+            times += [queue[0].deadline, *([self._answers_until] if self._awaits_refusals(now) else [])]
         if linger is not None:
             times.append(linger)
         return min(times, default=inf)
 
     def may_work(self, now: float) -> bool:
         """Return True if the next batch of the queue could be sent at once, or if it needs a gateway."""
-        queue, taker = self.feed.queue, self._current
+        queue, current = self.accumulator.queue, self._current
         if not queue or self._ended:
             return False
-        if taker is None or taker not in self.lanes or not taker.takes():
+        if current is None or current not in self.lanes or not current.accepts_batches:
             return self._needs_gateway()
-        if not taker.ready(now) or self._settling(now):
+        if not current.ready(now) or self._awaits_refusals(now):
             return False
-        return taker.window.has_room(queue[0]) and queue[0].topic in taker.topics
+        return current.window.has_capacity(queue[0]) and queue[0].topic in current.session.topics
 
     def batches(self) -> Iterator[Batch]:
         """Return an iterator over the batches in flight."""
@@ -94,21 +95,23 @@ class UnorderedDelivery:
             return
         self._ended = True
         failure = Failure(error)
-        seized = self.feed.seize(error, ended=True)
+        unsent = self.accumulator.drain_unsent(error, ended=True)
         for lane in self.lanes:
             lane.window.fail_from(0, failure)
-            lane.outbox.clear()
-        self._ledger.fail(seized, failure)
+            lane.session.outbox.clear()
+        self._registry.fail(unsent, failure)
         self._publish()
 
     # -- choice of the lane for new batches
 
     def _choose_lane(self, now: float) -> None:
         """Choose the lane for new batches, look for a gateway if there is none, and remove lanes that are not needed."""
-        if self._current is None or self._current not in self.lanes or not self._current.takes():
+        if self._current is None or self._current not in self.lanes or not self._current.accepts_batches:
             if self._current is not None and len(self._current.window):
-                self._settle_until = now + _SETTLE_S
-            self._current = next((lane for lane in self.lanes if lane.takes()), None)
+                # The gateway may reject batches in flight. They must reach the next lane before newer batches do.
+                self._answers_until = now + _ANSWER_WAIT_S
+            self._current = next((lane for lane in self.lanes if lane.accepts_batches), None)
+        # One lane at a time looks for a gateway, and none while another one accepts batches.
         looking = [lane for lane in self.lanes if not lane.lane]  # lanes that look for a gateway
         spare = looking if self._current is not None else looking[1:]
         for lane in self.lanes:
@@ -116,69 +119,72 @@ class UnorderedDelivery:
                 spare.append(lane)
         for lane in spare:
             lane.unbind()
-            self._ledger.settled += lane.window.take_settled()
+            # The lane disappears before `_publish`, which would miss its outcomes.
+            self._registry.resolved += lane.window.pop_resolved()
             self.lanes.remove(lane)
-        if self._current is None and self.feed.queue and self._needs_gateway():
-            identity = self._ledger.delivery.identity
-            self.lanes.append(Lane(self._ledger, Identity(identity.name, identity.instance, self._token())))
+        if self._current is None and self.accumulator.queue and self._needs_gateway():
+            identity = self._registry.ordered.session.identity
+            self.lanes.append(Lane(self._registry, Identity(identity.name, identity.instance, self._token())))
 
     def _needs_gateway(self) -> bool:
         """Return True if an unbound gateway may exist and no lane is looking for one."""
         bound = {lane.gateway for lane in self.lanes if lane.lane}
-        if len(bound) < len(self.lanes) or any(lane.over or lane.takes() for lane in self.lanes):
+        if len(bound) < len(self.lanes) or any(lane.epoch_ended or lane.accepts_batches for lane in self.lanes):
             return False  # a lane is looking for one, or waits for an epoch
+        # With a lane at each gateway, a further one would find none: batches wait for the first gateway that accepts them.
         return not bound or bool(self.gateways.keys() - bound)
 
-    def _exclude_waiting(self) -> None:
-        """Exclude batches that wait for another gateway from the pending batches, so that new batches need not wait."""
-        aside = sum(len(lane.window) for lane in self.lanes if lane is not self._current)
-        if aside != self.feed.aside:
-            self.feed.aside = aside
-            self.feed.close_idle()
+    def _exclude_pinned(self) -> None:
+        """Exclude batches that wait for another gateway from the pending batches, so that new batches need not wait for them."""
+        pinned = sum(len(lane.window) for lane in self.lanes if lane is not self._current)
+        if pinned != self.accumulator.pinned:
+            self.accumulator.pinned = pinned
+            self.accumulator.close_idle()
 
-    def _settling(self, now: float) -> bool:
+    def _awaits_refusals(self, now: float) -> bool:
         """Return True if a gateway that accepts no new batches may soon reject a batch in flight.
 
         New batches wait for that answer, because the rejected batch could not move to another lane after a newer one.
         """
-        return now < self._settle_until and any(
-            lane.closed and lane.state is State.OPEN and lane.window.in_doubt for lane in self.lanes
+        return now < self._answers_until and any(
+            lane.closed and lane.session.state is State.OPEN and lane.window.in_doubt for lane in self.lanes
         )
 
     def _fill_lane(self, now: float) -> None:
-        taker = self._current
-        if taker is None or not taker.ready(now) or self._settling(now):
+        current = self._current
+        if current is None or not current.ready(now) or self._awaits_refusals(now):
             return
-        while (batch := self.feed.head()) is not None and taker.window.has_room(batch) and taker.knows_topic(batch):
-            self._ledger.hand_over(taker.lane, taker.window)
+        while (batch := self.accumulator.head()) is not None and current.window.has_capacity(batch) and current.knows_topic(batch):
+            self._registry.assign(current.lane, current.window)
 
     # -- outcomes
 
     def _expire_queued(self, now: float) -> None:
         """Enforce the delivery deadline of batches that no gateway accepted."""
-        queue = self.feed.queue
+        queue = self.accumulator.queue
         if not queue or queue[0].deadline > now:
             return
-        met = [*self._ledger.unfit.values(), *(lane.trouble for lane in self.lanes if lane.trouble)]
-        troubles = "; ".join(dict.fromkeys(met))
+        errors = [*self._registry.unusable.values(), *(lane.session.trouble for lane in self.lanes if lane.session.trouble)]
+        troubles = "; ".join(dict.fromkeys(errors))
         error = Unknown(
-            f"an unordered record of producer {self._ledger.delivery.identity.name!r} to topic {queue[0].topic!r} was accepted by "
-            f"no gateway within {self._ledger.timeout}: it is in no lane{f'; last error: {troubles}' if troubles else ''}"
+            f"an unordered record of producer {self._registry.ordered.name!r} to topic {queue[0].topic!r} was accepted by "
+            f"no gateway within {self._registry.timeout}: it is in no lane{f'; last error: {troubles}' if troubles else ''}"
         )
         LOG.warning("%s", error)
         late: list[Batch] = []
+        # They were never sent, so later ones need not fail with them.
         while queue and queue[0].deadline <= now:
             late.append(queue.popleft())
-        self._ledger.fail(late, Failure(error))
+        self._registry.fail(late, Failure(error))
 
     def _publish(self) -> None:
         """Publish outcomes to the accumulator, then run the callbacks."""
-        settled, self._ledger.settled = self._ledger.settled, []
+        resolved, self._registry.resolved = self._registry.resolved, []
         for lane in self.lanes:
-            settled += lane.window.take_settled()
-        if settled:
-            self.feed.finished(settled)
-        while self.feed.born_failed:
-            settled.append(self.feed.born_failed.popleft())
-        for batch in settled:
+            resolved += lane.window.pop_resolved()
+        if resolved:
+            self.accumulator.finished(resolved)
+        while self.accumulator.rejected:
+            resolved.append(self.accumulator.rejected.popleft())
+        for batch in resolved:
             batch.announce()

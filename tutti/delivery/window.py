@@ -26,7 +26,7 @@ class Window:
         self.bytes_max = limits.WINDOW_BYTES
         self.next_sequence = 1
         self.committed = Resume(0, b"")
-        self.settled: list[Batch] = []  # batches whose outcome is not published yet
+        self.resolved: list[Batch] = []  # batches whose outcome is not published yet
         self._compression = compression
         self._unordered = unordered
         self._flags = compression_flags(compression) | (STAGED if staged else 0)
@@ -48,7 +48,7 @@ class Window:
         return self._unanswered[0] if self._unanswered else None
 
     @property
-    def waits(self) -> bool:
+    def awaits_answer(self) -> bool:
         """True if a batch was sent on this connection and has no answer."""
         return self._sent and bool(self._unanswered)
 
@@ -57,7 +57,7 @@ class Window:
         """True if a batch must be sent (again)."""
         return bool(self._to_send)
 
-    def has_room(self, batch: Batch) -> bool:
+    def has_capacity(self, batch: Batch) -> bool:
         """Return True if the batch fits into the window. A batch always fits into an empty window."""
         if not self._unanswered:
             return True
@@ -74,6 +74,7 @@ class Window:
 
     def rewind(self) -> None:
         """Queue all batches for sending again, in order."""
+        # The gateway removes duplicates, so nothing has to be known of what arrived.
         self._to_send = collections.deque(self._unanswered)
         self._sent = False
 
@@ -87,12 +88,14 @@ class Window:
         small = True
         while self._to_send:
             batch = self._to_send[0]
-            if batch.settled:
+            if batch.resolved:
                 self._to_send.popleft()
                 continue
             topic = topic_number(batch.topic)
+            # Later batches wait, too: the gateway accepts sequences only in order.
             if not topic:
                 break
+            # Small bodies are copied into their message. A large body is a part of its own message, without a copy.
             is_small = batch.size <= INLINE_BYTES_MAX
             if frames and (
                 is_small != small or size + batch.size > limits.SUBMIT_BYTES or len(frames) >= limits.FRAMES_A_MESSAGE_MAX
@@ -108,6 +111,7 @@ class Window:
         if frames:
             yield encode_submit(frames, self._unordered)
 
+    # A spool may have batches that an earlier run wrote with another compression.
     def _flags_of(self, batch: Batch) -> int:
         return self._flags if batch.codec == "" else compression_flags(batch.codec)
 
@@ -132,54 +136,56 @@ class Window:
     def commit(self, first_sequence: int, count: int, offset: int) -> bool:
         """Record that a batch committed. Return False if no batch in flight has this sequence and count."""
         batch = self._by_sequence.get(first_sequence)
+        # The receipt may concern an earlier copy, from before committed records were removed.
         if batch is None or batch.remaining != count:
             return False
         self._committed(batch, offset)
-        self._drop_settled()
+        self._drop_resolved()
         return True
 
     def commit_upto(self, sequence: int) -> None:
         """Record that everything up to `sequence` committed, at unknown offsets."""
         for batch in list(self._unanswered):
-            if not batch.settled and batch.last_sequence <= sequence:
+            if not batch.resolved and batch.last_sequence <= sequence:
                 self._committed(batch, OFFSET_UNKNOWN)
-        self._drop_settled()
+        self._drop_resolved()
 
     def fail_from(self, sequence: int, failure: Failure) -> bool:
         """Fail every batch that ends at `sequence` or later. Return True if there was one."""
-        before = len(self.settled)
+        before = len(self.resolved)
         for batch in list(self._unanswered):
-            if not batch.settled and batch.last_sequence >= sequence:
-                self._settle(batch, OFFSET_UNKNOWN, failure)
-        self._drop_settled()
-        return len(self.settled) > before
+            if not batch.resolved and batch.last_sequence >= sequence:
+                self._resolve(batch, OFFSET_UNKNOWN, failure)
+        self._drop_resolved()
+        return len(self.resolved) > before
 
     def fail_at(self, sequence: int, failure: Failure) -> None:
         """Fail the batch that starts at `sequence`, if it has no outcome yet."""
         batch = self._by_sequence.get(sequence)
         if batch is not None:
-            self._settle(batch, OFFSET_UNKNOWN, failure)
-            self._drop_settled()
+            self._resolve(batch, OFFSET_UNKNOWN, failure)
+            self._drop_resolved()
 
     def fail(self, batch: Batch, failure: Failure) -> None:
         """Fail a batch that has no sequence."""
-        self._settle(batch, OFFSET_UNKNOWN, failure)
+        self._resolve(batch, OFFSET_UNKNOWN, failure)
 
-    def cut_at(self, sequence: int) -> None:
+    def trim_below(self, sequence: int) -> None:
         """Remove records below `sequence`, which the log has, from the batch that contains `sequence`. Send the rest again."""
         for batch in self._unanswered:
-            if not batch.settled and batch.first_sequence < sequence <= batch.last_sequence:
+            if not batch.resolved and batch.first_sequence < sequence <= batch.last_sequence:
                 del self._by_sequence[batch.first_sequence]
                 self._bytes -= batch.size
+                # The rest gets its own first sequence, size and CRC, so it is a new copy for the gateway.
                 drop_committed(batch, sequence - batch.first_sequence, self._compression if batch.codec == "" else batch.codec)
                 self._bytes += batch.size
                 self._by_sequence[batch.first_sequence] = batch
 
-    def at(self, sequence: int) -> Batch | None:
+    def batch_at(self, sequence: int) -> Batch | None:
         """Return the batch that starts at `sequence`, or None."""
         return self._by_sequence.get(sequence)
 
-    def turned_away(self, sequence: int, *, all_copies: bool) -> None:
+    def mark_rejected(self, sequence: int, *, all_copies: bool) -> None:
         """Record that the gateway rejected a copy of a batch; with `all_copies`, it rejects every copy."""
         batch = self._by_sequence.get(sequence)
         if batch is not None:
@@ -188,32 +194,33 @@ class Window:
     @property
     def in_doubt(self) -> bool:
         """True if the gateway may still accept a copy of any batch."""
-        return any(batch.copies for batch in self._unanswered if not batch.settled)
+        return any(batch.copies for batch in self._unanswered if not batch.resolved)
 
-    def take_back(self, above: int = -1) -> list[Batch]:
+    def withdraw(self, above: int = -1) -> list[Batch]:
         """Remove and return, in order, the newest batches of which no copy can be accepted any more.
 
         The removal stops at a batch with a serial up to `above`. The removed batches have no sequence.
         """
-        back: list[Batch] = []
+        withdrawn: list[Batch] = []
         while self._unanswered:
             batch = self._unanswered[-1]
-            if batch.copies or batch.settled or batch.serial <= above:
+            # From the newest on, because `next_sequence` goes back with each batch, and sequences have no gaps.
+            if batch.copies or batch.resolved or batch.serial <= above:
                 break
             self._unanswered.pop()
             del self._by_sequence[batch.first_sequence]
             self._bytes -= batch.size
             self.next_sequence = batch.first_sequence
             batch.first_sequence, batch.transmitted, batch.lane = 0, False, ""
-            back.append(batch)
-        if back:
+            withdrawn.append(batch)
+        if withdrawn:
             self._sent = self._sent and bool(self._unanswered)
             self._to_send = collections.deque(batch for batch in self._to_send if batch.first_sequence)
-        return back[::-1]
+        return withdrawn[::-1]
 
-    def let_go(self) -> list[Batch]:
+    def drain(self) -> list[Batch]:
         """Remove and return all batches without an outcome, oldest first. They have no sequence any more."""
-        batches = [batch for batch in self._unanswered if not batch.settled]
+        batches = [batch for batch in self._unanswered if not batch.resolved]
         for batch in batches:
             batch.first_sequence = 0
         self._unanswered.clear()
@@ -222,15 +229,16 @@ class Window:
         self._bytes, self._sent = 0, False
         return batches
 
-    def take_settled(self) -> list[Batch]:
+    def pop_resolved(self) -> list[Batch]:
         """Return batches that got an outcome since the last call, in the order of their outcomes."""
-        settled, self.settled = self.settled, []
-        return settled
+        resolved, self.resolved = self.resolved, []
+        return resolved
 
     def _committed(self, batch: Batch, offset: int) -> None:
         if batch.last_sequence > self.committed.sequence:
+            # Outcomes may arrive in another order, so only the highest sequence counts.
             self.committed = Resume(batch.last_sequence, batch.progress or self._progress_before(batch))
-        self._settle(batch, offset, None)
+        self._resolve(batch, offset, None)
 
     def _progress_before(self, batch: Batch) -> bytes:
         """Return the last progress before a committed batch.
@@ -238,22 +246,24 @@ class Window:
         All earlier batches have committed, too, even if their outcomes arrive later: another gateway may have ordered another copy.
         """
         progress = self.committed.progress
-        for one in self._unanswered:
-            if one is batch:
+        for earlier in self._unanswered:
+            if earlier is batch:
                 break
-            if one.progress and one.failure is None:
-                progress = one.progress
+            if earlier.progress and earlier.failure is None:
+                progress = earlier.progress
         return progress
 
-    def _settle(self, batch: Batch, offset: int, failure: Failure | None) -> None:
+    def _resolve(self, batch: Batch, offset: int, failure: Failure | None) -> None:
+        # A batch without a sequence was never in the window, and does not count for its bytes.
         if self._by_sequence.pop(batch.first_sequence, None) is not None:
             self._bytes -= batch.size
-        batch.settle(offset, failure)
-        self.settled.append(batch)
+        batch.resolve(offset, failure)
+        self.resolved.append(batch)
 
-    def _drop_settled(self) -> None:
+    def _drop_resolved(self) -> None:
         unanswered = self._unanswered
-        while unanswered and unanswered[0].settled:
+        # A batch that is resolved before an older one stays until the older one is resolved, too.
+        while unanswered and unanswered[0].resolved:
             unanswered.popleft()
         if not unanswered:
             self._sent = False  # the silence timeout of the next batch starts when it is sent

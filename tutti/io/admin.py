@@ -1,15 +1,322 @@
-"""Admin client: status requests and administrative commands to gateways."""
+"""Requests to gateways, outside of producers and readers.
+
+`RequestClient` sends one request at a time to the first gateway that answers, for tools and for the discovery of other ports.
+`AdminClient` adds the status requests and the administrative commands.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any
+import contextlib
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
+import msgspec
 import orjson
 
+from tutti import limits
+from tutti.common.address import Address, parse_url
+from tutti.common.credentials import Credentials, given
 from tutti.data import client_protocol
 from tutti.data.names import check_name, check_producer
-from tutti.io.request import RequestClient
+from tutti.delivery.session import CLIENT, NOT_ALLOWED
+from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, Unavailable
+from tutti.io.endpoints import CONNECTED, Endpoints
+from tutti.io.port_probe import explain_message, probe_port
+from tutti.io.zmtp_connection import ConnectionEvent, ZmtpConnection, connection_failure
+
+_GOODBYE_S = 0.2
+_NO_ANSWER = "connected, but got no answer"
+_CHECK_S = 0.25  # interval at which a queued request checks whether its caller has given up
+#: Codes of refusals after which another gateway may accept the request.
+_ELSEWHERE = frozenset({"not_primary", "leaving", "halted", "behind"})
+
+Answer = TypeVar("Answer", client_protocol.Welcome, client_protocol.Done, client_protocol.StatusAnswer)
+
+
+class RequestClient:
+    """Requests to one gateway after another. Thread-safe. Connects with the first request, and again after a lost connection.
+
+    Args:
+        url: `tutti://HOST:P[,HOST:P...]`, or addresses.
+        timeout: seconds for one request, including the connection setup.
+        rounds: how often each address may be tried in that time; None: without limit.
+        learn: True if discovered gateways may answer, too; False: only those of the url.
+        credentials: authenticate the client; the default comes from the environment.
+
+    Raises (all methods):
+        Unavailable: no gateway answered in time. The message has the result at each address.
+        ConfigError: every address is a port of another protocol.
+        Refused: the gateway rejects the request (`NotAllowed`: rejects the credentials).
+    """
+
+    def __init__(
+        self,
+        url: str | Iterable[Address],
+        timeout: float = limits.REQUEST_TIMEOUT_US / 1e6,
+        rounds: int | None = None,
+        *,
+        learn: bool = True,
+        credentials: Credentials | None = None,
+    ) -> None:
+        """Prepare; nothing is connected yet."""
+        self._credentials = given(credentials)
+        self._learn = learn
+        self._endpoints = Endpoints(parse_url(url) if isinstance(url, str) else url)
+        self._timeout = timeout
+        self._rounds = rounds
+        self._session = secrets.token_bytes(16)
+        self._lock = threading.Lock()
+        self._connection: ZmtpConnection | None = None
+        self._welcome: client_protocol.Welcome | None = None
+        self._request = 0
+        self._trouble = ""  # the last error that a gateway returned
+        self._last_error = ""  # the last error in place of an answer
+        self._answered: tuple[Address, str] | None = None  # the gateway that requested a retry, and its reason
+        self._retry_us = limits.RETRY_US_MIN
+
+    def welcome(self) -> client_protocol.Welcome:
+        """Return the Welcome of the gateway, with its state and ports. Each call requests it again."""
+        deadline = time.monotonic() + self._timeout
+        with self._exclusive(deadline):
+            if self._connection is not None and self._welcome is not None:
+                self._send_control(self._hello())
+                welcome = self._answer(0, client_protocol.Welcome, deadline)
+                if welcome is not None:
+                    self._welcome = welcome
+                    return welcome
+            return self._connected(deadline)
+
+    @property
+    def trouble(self) -> str:
+        """The last error in place of an answer, without its address; empty if there was none."""
+        return self._last_error
+
+    @property
+    def address(self) -> Address:
+        """The gateway that answers, or the next one to try."""
+        return self._endpoints.current
+
+    def await_disconnect(self, seconds: float) -> bool:
+        """Wait up to `seconds` for the loss of the current connection. Return True if it was lost."""
+        until = time.monotonic() + seconds
+        with self._lock:
+            while (left := until - time.monotonic()) > 0:
+                if self._connection is None:
+                    time.sleep(left)
+                elif self._is_lost(self._connection):
+                    self._connection.close()
+                    self._connection = self._welcome = None
+                    return True
+                else:
+                    self._connection.wait(left)
+        return False
+
+    def _is_lost(self, connection: ZmtpConnection) -> bool:
+        try:
+            while connection.receive() is not None:
+                pass  # unsolicited messages
+        except FormatError:
+            return True
+        return connection.next_event() is not None
+
+    def close(self) -> None:
+        """Send Bye and close."""
+        with self._lock:
+            if self._connection is not None:
+                self._send_control(client_protocol.Bye())
+                # Bye has this time to leave; without it, the gateway learns of the end by the closed connection.
+                self._connection.close(_GOODBYE_S)
+                self._connection = None
+
+    def __enter__(self) -> Self:
+        """Return the object."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close."""
+        self.close()
+
+    def request(self, kind: type[Answer], make: Callable[[int], msgspec.Struct], given_up: Callable[[], bool] = bool) -> Answer:
+        """Send a request and return its answer, which has type `kind`. `make` builds the request from its number.
+
+        A request may wait for an earlier one of another thread, within its own timeout. If the caller has `given_up` by then, the
+        request is not sent.
+        """
+        deadline = time.monotonic() + self._timeout
+        with self._exclusive(deadline, given_up):
+            self._retry_us, self._answered = limits.RETRY_US_MIN, None
+            while True:
+                self._connected(deadline)
+                self._request += 1
+                self._send_control(make(self._request))
+                answer = self._answer(self._request, kind, deadline)
+                if answer is not None:
+                    return answer
+
+    @contextlib.contextmanager
+    def _exclusive(self, deadline: float, given_up: Callable[[], bool] = bool) -> Iterator[None]:
+        # In short steps, so that a caller that gives up does not wait for the request of another thread.
+        while not self._lock.acquire(timeout=max(0.0, min(deadline - time.monotonic(), _CHECK_S))):
+            if given_up() or time.monotonic() >= deadline:
+                raise Unavailable(f"{self.address} has not answered earlier requests within {self._timeout:g} s")
+        try:
+            if given_up():
+                raise Unavailable("the caller has given up")
+            self._drop_ended()
+            yield
+        finally:
+            self._lock.release()
+
+    # -- one connection after another
+
+    def _drop_ended(self) -> None:
+        """Close a connection that the gateway ended between two requests, for example because a ping was answered too late.
+
+        Such an end does not count as a failure: the next connection goes to the same gateway at once.
+        """
+        if self._connection is not None and not self._connection.is_alive():
+            self._connection.close()
+            self._connection = self._welcome = None
+
+    def _hello(self) -> client_protocol.Hello:
+        token = self._credentials.token if self._credentials is not None else ""
+        return client_protocol.Hello(client_protocol.PROTOCOL, CLIENT, self._session, token)
+
+    def _connected(self, deadline: float) -> client_protocol.Welcome:
+        """Ensure that a connection and its Welcome exist, and return the Welcome."""
+        while self._connection is None or self._welcome is None:
+            self._welcome = None
+            if self._connection is None:
+                try:
+                    self._connection = ZmtpConnection(self._endpoints.current, self._credentials)
+                except OSError as error:
+                    self._last_error = self._trouble = connection_failure(error)
+                    self._pause(limits.RETRY_US_MAX / 1e6, deadline)
+                    continue
+            # An address has its own limit, so that one silent gateway does not use up the time of the request.
+            until = min(deadline, time.monotonic() + limits.ADDRESS_TIMEOUT_US / 1e6)
+            if not self._connection.up and not self._await_connection(self._connection, until):
+                self._try_next(self._connection.trouble or None, deadline)
+                continue
+            self._send_control(self._hello())
+            welcome = self._answer(0, client_protocol.Welcome, until, deadline)
+            if welcome is not None:
+                self._welcome = welcome
+                if self._learn:
+                    self._endpoints.update(welcome.gateways, welcome.silent, welcome.state == "primary")
+                # The timeout error must not show an older failure at this address.
+                self._endpoints.record(CONNECTED)
+                self._endpoints.reset_delay()
+        return self._welcome
+
+    def _await_connection(self, connection: ZmtpConnection, until: float) -> bool:
+        while not connection.up:
+            event = connection.next_event()
+            if event is ConnectionEvent.UP:
+                return True
+            if event is not None or time.monotonic() >= until:
+                return False
+            connection.wait(max(0.0, until - time.monotonic()))
+        return True
+
+    def _send_control(self, message: msgspec.Struct) -> None:
+        if self._connection is not None:
+            self._connection.send([client_protocol.encode_control(message)])
+
+    def _answer(self, request: int, kind: type[Answer], until: float, deadline: float | None = None) -> Answer | None:
+        """Return the answer to a request (0: to Hello), or None if the request must be sent again, perhaps to another gateway."""
+        deadline = until if deadline is None else deadline
+        while self._connection is not None:
+            connection = self._connection
+            data = None
+            try:
+                data = connection.receive()
+                message = client_protocol.decode_from_gateway(data) if data is not None else None
+            except FormatError as error:
+                self._trouble, wrong = explain_message(data or b"", error, self._endpoints.current)
+                self._try_next(self._trouble, deadline, wrong)
+                continue
+            if message is None:
+                self._wait_on(connection, until, deadline)
+                continue
+            if isinstance(message, client_protocol.Denied) and message.request in (0, request):
+                self._on_denied(message, deadline)
+                return None
+            # Other messages are unsolicited, such as a Welcome after a change of the group, or answer an abandoned request.
+            if isinstance(message, kind) and getattr(message, "request", 0) == request:
+                return message
+        return None
+
+    def _wait_on(self, connection: ZmtpConnection, until: float, deadline: float) -> None:
+        """Wait for a message, or leave the gateway after an error or a timeout."""
+        if connection.next_event() is not None:
+            self._try_next("the connection was lost", deadline)
+        elif time.monotonic() >= until:
+            self._try_next(_NO_ANSWER, deadline)
+        else:
+            connection.wait(min(until - time.monotonic(), limits.POLL_US_MAX / 1e6))
+
+    def _on_denied(self, denied: client_protocol.Denied, deadline: float) -> None:
+        """Prepare a retry of the request, or raise."""
+        # The gateway does not know the session, for example after a restart: `_connected` sends Hello again.
+        if denied.code == "hello":
+            self._welcome = None
+        elif denied.retry:
+            self._last_error = self._trouble = f"{denied.reason} ({denied.code})"
+            # Kept for the timeout error: what a gateway answered says more than how the others failed.
+            self._answered = self._endpoints.current, self._trouble
+            # Other refusals may pass at the same gateway, after a pause.
+            if denied.code in _ELSEWHERE:
+                self._try_next(self._trouble, deadline)
+            self._pause(self._retry_us / 1e6, deadline)
+            self._retry_us = min(2 * self._retry_us, limits.RETRY_US_MAX)
+        else:
+            raise (NotAllowed if denied.code in NOT_ALLOWED else Refused)(denied.reason, denied.code)
+
+    def _try_next(self, reason: str | None, deadline: float, wrong: bool = False) -> None:
+        """Change to the next gateway. Without a reason, probe the address. `wrong`: the address is not a client port."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+            # Only a probe can find out what is wrong with an address that accepts connections and does not answer.
+            if reason is None:
+                reason, wrong = probe_port(self._endpoints.current)
+        self._last_error = reason or ""
+        wait = self._endpoints.advance(self._last_error, wrong)
+        if self._endpoints.only_wrong_ports():
+            raise ConfigError(self._endpoints.summary())
+        if self._rounds is not None and self._endpoints.rounds >= self._rounds:
+            # No time is left, so `_pause` raises.
+            deadline = 0.0
+        self._pause(wait, deadline)
+
+    def _pause(self, wait: float, deadline: float) -> None:
+        left = deadline - time.monotonic()
+        time.sleep(max(0.0, min(wait, left)))
+        if left <= wait:  # no gateway could answer in the remaining time
+            raise Unavailable(self._timeout_text())
+
+    def _timeout_text(self) -> str:
+        """Return the text of the timeout error: what a gateway answered, if one did, then the last result at each address."""
+        time_text = f"{self._timeout:.2g}" if self._timeout < 10 else f"{self._timeout:.0f}"
+        if self._answered is None:
+            summary = self._endpoints.summary()
+            last = f"; last answer: {self._trouble}" if self._trouble and self._trouble not in summary else ""
+            return f"no gateway answered within {time_text} s: {summary}{last}"
+        address, reason = self._answered
+        results = self._endpoints.results()
+        since = results.pop(address, CONNECTED)
+        parts = [f"{address} answered last: {reason}"]
+        if since == _NO_ANSWER:
+            parts.append("the repeated request had no answer within the time")
+        elif since not in (CONNECTED, reason):
+            parts.append(f"then: {since}")
+        parts += [f"{address}: {text}" for address, text in results.items()]
+        return f"the request was not done within {time_text} s: {'; '.join(parts)}"
 
 
 class AdminClient(RequestClient):
@@ -17,7 +324,7 @@ class AdminClient(RequestClient):
 
     def status(self) -> dict[str, Any]:
         """Return the gateway's status, as `tutti status --json` prints it."""
-        answer: dict[str, Any] = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Status).json)
+        answer: dict[str, Any] = orjson.loads(self.request(client_protocol.StatusAnswer, client_protocol.Status).json)
         return answer
 
     def producers(self) -> list[dict[str, Any]]:
@@ -26,7 +333,7 @@ class AdminClient(RequestClient):
         The keys are name, number, epoch, sequence, progress (or progress_base64), closed and last_seen (microseconds of the last
         tick before the producer's last frame, 0 before any tick).
         """
-        answer = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Producers).json)
+        answer = orjson.loads(self.request(client_protocol.StatusAnswer, client_protocol.Producers).json)
         return [{**line, "last_seen": line.get("last_seen_us")} for line in answer["producers"]]
 
     def members(self) -> list[dict[str, Any]]:
@@ -35,7 +342,7 @@ class AdminClient(RequestClient):
         The keys are name, number, address, incarnation, state, voter, coordinator, age, frontier, lag, heard_us, round_trip_us and
         reason.
         """
-        answer: list[dict[str, Any]] = orjson.loads(self.ask(client_protocol.StatusAnswer, client_protocol.Members).json)
+        answer: list[dict[str, Any]] = orjson.loads(self.request(client_protocol.StatusAnswer, client_protocol.Members).json)
         return answer
 
     def forget(self, names: Iterable[str], instances: Iterable[bytes] = ()) -> None:
@@ -45,12 +352,12 @@ class AdminClient(RequestClient):
         deletions need administrative rights.
         """
         checked, shown = tuple(check_producer(name) for name in names), tuple(instances)
-        self.ask(client_protocol.Done, lambda request: client_protocol.Forget(request, checked, shown))
+        self.request(client_protocol.Done, lambda request: client_protocol.Forget(request, checked, shown))
 
     def fence(self, name: str) -> None:
         """End the epoch of a producer, so that a running instance is fenced."""
         check_producer(name)
-        self.ask(client_protocol.Done, lambda request: client_protocol.Fence(request, name))
+        self.request(client_protocol.Done, lambda request: client_protocol.Fence(request, name))
 
     def change_roster(self, change: str, name: str, address: str = "", incarnation: bytes = b"") -> None:
         """Change the roster through the log: "add" (at `address`, HOST:P), "remove", or "replace" (by the disk `incarnation`).
@@ -58,22 +365,24 @@ class AdminClient(RequestClient):
         When this method returns, a majority knows the change durably. Temporary refusals are retried.
         """
         check_name("gateway", name)
-        self.ask(client_protocol.Done, lambda request: client_protocol.ChangeRoster(request, change, name, address, incarnation))
+        self.request(
+            client_protocol.Done, lambda request: client_protocol.ChangeRoster(request, change, name, address, incarnation)
+        )
 
     def force_roster(self, names: Iterable[str]) -> None:
-        """Declare that the named gateways, including the one asked, are the whole roster, after a permanent loss of the majority.
+        """Declare the named gateways, with the one that answers, the entire roster, after a permanent loss of the majority.
 
         Data that only the lost gateways had is lost. When this method returns, all remaining gateways have decided the roster.
         """
         checked = tuple(check_name("gateway", name) for name in names)
-        self.ask(client_protocol.Done, lambda request: client_protocol.ForceRoster(request, checked))
+        self.request(client_protocol.Done, lambda request: client_protocol.ForceRoster(request, checked))
 
     def leave(self, name: str) -> None:
-        """Order the gateway `name`, which must be the one asked, to leave the group and to end."""
+        """Order the gateway `name`, which must be the one that answers, to leave the group and to end."""
         check_name("gateway", name)
-        self.ask(client_protocol.Done, lambda request: client_protocol.Leave(request, name))
+        self.request(client_protocol.Done, lambda request: client_protocol.Leave(request, name))
 
     def save_offset(self, reader: str, offset: int, back: bool = False, given_up: Callable[[], bool] = bool) -> None:
         """Commit the offset of a named reader, durably. `back` allows an offset below the previous one."""
         check_name("reader", reader)
-        self.ask(client_protocol.Done, lambda request: client_protocol.SaveOffset(request, reader, offset, back), given_up)
+        self.request(client_protocol.Done, lambda request: client_protocol.SaveOffset(request, reader, offset, back), given_up)

@@ -34,7 +34,7 @@ class Endpoints:
         Args:
             addresses: addresses of the url.
             chance: source of the random order of discovered addresses.
-            gateways: gateways of the group that are known already, as in `learn`.
+            gateways: gateways of the group that are known already, as in `update`.
             last: addresses that are tried after all others.
         """
         self._from_url = list(addresses)
@@ -48,19 +48,19 @@ class Endpoints:
         self._results: dict[Address, str] = {}
         self._wrong_ports: set[Address] = set()
         self._failed_in_a_row = 0
-        self.learn(gateways or {}, sure=bool(gateways))
+        self.update(gateways or {}, authoritative=bool(gateways))
         self._index = 0
 
     @property
-    def present(self) -> Address:
+    def current(self) -> Address:
         """The address that is tried now."""
         return self.addresses[self._index % len(self.addresses)]
 
-    def met(self, text: str) -> None:
+    def record(self, text: str) -> None:
         """Store the last result at the current address."""
-        self._results[self.present] = text
+        self._results[self.current] = text
 
-    def went_well(self) -> None:
+    def reset_delay(self) -> None:
         """Reset the retry delay, because the current gateway works."""
         self._failed_in_a_row = 0
 
@@ -69,71 +69,75 @@ class Endpoints:
         """The number of complete rounds of failures since the last success."""
         return self._failed_in_a_row // len(self.addresses)
 
-    def move_on(self, reason: str, wrong: bool = False) -> float:
+    def advance(self, reason: str, wrong: bool = False) -> float:
         """Change to the next address after a failure. `wrong`: the address is certainly not a client port.
 
         Returns:
             Seconds to wait before the next attempt: 0 in the first round, then longer in each round. The wait has a random part, so
             that clients of the same gateways do not retry at the same time.
         """
-        self.met(reason)
+        self.record(reason)
         if wrong:
-            self._wrong_ports.add(self.present)
+            self._wrong_ports.add(self.current)
         self._index += 1
         self._failed_in_a_row += 1
         rounds = self.rounds
         if not rounds:
             return 0.0
+        # The bound of the shift keeps the number small after hours without a gateway.
         longest_us = min(limits.RETRY_US_MIN << min(rounds, 16), limits.RETRY_US_MAX)
         return longest_us / 1e6 * (1 - self._random() / 2)
 
-    def learn(self, gateways: Mapping[str, str], silent: Collection[str] = (), sure: bool = True) -> None:
-        """Take over the gateways of the group from an answer of one of them.
+    def update(self, gateways: Mapping[str, str], silent: Collection[str] = (), authoritative: bool = True) -> None:
+        """Adopt the gateways of the group from an answer of one of them.
 
         Args:
             gateways: address of each gateway, by name.
             silent: names of gateways that the answering gateway receives nothing from; they are tried last.
-            sure: False if the answering gateway may be out of date, because it is outside of the primary view. Such an
+            authoritative: False if the answering gateway may be out of date, because it is outside of the primary view. Such an
                 answer adds gateways, but replaces and removes none.
         """
-        if sure:
+        if authoritative:
             self._named = {name: found for name, found in self._named.items() if name in gateways}
         for name, url in gateways.items():
-            if sure or name not in self._named:
+            if authoritative or name not in self._named:
                 found = _parsed(name, url)
                 if found:
                     self._named[name] = found
         quiet = {address: name in silent for name, found in self._named.items() for address in found}
         self._silent = frozenset(address for address, silent_too in quiet.items() if silent_too)
+        # Addresses of the url keep their position at the front.
         for address in self._from_url:
             quiet.pop(address, None)
-        learned = [address for address in self._discovered if address in quiet]
-        fresh = [address for address in quiet if address not in learned]
+        discovered = [address for address in self._discovered if address in quiet]
+        fresh = [address for address in quiet if address not in discovered]
         for address in fresh:
-            learned.insert(int(self._random() * (len(learned) + 1)), address)
-        learned.sort(key=quiet.__getitem__)
-        self._discovered = learned[: limits.ADDRESSES_MAX]
+            discovered.insert(int(self._random() * (len(discovered) + 1)), address)
+        # The sort is stable: silent gateways move to the end, and all others keep their order.
+        discovered.sort(key=quiet.__getitem__)
+        self._discovered = discovered[: limits.ADDRESSES_MAX]
         self._update_order()
 
     def _update_order(self) -> None:
-        present = self.present
+        current = self.current
         self.addresses = sorted([*self._from_url, *self._discovered], key=self._last.__contains__)
-        if present not in self.addresses:
-            self.addresses.append(present)  # keep the address of the current connection, even if its gateway has a new one
-        self._index = self.addresses.index(present)
+        if current not in self.addresses:
+            self.addresses.append(current)  # keep the address of the current connection, even if its gateway has a new one
+        self._index = self.addresses.index(current)
         self._results = {address: text for address, text in self._results.items() if address in self.addresses}
+        # An address that has disappeared counts again if it returns.
         self._wrong_ports.intersection_update(self.addresses)
 
     @property
-    def heard(self) -> list[Address]:
+    def responsive(self) -> list[Address]:
         """The current address, and all others except those of silent gateways."""
-        return [address for address in self.addresses if address == self.present or address not in self._silent]
+        return [address for address in self.addresses if address == self.current or address not in self._silent]
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Return the last result at each address, as text for errors."""
-        return "; ".join(f"{address}: {text}" for address, text in self.all_met().items())
+        return "; ".join(f"{address}: {text}" for address, text in self.results().items())
 
-    def all_met(self) -> dict[Address, str]:
+    def results(self) -> dict[Address, str]:
         """Return the last result at each address."""
         return {address: self._results.get(address, "no answer yet") for address in self.addresses}
 

@@ -1,7 +1,7 @@
-"""I/O thread: runs the turns of many producers, and watches their connections with one epoll instance.
+"""I/O thread: runs the I/O of many producers, and watches their connections with one epoll instance.
 
 A process has at most `IO_THREADS_MAX` of these threads, whatever its number of producers. With more threads, waiting for the
-GIL and for each other costs more than the work of a small producer. No turn blocks. An I/O thread ends with its last producer.
+GIL and for each other costs more than the work of a small producer. No run blocks. An I/O thread ends with its last producer.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _WAKE_EVENTS = select.EPOLLIN | select.EPOLLET  # edge-triggered: each write to 
 
 
 class Watched(Protocol):
-    """A watched connection. The thread sets `stirs` when the connection has an event."""
+    """A watched connection. The thread sets `is_ready` when the connection has an event."""
 
-    stirs: bool
+    is_ready: bool
 
     def fileno(self) -> int:
         """Return the descriptor to watch."""
@@ -39,12 +39,12 @@ class ThreadedIO(Protocol):
     """The I/O of one producer.
 
     Attributes:
-        engine: the I/O thread that runs it, once started.
-        due: monotonic time of the next turn if nothing arrives before.
+        io_thread: the I/O thread that runs it, once started.
+        due: monotonic time of the next run if nothing arrives before.
         alarm: monotonic time at which the I/O thread checks `due`; set by the I/O thread alone.
     """
 
-    engine: IOThread | None
+    io_thread: IOThread | None
     due: float
     alarm: float
 
@@ -52,15 +52,15 @@ class ThreadedIO(Protocol):
     def name(self) -> str:
         """The name of the producer."""
 
-    def turn(self) -> bool:
-        """Do what is due, without blocking. Return True if this was the last turn."""
+    def run_once(self) -> bool:
+        """Do what is due, without blocking. Return True if the producer has ended."""
 
-    def broke(self, error: BaseException) -> None:
-        """End after an exception in a turn, so that all waiting threads get an error."""
+    def fail(self, error: BaseException) -> None:
+        """End after an exception in `run_once`, so that all waiting threads get an error."""
 
 
 class IOThread:
-    """Runs the I/O of producers. Call `watch` and `leave` in its own thread, the other methods in any."""
+    """Runs the I/O of producers. Call `watch` and `unwatch` in its own thread, the other methods in any."""
 
     def __init__(self, number: int) -> None:
         """Create the thread; `start` runs it.
@@ -73,22 +73,24 @@ class IOThread:
         # The eventfd stays open after the thread, as other threads may still write to it, and at interpreter exit, which uses it.
         weakref.finalize(self, os.close, self._wake_fd).atexit = False
         self._poll.register(self._wake_fd, _WAKE_EVENTS)
-        self._pumps: set[ThreadedIO] = set()
-        self._links: dict[int, tuple[Watched, ThreadedIO]] = {}
-        self._turn_requests: deque[ThreadedIO] = deque()
-        self._alarms: list[tuple[float, int, ThreadedIO]] = []  # a heap; an entry is stale if its time is not the pump's `alarm`
+        self._producers: set[ThreadedIO] = set()
+        self._connections: dict[int, tuple[Watched, ThreadedIO]] = {}
+        self._run_requests: deque[ThreadedIO] = deque()
+        self._alarms: list[
+            tuple[float, int, ThreadedIO]
+        ] = []  # a heap; an entry is stale if its time is not the producer's `alarm`
         self._serial = itertools.count()
         self._sleeping = False
         self.thread = threading.Thread(target=self._run, name=f"tutti-io-{number}", daemon=True)
 
     def __len__(self) -> int:
         """Return the number of producers that it runs."""
-        return len(self._pumps)
+        return len(self._producers)
 
-    def add(self, pump: ThreadedIO) -> None:
-        """Run the pump until its last turn."""
-        self._pumps.add(pump)
-        self.call(pump)
+    def add(self, producer: ThreadedIO) -> None:
+        """Run the producer until it has ended."""
+        self._producers.add(producer)
+        self.request_run(producer)
 
     def start(self) -> None:
         """Start the thread.
@@ -98,22 +100,22 @@ class IOThread:
         """
         self.thread.start()
 
-    def call(self, pump: ThreadedIO) -> None:
-        """Request a turn for the pump. Any thread."""
-        self._turn_requests.append(pump)
+    def request_run(self, producer: ThreadedIO) -> None:
+        """Request a run of the producer. Any thread."""
+        self._run_requests.append(producer)
         if self._sleeping:
             self._sleeping = False
             os.eventfd_write(self._wake_fd, 1)
 
-    def watch(self, link: Watched, pump: ThreadedIO) -> None:
-        """Give the pump a turn when the connection has an event."""
-        self._poll.register(link.fileno(), select.EPOLLIN)
-        self._links[link.fileno()] = link, pump
+    def watch(self, connection: Watched, producer: ThreadedIO) -> None:
+        """Run the producer when the connection has an event."""
+        self._poll.register(connection.fileno(), select.EPOLLIN)
+        self._connections[connection.fileno()] = connection, producer
 
-    def leave(self, link: Watched) -> None:
+    def unwatch(self, connection: Watched) -> None:
         """Stop watching a connection that is about to be closed."""
-        if self._links.pop(link.fileno(), None) is not None:
-            self._poll.unregister(link.fileno())
+        if self._connections.pop(connection.fileno(), None) is not None:
+            self._poll.unregister(connection.fileno())
 
     def abandon(self) -> None:
         """Close the epoll instance: the thread did not start, or it belongs to the parent of this forked child."""
@@ -125,23 +127,23 @@ class IOThread:
     def _run(self) -> None:
         outcome_thread.here = True
         try:
-            while not _ends(self):
-                self._round(self._sleep())
+            while not _unregister_if_idle(self):
+                self._run_ready(self._sleep())
         except BaseException as error:  # whatever the error is, waiting threads must get an outcome
             LOG.exception("an I/O thread of the client ended with an internal error")
             _unregister(self)
-            for pump in list(self._pumps):
-                _fail(pump, error)
+            for producer in list(self._producers):
+                _fail_producer(producer, error)
         finally:
             self._poll.close()
-            for kept in (self._turn_requests, self._alarms, self._links, self._pumps):
+            for kept in (self._run_requests, self._alarms, self._connections, self._producers):
                 kept.clear()  # no reference cycle remains, so that the eventfd closes with the last producer
 
     def _sleep(self) -> list[tuple[int, int]]:
-        """Wait for events, turn requests or alarms. Return the epoll events."""
-        self._sleeping = True  # from here on, `call` wakes the thread
+        """Wait for events, run requests or alarms. Return the epoll events."""
+        self._sleeping = True  # from here on, `request_run` wakes the thread
         timeout = limits.POLL_US_MAX / 1e6
-        if self._turn_requests:
+        if self._run_requests:
             timeout = 0.0
         elif self._alarms:
             timeout = min(timeout, max(0.0, self._alarms[0][0] - time.monotonic()))
@@ -149,63 +151,66 @@ class IOThread:
         self._sleeping = False
         return events
 
-    def _round(self, events: list[tuple[int, int]]) -> None:
-        """Run a turn of each pump that has something to do."""
+    def _run_ready(self, events: list[tuple[int, int]]) -> None:
+        """Run each producer that has something to do."""
         ready: dict[ThreadedIO, None] = {}
         for fd, _ in events:
-            if fd in self._links:
-                link, pump = self._links[fd]
-                link.stirs = True
-                ready[pump] = None
-        called = self._turn_requests
+            if fd in self._connections:
+                connection, producer = self._connections[fd]
+                connection.is_ready = True
+                ready[producer] = None
+        called = self._run_requests
+        # Only the requests of now: a producer that requests another run must not keep the others waiting.
         for _ in range(len(called)):
             ready[called.popleft()] = None
         if self._alarms:
             self._fire_alarms(ready, time.monotonic())
-        for pump in ready:
-            if pump in self._pumps:
-                self._turn(pump)
+        for producer in ready:
+            # It may have ended since it requested this run.
+            if producer in self._producers:
+                self._run_once(producer)
 
     def _fire_alarms(self, ready: dict[ThreadedIO, None], now: float) -> None:
         alarms = self._alarms
         while alarms and alarms[0][0] <= now:
-            at, _, pump = heapq.heappop(alarms)
-            if at == pump.alarm:
-                pump.alarm = inf
-                if pump.due <= now:
-                    ready[pump] = None
+            at, _, producer = heapq.heappop(alarms)
+            # An entry with another time is stale: an earlier alarm replaced it.
+            if at == producer.alarm:
+                producer.alarm = inf
+                if producer.due <= now:
+                    ready[producer] = None
                 else:
-                    self._set_alarm(pump)
+                    self._set_alarm(producer)
 
-    def _set_alarm(self, pump: ThreadedIO) -> None:
-        """Set an alarm for the pump's time. A later time gets its alarm when the earlier one fires."""
-        if pump.due < pump.alarm:
-            pump.alarm = pump.due
-            heapq.heappush(self._alarms, (pump.due, next(self._serial), pump))
+    def _set_alarm(self, producer: ThreadedIO) -> None:
+        """Set an alarm for the producer's time. A later time gets its alarm when the earlier one fires."""
+        if producer.due < producer.alarm:
+            producer.alarm = producer.due
+            heapq.heappush(self._alarms, (producer.due, next(self._serial), producer))
 
-    def _turn(self, pump: ThreadedIO) -> None:
+    def _run_once(self, producer: ThreadedIO) -> None:
         try:
-            over = pump.turn()
+            ended = producer.run_once()
         except BaseException as error:  # as above; the other producers continue
-            LOG.exception("the I/O of producer %s ended with an internal error", pump.name)
-            _fail(pump, error)
-            over = True
-        if over:
-            self._pumps.discard(pump)
-            pump.alarm = inf
-        elif pump.due <= 0.0:
-            self._turn_requests.append(pump)
+            LOG.exception("the I/O of producer %s ended with an internal error", producer.name)
+            _fail_producer(producer, error)
+            ended = True
+        if ended:
+            self._producers.discard(producer)
+            producer.alarm = inf
+        elif producer.due <= 0.0:
+            self._run_requests.append(producer)
         else:
-            self._set_alarm(pump)
+            self._set_alarm(producer)
 
 
-def _fail(pump: ThreadedIO, error: BaseException) -> None:
-    for _ in range(2):  # the error may occur again in `broke`, which continues where it stopped
+def _fail_producer(producer: ThreadedIO, error: BaseException) -> None:
+    for _ in range(2):  # the error may occur again in `fail`, which continues where it stopped
         try:
-            pump.broke(error)
+            producer.fail(error)
             return
         except BaseException:  # other producers must get their outcomes, too
-            LOG.exception("failing the records of producer %s raised an exception", pump.name)
+            LOG.exception("failing the records of producer %s raised an exception", producer.name)
 
 
 _threads: list[IOThread] = []  # I/O threads that are running
@@ -213,52 +218,53 @@ _serial = itertools.count(1)
 _lock = threading.RLock()  # reentrant, as a signal handler may open a producer while its thread opens one
 
 
-def run(pump: ThreadedIO) -> None:
-    """Run the pump in an I/O thread of the process: a new one, or the one with the fewest producers if the limit is reached.
+def run(producer: ThreadedIO) -> None:
+    """Run the producer in an I/O thread of the process: a new one, or the one with the fewest producers if the limit is reached.
 
     Raises:
         OSError: no descriptor is free for a new thread.
         RuntimeError: the system has no thread.
     """
     with _lock:
+        # Under the lock of `_unregister_if_idle`, so that a thread that is about to end gets no producer.
         if len(_threads) < limits.IO_THREADS_MAX:
-            pump.engine = engine = IOThread(next(_serial))
-            engine.add(pump)
+            producer.io_thread = thread = IOThread(next(_serial))
+            thread.add(producer)
             try:
-                engine.start()
+                thread.start()
             except RuntimeError:
-                engine.abandon()
-                pump.engine = None
+                thread.abandon()
+                producer.io_thread = None
                 raise
-            _threads.append(engine)
+            _threads.append(thread)
         else:
-            pump.engine = engine = min(_threads, key=len)
-            engine.add(pump)
+            producer.io_thread = thread = min(_threads, key=len)
+            thread.add(producer)
 
 
-def _ends(engine: IOThread) -> bool:
+def _unregister_if_idle(thread: IOThread) -> bool:
     """Return True, and unregister the I/O thread, if it has no producers; it gets none any more."""
-    if len(engine):
+    if len(thread):
         return False
     with _lock:
-        if len(engine):
+        if len(thread):
             return False
-        if engine in _threads:
-            _threads.remove(engine)
+        if thread in _threads:
+            _threads.remove(thread)
         return True
 
 
-def _unregister(engine: IOThread) -> None:
+def _unregister(thread: IOThread) -> None:
     with _lock:
-        if engine in _threads:
-            _threads.remove(engine)
+        if thread in _threads:
+            _threads.remove(thread)
 
 
 def _after_fork() -> None:
     global _lock  # noqa: PLW0603 - a thread that does not exist in the child may hold the old lock
     _lock = threading.RLock()
-    for engine in _threads:
-        engine.abandon()
+    for thread in _threads:
+        thread.abandon()
     _threads.clear()
 
 

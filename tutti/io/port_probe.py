@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
+from collections.abc import Callable
 from typing import NamedTuple
 
 import msgspec
 
 from tutti import limits
 from tutti.common.address import Address
+from tutti.common.fork import after_fork
 from tutti.data.frames.frame import Buffer
 
 _HTTP_2_SETTINGS = re.compile(rb"\x00..\x04", re.DOTALL)
@@ -46,19 +49,20 @@ class _Refusal(msgspec.Struct):
 
 
 def probe_port(address: Address) -> ProbeResult:
-    """Probe `address`. A probe takes up to five times `PEEK_TIMEOUT_US`."""
+    """Probe `address`. A probe takes up to five times `PROBE_TIMEOUT_US`."""
     timeout = limits.PROBE_TIMEOUT_US / 1e6
     silent = f"no connection within {timeout:g} s"
     try:
-        with socket.create_connection((address.host, address.port), timeout) as link:
+        with socket.create_connection((address.host, address.port), timeout) as connection:
             silent = f"the port accepts connections and sent nothing within {timeout:g} s: {SILENT_ADVICE}"
             try:
-                first = link.recv(limits.PROBE_BYTES_MAX)
+                first = connection.recv(limits.PROBE_BYTES_MAX)
             except TimeoutError:
-                link.sendall(_REQUEST)
-                first = link.recv(limits.PROBE_BYTES_MAX)
+                # ZeroMQ and gRPC speak first. A port that waits for the client may be HTTP.
+                connection.sendall(_REQUEST)
+                first = connection.recv(limits.PROBE_BYTES_MAX)
             if first.startswith(_ZEROMQ):
-                first = _greeting(link, first)
+                first = _greeting(connection, first)
     except TimeoutError:
         return ProbeResult(silent)
     except socket.gaierror as error:
@@ -70,13 +74,13 @@ def probe_port(address: Address) -> ProbeResult:
     return _identify(first, address)
 
 
-def _greeting(link: socket.socket, first: bytes) -> bytes:
+def _greeting(connection: socket.socket, first: bytes) -> bytes:
     """Return the greeting as far as it arrives. The peer sends its mechanism only after it receives a greeting."""
     try:
-        link.sendall(_GREETING)
+        connection.sendall(_GREETING)
         for _ in range(_PARTS_MAX):
             if len(first) < _GREETING_BYTES:
-                first += link.recv(limits.PROBE_BYTES_MAX)
+                first += connection.recv(limits.PROBE_BYTES_MAX)
     except OSError:
         pass  # the received part is enough
     return first
@@ -121,3 +125,60 @@ def _wrong(language: str, port: str, above: int, address: Address) -> str:
         f"this port speaks {language}, as the {port} of a gateway does; a client needs the client port of the gateway, "
         f"which is {above} lower by default: tutti://{client}"
     )
+
+
+class RunningProbe:
+    """A probe in a thread, shared by all callers that wait for the address. `result` is None until its end, after some seconds."""
+
+    def __init__(self, address: Address) -> None:
+        """Called by `start_probe` alone."""
+        self.address = address
+        self.result: ProbeResult | None = None
+        self.wakes: list[Callable[[], None]] = []
+
+    def run(self) -> None:
+        """Probe the port, then wake all waiting callers."""
+        result = ProbeResult("it did not answer")
+        try:
+            result = probe_port(self.address)
+        finally:
+            self.finish(result)
+
+    def finish(self, result: ProbeResult) -> None:
+        """Store the result and wake all waiting callers."""
+        with _lock:
+            self.result = result
+            if _running.get(self.address) is self:
+                del _running[self.address]
+        # Outside of the lock: no caller joins a finished probe, so the list does not change any more.
+        for wake in self.wakes:
+            wake()
+
+
+_running: dict[Address, RunningProbe] = {}
+_lock = threading.Lock()
+
+
+def start_probe(address: Address, wake: Callable[[], None]) -> RunningProbe:
+    """Start a probe of the address, or join the running one. `wake` is called when `result` is set."""
+    with _lock:
+        running = _running.get(address)
+        if running is not None:
+            running.wakes.append(wake)
+            return running
+        started = _running[address] = RunningProbe(address)
+        started.wakes.append(wake)
+    try:
+        threading.Thread(target=started.run, name="tutti-probe", daemon=True).start()
+    except RuntimeError as error:  # no thread can be started
+        started.finish(ProbeResult(f"it did not answer, and the port cannot be probed: {error}"))
+    return started
+
+
+def _after_fork() -> None:
+    global _lock  # noqa: PLW0603 - a thread that does not exist in the child may hold the old lock
+    _lock = threading.Lock()
+    _running.clear()
+
+
+after_fork(_after_fork)

@@ -1,6 +1,6 @@
 """Producer I/O: moves the messages of one producer over its connections, one for the ordered delivery and one for each lane.
 
-An I/O thread of the process runs its turns.
+An I/O thread of the process runs it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tutti.batching.receipt import outcome_thread
 from tutti.common.address import Address
 from tutti.common.credentials import Credentials
 from tutti.delivery.ordered import OrderedDelivery
-from tutti.delivery.session import Session, State
+from tutti.delivery.sender import Sender
+from tutti.delivery.session import State
 from tutti.delivery.unordered import UnorderedDelivery
 from tutti.errors import TuttiError, Unavailable, Unknown
 from tutti.io.endpoints import Endpoints
@@ -32,29 +33,29 @@ _POLL_S = limits.POLL_US_MAX / US
 
 
 class ProducerIO:
-    """Runs an ordered delivery over one connection at a time, and lanes beside it.
+    """Runs an ordered delivery over one connection at a time, and lanes in parallel.
 
-    The attributes `engine`, `due` and `alarm` are documented in io_thread.py.
+    The attributes `io_thread`, `due` and `alarm` are documented in io_thread.py.
     """
 
-    engine: IOThread | None = None
+    io_thread: IOThread | None = None
 
     def __init__(self, delivery: OrderedDelivery, addresses: list[Address], credentials: Credentials | None = None) -> None:
         """Prepare; `start` connects."""
         self.delivery = delivery
         self._credentials = credentials
         self.lanes: UnorderedDelivery | None = None
-        self.spooler: DiskThread | None = None
+        self.disk_thread: DiskThread | None = None
         self.pid = os.getpid()
         self.due = self.alarm = inf
         self._addresses = addresses
         self._asleep = False
-        self._turn_requested = False  # a turn was requested since the current one checked for unsent batches
+        self._run_requested = False  # a run was requested since the current one checked for unsent batches
         self._stopping = False
         self._released = False
         self._finished = threading.Event()
         self._ordered_connection = SessionConnection(delivery, Endpoints(addresses), self, credentials)
-        self._channels: dict[Session, SessionConnection] = {delivery: self._ordered_connection}
+        self._connections: dict[Sender, SessionConnection] = {delivery: self._ordered_connection}
 
     def start(self) -> None:
         """Start to connect.
@@ -63,11 +64,11 @@ class ProducerIO:
             Unavailable: the process has no free descriptor or thread.
         """
         try:
-            if self.spooler is not None:
-                self.spooler.start()
+            if self.disk_thread is not None:
+                self.disk_thread.start()
             run(self)
         except (OSError, RuntimeError) as error:
-            self.delivery.feed.close()
+            self.delivery.accumulator.close()
             self.stop()
             what = (
                 connection_failure(error)
@@ -76,29 +77,31 @@ class ProducerIO:
             )
             raise Unavailable(what) from error
 
-    def carry(self, lanes: UnorderedDelivery) -> None:
+    def add_lanes(self, lanes: UnorderedDelivery) -> None:
         """Run these lanes, too, from now on. Any thread."""
-        lanes.feed.wake = self.wake
+        # Before the lanes become visible, so that their first record already wakes the I/O thread.
+        lanes.accumulator.wake = self.wake
         self.lanes = lanes
         self.wake()
 
     def wake(self) -> None:
-        """Request a turn, unless the current thread runs one. Any thread, with or without the accumulator's lock."""
-        # The end of a turn sets `_asleep` and then reads `_turn_requested`, so that no request is lost.
-        self._turn_requested = True
+        """Request a run, unless the current thread is in one. Any thread, with or without the accumulator's lock."""
+        # The end of a run sets `_asleep` and then reads `_run_requested`, so that no request is lost.
+        self._run_requested = True
         if self._asleep:
             self._asleep = False
-            if self.engine is not None:
-                self.engine.call(self)
+            if self.io_thread is not None:
+                self.io_thread.request_run(self)
 
     def stop(self) -> None:
         """Stop the producer. Records without an outcome fail; a spool keeps its records."""
         self._stopping = True
         self.wake()
-        if self.engine is not None and not getattr(outcome_thread, "here", False):
+        # In a callback, this is the I/O thread, which cannot wait for its own end.
+        if self.io_thread is not None and not getattr(outcome_thread, "here", False):
             self._finished.wait(limits.STOP_US_MAX / US)
-        if self.spooler is not None:
-            self.spooler.stop()
+        if self.disk_thread is not None:
+            self.disk_thread.stop()
 
     def release(self) -> None:
         """Stop once all records have outcomes, because the application dropped the producer."""
@@ -109,35 +112,35 @@ class ProducerIO:
         """In a forked child, fail everything, as no I/O thread exists here."""
         self._asleep = False
         self._finished.set()
-        self.delivery.feed.orphan(self.delivery.window, self.pid)
+        self.delivery.source.orphan(self.delivery.window, self.pid)
         if self.lanes is not None:
-            self.lanes.feed.orphan(self.lanes.batches(), self.pid)
+            self.lanes.accumulator.orphan(self.lanes.batches(), self.pid)
         self._detach()
 
     def report(self, seconds: float) -> str:
         """Return the last result at each address, as text for an error."""
-        results, trouble = self._ordered_connection.route.told(), self.delivery.trouble
+        results, trouble = self._ordered_connection.endpoints.summary(), self.delivery.session.trouble
         last = f"; last answer: {trouble}" if trouble and trouble not in results else ""
-        return f"no gateway accepted producer {self.delivery.identity.name!r} within {seconds:g} s: {results}{last}"
+        return f"no gateway accepted producer {self.delivery.name!r} within {seconds:g} s: {results}{last}"
 
     @property
     def name(self) -> str:
         """The name of the producer."""
-        return self.delivery.identity.name
+        return self.delivery.name
 
     @property
-    def route(self) -> Endpoints:
+    def endpoints(self) -> Endpoints:
         """The endpoints of the ordered delivery."""
-        return self._ordered_connection.route
+        return self._ordered_connection.endpoints
 
     @property
-    def feeds(self) -> tuple[Accumulator, ...]:
+    def accumulators(self) -> tuple[Accumulator, ...]:
         """The accumulators of the producer."""
-        return (self.delivery.feed,) if self.lanes is None else (self.delivery.feed, self.lanes.feed)
+        return (self.delivery.accumulator,) if self.lanes is None else (self.delivery.accumulator, self.lanes.accumulator)
 
     def undelivered(self) -> int:
         """Return the number of records without an outcome."""
-        return sum(feed.undelivered() for feed in self.feeds)
+        return sum(accumulator.undelivered() for accumulator in self.accumulators)
 
     def flush(self, timeout: float | None) -> int:
         """Wait up to `timeout` seconds for all outcomes. Return the number of records without one.
@@ -146,114 +149,122 @@ class ProducerIO:
             UsageError: called in `on_delivery`, in a signal handler that interrupted this producer, or in a forked child.
         """
         if self.pid != os.getpid():
-            self.delivery.feed.check()  # raises: records of the parent process have no outcome here
+            self.delivery.accumulator.check()  # raises: records of the parent process have no outcome here
         deadline = None if timeout is None else time.monotonic() + timeout
-        feeds = self.feeds
-        for feed in feeds[1:]:
-            feed.flush(0.0)  # close the batches of lanes at once, without waiting for ordered ones
-        return sum(feed.flush(None if deadline is None else max(0.0, deadline - time.monotonic())) for feed in feeds)
+        accumulators = self.accumulators
+        for accumulator in accumulators[1:]:
+            accumulator.flush(0.0)  # close the batches of lanes at once, without waiting for ordered ones
+        return sum(
+            accumulator.flush(None if deadline is None else max(0.0, deadline - time.monotonic())) for accumulator in accumulators
+        )
 
     # -- in the I/O thread
 
-    def watch(self, link: ZmtpConnection) -> None:
-        """Watch a new connection, whose events need a turn."""
-        if self.engine is not None:
-            self.engine.watch(link, self)
+    def watch(self, connection: ZmtpConnection) -> None:
+        """Watch a new connection, whose events need a run."""
+        if self.io_thread is not None:
+            self.io_thread.watch(connection, self)
 
-    def leave(self, link: ZmtpConnection) -> None:
+    def unwatch(self, connection: ZmtpConnection) -> None:
         """Stop watching a connection that is about to be closed."""
-        if self.engine is not None:
-            self.engine.leave(link)
+        if self.io_thread is not None:
+            self.io_thread.unwatch(connection)
 
-    def turn(self) -> bool:
-        """Do what is due, without blocking. Return True if this was the last turn."""
+    def run_once(self) -> bool:
+        """Do what is due, without blocking. Return True if the producer has ended."""
         self._asleep = False
-        if self._over():
+        if self._end_if_due():
             self._close()
             return True
         self._work(time.monotonic())
-        if self.delivery.state is State.ENDED:
+        if self.delivery.session.state is State.ENDED:
             self.due = 0.0
             return False
         self._asleep = True  # from here on, new records wake the thread
-        self.due = 0.0 if self._turn_requested else self._next_time(time.monotonic())
+        self.due = 0.0 if self._run_requested else self._next_time(time.monotonic())
         return False
 
-    def broke(self, error: BaseException) -> None:
-        """End after an exception in a turn, so that all waiting threads get an error."""
+    def fail(self, error: BaseException) -> None:
+        """End after an exception in `run_once`, so that all waiting threads get an error."""
         self._end(Unknown(f"the producer's I/O thread ended with an internal error: {error!r}"))
         self._close()
 
     def _close(self) -> None:
-        for channel in self._channels.values():
-            channel.close()
+        for connection in self._connections.values():
+            connection.close()
         self._asleep = False
         self._stopping = True
         self._detach()
         self._finished.set()
 
     def _detach(self) -> None:
-        for feed in self.feeds:
-            feed.wake = do_nothing  # no reference cycle remains
+        for accumulator in self.accumulators:
+            accumulator.wake = do_nothing  # no reference cycle remains
 
-    def _over(self) -> bool:
+    def _end_if_due(self) -> bool:
         delivery = self.delivery
-        if delivery.state is State.ENDED:
-            self._end(delivery.feed.stopped or Unknown("the producer ended"))
+        if delivery.session.state is State.ENDED:
+            self._end(delivery.accumulator.stopped or Unknown("the producer ended"))
             return True
         if self._stopping or (self._released and not self.undelivered()):
-            for channel in self._channels.values():
-                channel.bye()
+            for connection in self._connections.values():
+                connection.bye()
             self._end(Unknown("the producer was closed before the record had an outcome"))
             return True
         return False
 
     def _end(self, error: TuttiError) -> None:
-        if self.delivery.state is not State.ENDED:
+        if self.delivery.session.state is not State.ENDED:
             self.delivery.end(error)
         if self.lanes is not None:
             self.lanes.end(error)
 
     def _work(self, now: float) -> None:
-        feed, lanes = self.delivery.feed, self.lanes
-        feed.cork()
-        for channel in self._channels.values():
-            channel.hear(now)
-        feed.uncork()
-        self._turn_requested = False
+        accumulator, lanes = self.delivery.accumulator, self.lanes
+        # Callbacks run while answers are handled, and may send. Their records leave as one batch.
+        accumulator.cork()
+        for connection in self._connections.values():
+            connection.receive(now)
+        accumulator.uncork()
+        self._run_requested = False
         self.delivery.work(now)
-        if lanes is not None and self.delivery.state is not State.ENDED:
-            lanes.feed.cork()
+        if lanes is not None and self.delivery.session.state is not State.ENDED:
+            lanes.accumulator.cork()
             lanes.work(now)
-            lanes.feed.uncork()
+            lanes.accumulator.uncork()
             self._update_connections(lanes)
-        for channel in self._channels.values():
-            channel.speak(now)
+        for connection in self._connections.values():
+            connection.send(now)
 
     def _update_connections(self, lanes: UnorderedDelivery) -> None:
         """Keep one session connection for each current lane."""
-        self._ordered_connection.peeks = False  # a probe would delay the lanes
-        for session in [session for session in self._channels if session is not self.delivery and session not in lanes.lanes]:
-            self._channels.pop(session).bye()
+        self._ordered_connection.probes = False  # a probe would delay the lanes
+        for sender in [sender for sender in self._connections if sender is not self.delivery and sender not in lanes.lanes]:
+            self._connections.pop(sender).bye()
         for lane in lanes.lanes:
-            if lane not in self._channels:
+            if lane not in self._connections:
+                # Gateways whose lanes wait for outcomes were unavailable a moment ago, so a new lane tries them last.
                 waiting = {
-                    address for channel in self._channels.values() if channel.session.only[0] for address in channel.addresses
+                    address
+                    for connection in self._connections.values()
+                    if connection.sender.only_gateway[0]
+                    for address in connection.addresses
                 }
-                route = Endpoints(self._addresses, gateways=lanes.gateways, last=waiting)
-                self._channels[lane] = channel = SessionConnection(lane, route, self, self._credentials)
-                channel.peeks = False
+                endpoints = Endpoints(self._addresses, gateways=lanes.gateways, last=waiting)
+                self._connections[lane] = connection = SessionConnection(lane, endpoints, self, self._credentials)
+                connection.probes = False
 
     def _next_time(self, now: float) -> float:
-        """Return the monotonic time of the next turn if nothing arrives before; 0 for at once."""
+        """Return the monotonic time of the next run if nothing arrives before; 0 for at once."""
         delivery, lanes = self.delivery, self.lanes
-        if self._stopping or delivery.feed.born_failed or (delivery.feed.queue and delivery.may_send(now)):
+        # More may have become possible since `work`, for example by a callback that sent.
+        if self._stopping or delivery.accumulator.rejected or (delivery.source.queue and delivery.may_send(now)):
             return 0.0
         until = min(now + _POLL_S, delivery.next_time(now))
         if lanes is not None:
-            if lanes.feed.born_failed or lanes.may_work(now):
+            if lanes.accumulator.rejected or lanes.may_work(now):
                 return 0.0
             until = min(until, lanes.next_time(now))
-        for channel in self._channels.values():
-            until = min(until, channel.due())
+        for connection in self._connections.values():
+            until = min(until, connection.due())
         return until

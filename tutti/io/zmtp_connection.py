@@ -40,7 +40,7 @@ _KEEPALIVE_S = limits.CLIENT_KEEPALIVE_MS / _MS
 _UNANSWERED_MAX = limits.CLIENT_SILENCE_MS_MAX // limits.CLIENT_KEEPALIVE_MS
 
 
-_links: weakref.WeakSet[ZmtpConnection] = weakref.WeakSet()
+_connections: weakref.WeakSet[ZmtpConnection] = weakref.WeakSet()
 
 
 class ConnectionEvent(enum.Enum):
@@ -55,11 +55,11 @@ class ZmtpConnection:
     """A connection to `address`, used by one thread.
 
     Attributes:
-        stirs: True if `fileno` had an event that `wait` must handle; set by the I/O thread.
+        is_ready: True if `fileno` had an event that `wait` must handle; set by the I/O thread.
     """
 
     def __init__(self, address: Address, credentials: Credentials | None = None) -> None:
-        """Start to connect; `news()` returns the result. With `credentials`, connect only to gateways that have one of their keys.
+        """Start to connect; `next_event()` returns the result. With `credentials`, the gateway must have one of their keys.
 
         Raises:
             OSError: no descriptor is free.
@@ -67,8 +67,8 @@ class ZmtpConnection:
         self.address = address
         self.up = False
         self.was_up = False
-        self.readable = self.has_news = True
-        self.stirs = False
+        self.readable = self.has_events = True
+        self.is_ready = False
         self._credentials = credentials
         self._refused = ""
         self._events: deque[ConnectionEvent] = deque()
@@ -83,12 +83,12 @@ class ZmtpConnection:
         self._mask = 0
         self._poll = select.epoll()
         self._lookup: Resolver | None = None
-        _links.add(self)
+        _connections.add(self)
         found = ip_literal(address.host)
         if found:
             self._connect(found)
         else:
-            self._lookup = Resolver(_look_up)
+            self._lookup = Resolver(_resolve)
             self._lookup.address(address.host)
             self._poll.register(self._lookup.fd, _READ)
 
@@ -129,6 +129,7 @@ class ZmtpConnection:
             code = connection.connect_ex(to)
         except OSError:
             code = errno.EINVAL
+        # The socket becomes writable once the connection is established or has failed.
         if code in (0, errno.EINPROGRESS):
             self._watch(_WRITE)
         else:
@@ -143,11 +144,11 @@ class ZmtpConnection:
             (self._poll.modify if self._mask else self._poll.register)(self._socket, mask)
             self._mask = mask
 
-    def _end(self, news: ConnectionEvent) -> None:
+    def _end(self, event: ConnectionEvent) -> None:
         connection, self._socket = self._socket, None
         self._handshake = self._stream = self._outgoing = self._opening = None
-        self._events.append(news)
-        self.has_news = True
+        self._events.append(event)
+        self.has_events = True
         if connection is not None:
             connection.close()  # closing also removes the descriptor from epoll
 
@@ -192,6 +193,7 @@ class ZmtpConnection:
             if self._credentials is not None:
                 self._refused = "the gateway ended the connection: it has no keys, or its keys are not those of the credentials"
             raise ConnectionEnded
+        # The bytes after the handshake belong to the stream: the peer does not wait before it sends.
         rest = handshake.receive_data(data)
         if answer := handshake.data_to_send():
             connection.sendall(answer)  # fits, as in `_greet`
@@ -210,6 +212,7 @@ class ZmtpConnection:
         self._stream = FrameReader(source, scratch, limits.ANSWER_BYTES_MAX, lambda _: True, rest, on_command=self._command)
         self._keepalive_at = time.monotonic() + _KEEPALIVE_S
         self._events.append(ConnectionEvent.UP)
+        # These bytes were read already, so epoll reports no event for them.
         if rest or (self._opening is not None and self._opening.unread):
             self._read(self._stream)
 
@@ -219,16 +222,17 @@ class ZmtpConnection:
             self._outgoing.append(EncodedMessage([answer], len(answer)))
             self._send()
 
-    def news(self) -> ConnectionEvent | None:
+    def next_event(self) -> ConnectionEvent | None:
         """Return the next event of the connection, or None. The end is returned after all received messages."""
         if not self._events:
             self._poll_events(0.0)
+        # Messages that arrived before the end are handled first.
         if not self._events or (self._received and self._events[0] is ConnectionEvent.DOWN):
             return None
-        news = self._events.popleft()
-        self.up = news is ConnectionEvent.UP
+        event = self._events.popleft()
+        self.up = event is ConnectionEvent.UP
         self.was_up = self.was_up or self.up
-        return news
+        return event
 
     # Messages
 
@@ -236,10 +240,11 @@ class ZmtpConnection:
         """Send one message. Return False if the queue is full. Large parts are not copied, and must not change."""
         outgoing = self._outgoing
         if outgoing is None:
-            return True  # the connection broke: the message is lost, and `news` reports the end
+            return True  # the connection broke: the message is lost, and `next_event` reports the end
         if len(outgoing) >= limits.CLIENT_WINDOW_FRAMES:
             return False
         outgoing.append(encode_message(parts))
+        # Only the first message is written at once. Others wait until the socket is writable.
         if len(outgoing) == 1:
             self._send()
         return True
@@ -274,17 +279,18 @@ class ZmtpConnection:
         """
         if not self._received:
             return None
-        came = self._received.popleft()
-        if isinstance(came, FormatError):
-            raise came
-        return came
+        message = self._received.popleft()
+        if isinstance(message, FormatError):
+            raise message
+        return message
 
     # Waiting
 
-    def stands(self) -> bool:
+    def is_alive(self) -> bool:
         """Return True if the kernel knows of no end of the connection, even if messages are unread."""
         if self._socket is None:
             return False
+        # POLLRDHUP reports the end of the stream even while messages before it are unread.
         poll = select.poll()
         poll.register(self._socket, select.POLLRDHUP)
         return not poll.poll(0)
@@ -292,11 +298,11 @@ class ZmtpConnection:
     def wait(self, timeout_s: float) -> None:
         """Wait for a message, an event, space in the send buffer, or the timeout.
 
-        Afterwards, `readable` and `has_news` are up to date.
+        Afterwards, `readable` and `has_events` are up to date.
         """
-        self.stirs = False
-        self._poll_events(self._patience_s(timeout_s))
-        self.readable, self.has_news = bool(self._received), bool(self._events)
+        self.is_ready = False
+        self._poll_events(self._wait_limit_s(timeout_s))
+        self.readable, self.has_events = bool(self._received), bool(self._events)
 
     def _poll_events(self, timeout_s: float) -> None:
         """Handle the kernel's events."""
@@ -309,6 +315,7 @@ class ZmtpConnection:
             self._on_socket_event(mask)
             return
         found = names.drain()[self.address.host]
+        # Before the lookup closes its descriptor, whose number the new socket may get.
         self._poll.unregister(fd)
         self._close_lookup()
         if found:
@@ -322,7 +329,7 @@ class ZmtpConnection:
             return 0.0
         return inf if self._stream is None else self._keepalive_at
 
-    def _patience_s(self, timeout_s: float) -> float:
+    def _wait_limit_s(self, timeout_s: float) -> float:
         """Return the longest wait: 0 if something is ready, otherwise up to the next keepalive action."""
         if self._received or self._events:
             return 0.0
@@ -339,6 +346,7 @@ class ZmtpConnection:
         self._unanswered += 1
         if self._unanswered > _UNANSWERED_MAX:
             self._end(ConnectionEvent.DOWN)
+        # A ping is of use only if nothing else is queued that the peer answers.
         elif self._unanswered > 1 and self._outgoing is not None and not self._outgoing:
             self._outgoing.append(EncodedMessage([PING], len(PING)))
             self._send()
@@ -349,7 +357,7 @@ class ZmtpConnection:
 
     def close(self, linger_s: float = 0.0) -> None:
         """Drop the connection. Queued messages have `linger_s` seconds to leave."""
-        _links.discard(self)
+        _connections.discard(self)
         self._close_lookup()
         connection, self._socket = self._socket, None
         if connection is not None:
@@ -367,13 +375,13 @@ def connection_failure(error: OSError) -> str:
 
 
 def _after_fork() -> None:
-    for link in list(_links):
-        link.orphan()
+    for connection in list(_connections):
+        connection.orphan()
 
 
 after_fork(_after_fork)
 
 
-def _look_up(host: str) -> str:
+def _resolve(host: str) -> str:
     """Return the address to connect to, preferring IPv4, on which gateways listen by default."""
     return min(addresses(host), key=lambda address: ":" in address)

@@ -23,8 +23,8 @@ from tutti.data.gateway_states import CUT_OFF
 from tutti.data.names import check_name
 from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics
 from tutti.errors import Behind, ConfigError, FormatError, Refused, TuttiError, Unavailable
+from tutti.io.admin import RequestClient
 from tutti.io.endpoints import Endpoints
-from tutti.io.request import RequestClient
 from tutti.sources.flight_pool import FLIGHT_EXCEPTIONS, client_of, drop_client, lacks_field, perform_action, translate
 from tutti.sources.source import Frontier, LaneInfo, Range, Topic, time_us_of
 
@@ -91,14 +91,14 @@ class FlightSource:
     def addresses(self) -> tuple[Address, ...]:
         """The gateways of the url and those that gateways have named since; the current one first."""
         with self._lock:
-            known, present = self._route.addresses, self._route.present
+            known, present = self._route.addresses, self._route.current
             return tuple(dict.fromkeys([present, *known]))
 
     @property
     def responsive(self) -> tuple[Address, ...]:
         """Those of `addresses` that answer, as far as is known, in a stable order."""
         with self._lock:
-            return tuple(sorted(set(self._route.heard)))
+            return tuple(sorted(set(self._route.responsive)))
 
     # -- requests
 
@@ -144,7 +144,7 @@ class FlightSource:
                 text = (
                     "no gateway can confirm its frontier with a majority: reading to offset %d, other gateways may have more (%s)"
                 )
-                LOG.warning(text, best.offset, self._route.told())
+                LOG.warning(text, best.offset, self._route.summary())
             self._stale = best.stale
         return best
 
@@ -158,7 +158,7 @@ class FlightSource:
         gateways = answer.get("gateways")
         if gateways:
             with self._lock:
-                self._route.learn(gateways, answer.get("silent", ()), answer["state"] == "primary")
+                self._route.update(gateways, answer.get("silent", ()), answer["state"] == "primary")
         return Frontier(
             self._check_log(answer["log"]),
             answer["start"],
@@ -174,11 +174,11 @@ class FlightSource:
     def _switch_gateway(self, no_majority: set[Address], state: str) -> bool:
         """Add the current gateway to those without a majority, and switch to another one; False if there is no other."""
         with self._lock:
-            present = self._route.present
-            if present in no_majority or len(self._route.addresses) == len(no_majority) + 1:
+            current = self._route.current
+            if current in no_majority or len(self._route.addresses) == len(no_majority) + 1:
                 return False
-            no_majority.add(present)
-            self._route.move_on(f"the gateway is {state}")
+            no_majority.add(current)
+            self._route.advance(f"the gateway is {state}")
         return True
 
     def plan(self, request: ScanRequest, splits: int | None = None, split_bytes: int | None = None) -> list[Range]:
@@ -271,10 +271,15 @@ class FlightSource:
                         if time.monotonic() > reopen_at:
                             break  # the stream's deadline also counts the caller's time: reopen early, before it can expire
                     else:
+<<<<<<< HEAD
                         if request.topics is None and position != request.end:
                             raise FormatError(
-                                f"gateway {self._route.present} ended a stream to offset {request.end} at offset {position}"
+                                f"gateway {self._route.current} ended a stream to offset {request.end} at offset {position}"
                             )
+=======
+                        if chosen is None and position != end:
+                            raise FormatError(f"gateway {self._route.current} ended a stream to offset {end} at offset {position}")
+>>>>>>> client
                         return
             except Unavailable as error:
                 now = time.monotonic()
@@ -365,8 +370,13 @@ class FlightSource:
                 self._fail_over(str(error), began + patience, patience, kind)
 
     def _location(self) -> str:
+<<<<<<< HEAD
         """Return the reads port of the current gateway, from the cache or from a request to its client port."""
-        address = self._route.present
+        address = self._route.current
+=======
+        """Return the reads port of the current gateway; ask its client port if it is not cached."""
+        address = self._route.current
+>>>>>>> client
         location = _locations.get((os.getpid(), address))
         if location is None:
             with RequestClient([address], _SLACK_S_MIN, rounds=1, credentials=self._credentials) as client:
@@ -379,32 +389,39 @@ class FlightSource:
             if not welcome.reads:
                 raise Unavailable(f"gateway {welcome.gateway} serves no reads: its configuration has no reads port")
             with self._lock:
-                self._route.learn(welcome.gateways, welcome.silent, welcome.state == "primary")
+                self._route.update(welcome.gateways, welcome.silent, welcome.state == "primary")
             location = _locations[os.getpid(), address] = welcome.reads
         return location
 
     def _report_success(self) -> None:
         with self._lock:
-            self._route.met("connected")
-            self._route.went_well()
+            self._route.record("connected")
+            self._route.reset_delay()
 
     def _fail_over(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
         """Switch to the next gateway after a failure; raise `kind` when the time is over."""
         with self._lock:
+<<<<<<< HEAD
             # After a restart the gateway may serve reads at another port: request it again at the next attempt.
-            location = _locations.pop((os.getpid(), self._route.present), None)
+            location = _locations.pop((os.getpid(), self._route.current), None)
             if location is not None:
                 drop_client(location)
-            wait = self._route.move_on(reason)
+            wait = self._route.advance(reason)
+=======
+            location = _locations.pop((os.getpid(), self._route.current), None)
+            if location is not None:
+                drop(location)
+            wait = self._route.advance(reason)
+>>>>>>> client
         left = deadline - time.monotonic()
         if left <= 0:
-            raise kind(f"no gateway answered a read within {round(seconds, 2):g} s: {self._route.told()}")
+            raise kind(f"no gateway answered a read within {round(seconds, 2):g} s: {self._route.summary()}")
         time.sleep(min(max(wait, limits.RETRY_US_MIN / 1e6), left))
 
     def _check_log(self, log: str) -> str:
         if self._log and log and log != self._log:
             raise Refused(
-                f"gateway {self._route.present} serves log {log}, but this reader started on log {self._log}: "
+                f"gateway {self._route.current} serves log {log}, but this reader started on log {self._log}: "
                 "the url names gateways of different groups, or the log was replaced",
                 "log",
             )

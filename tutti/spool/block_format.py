@@ -11,7 +11,7 @@ All numbers are little-endian. The head has 512 bytes, so that its write is atom
 `progress` is the application's last one before this segment. A block:
 
 ```
- 0 magic b"TSB1"   4 flags u8   5 whole u8   6 topic_length u16   8 progress_length u16   10 zero u16
+ 0 magic b"TSB1"   4 flags u8   5 atomic u8   6 topic_length u16   8 progress_length u16   10 zero u16
 12 count u32      16 body_length u32   20 raw_length u32   24 body_crc u32   28 min_timestamp i64   36 max_timestamp i64
 44 first u64      52 synced u64        60 crc u32          64 topic, progress, body
 ```
@@ -58,14 +58,14 @@ class Head(NamedTuple):
 
 
 class Block(msgspec.Struct, frozen=True):
-    """A stored batch. `place` is the position after its last record; `start` and `end` are byte offsets in the segment."""
+    """A stored batch. `position` is the position after its last record; `start` and `end` are byte offsets in the segment."""
 
-    place: SpoolPosition
+    position: SpoolPosition
     topic: str
     progress: bytes
     body: bytes | memoryview
     flags: int
-    whole: bool
+    atomic: bool
     count: int
     raw_length: int
     crc: int
@@ -78,7 +78,7 @@ class Block(msgspec.Struct, frozen=True):
     @property
     def before(self) -> SpoolPosition:
         """The position before its first record."""
-        return SpoolPosition(self.place.segment, self.place.records - self.count)
+        return SpoolPosition(self.position.segment, self.position.records - self.count)
 
 
 def encode_head(head: Head) -> bytes:
@@ -97,12 +97,12 @@ def decode_head(data: bytes) -> Head:
     """
     if len(data) < HEAD_BYTES or data[: len(MAGIC)] != MAGIC:
         raise FormatError(f"a segment of a spool cannot start with {data[:8]!r}")
-    _, version, length, number, whose, before_end, before_records = _HEAD.unpack_from(data)
+    _, version, length, number, spool, before_end, before_records = _HEAD.unpack_from(data)
     if _CRC.unpack_from(data, _CRC_AT)[0] != crc32c(data[:_CRC_AT]):
         raise Damaged("the head of the segment fails its CRC")
     if version != VERSION:
         raise FormatError(f"version {version} of a spool is unknown, and this release reads {VERSION}: use a newer release")
-    return Head(number, whose, before_end, before_records, data[_HEAD.size : _HEAD.size + length])
+    return Head(number, spool, before_end, before_records, data[_HEAD.size : _HEAD.size + length])
 
 
 def seed_of(spool: bytes, number: int) -> int:
@@ -116,7 +116,7 @@ def encode_block(block: Block, seed: int) -> tuple[bytes, Buffer]:
     fields = _BLOCK.pack(
         _MAGIC,
         block.flags,
-        block.whole,
+        block.atomic,
         len(topic),
         len(block.progress),
         0,
@@ -126,7 +126,7 @@ def encode_block(block: Block, seed: int) -> tuple[bytes, Buffer]:
         block.crc,
         block.min_timestamp,
         block.max_timestamp,
-        block.place.records - block.count,
+        block.position.records - block.count,
         block.synced,
     )
     return fields + _CRC.pack(crc32c(topic, crc32c(fields, seed))) + topic + block.progress, block.body
@@ -143,7 +143,7 @@ def decode_block(data: Buffer, at: int, start: int, number: int, seed: int, *, c
     if len(data) < at + BLOCK_BYTES:
         return None
     fields = _BLOCK.unpack_from(data, at)
-    magic, flags, whole, topic_length, progress_length, _, count, body_length, raw_length, crc, low, high, first, synced = fields
+    magic, flags, atomic, topic_length, progress_length, _, count, body_length, raw_length, crc, low, high, first, synced = fields
     if magic != _MAGIC:
         raise FormatError(f"no block starts at byte {start}")
     topic_at = at + BLOCK_BYTES
@@ -151,6 +151,7 @@ def decode_block(data: Buffer, at: int, start: int, number: int, seed: int, *, c
     if len(data) < progress_at:
         return None
     topic = bytes(data[topic_at:progress_at])
+    # The lengths of progress and body are valid only after this check.
     if _CRC.unpack_from(data, at + _BLOCK.size)[0] != crc32c(topic, crc32c(bytes(data[at : at + _BLOCK.size]), seed)):
         raise FormatError(f"the block at byte {start} fails the CRC of its head")
     body_at = progress_at + progress_length
@@ -161,9 +162,11 @@ def decode_block(data: Buffer, at: int, start: int, number: int, seed: int, *, c
         progress, body = bytes(data[progress_at:body_at]), bytes(data[body_at : body_at + body_length])
         if payload_crc(progress, body) != crc:
             raise FormatError(f"the block at byte {start} fails the CRC of its records")
-    place = SpoolPosition(number, first + count)
+    position = SpoolPosition(number, first + count)
     end = start + body_at + body_length - at
-    return Block(place, topic.decode(), progress, body, flags, bool(whole), count, raw_length, crc, low, high, synced, start, end)
+    return Block(
+        position, topic.decode(), progress, body, flags, bool(atomic), count, raw_length, crc, low, high, synced, start, end
+    )
 
 
 Fetch = Callable[[int, int], bytes]  # (size, at): bytes of a segment; fewer at the end of the file
@@ -200,9 +203,10 @@ class BlockIterator:
             if self.at < end:
                 block = decode_block(self._data, self.at - self._data_at, self.at, self._number, self._seed)
             if block is not None:
+                # A valid block at the wrong position: a part of the file was lost or repeated.
                 if block.before.records != self.records:
                     raise FormatError(f"the block at byte {self.at} begins with record {block.before.records}, not {self.records}")
-                self.at, self.records = block.end, block.place.records
+                self.at, self.records = block.end, block.position.records
                 return block
             there = len(self._data) - (self.at - self._data_at)
             if self.at >= end or self.at + there >= end:
@@ -210,6 +214,7 @@ class BlockIterator:
             self._data, self._data_at = self._fetch(min(size, end - self.at), self.at), self.at
             if len(self._data) <= there:
                 return None  # end of the file
+            # The block is larger than the chunk.
             size *= 4
 
     def __iter__(self) -> Iterator[Block]:
@@ -226,12 +231,14 @@ def find_block_heads(fetch: Fetch, at: int, size: int, number: int, seed: int) -
             return
         found = data.find(_MAGIC)
         while found >= 0:
+            # Records may contain the magic, so only a head with a valid CRC counts.
             candidate = fetch(BLOCK_BYTES + 0xFFFF, at + found)
             with suppress(FormatError, UnicodeDecodeError):
                 block = decode_block(candidate, 0, at + found, number, seed, content=False)
                 if block is not None:
                     yield block
             found = data.find(_MAGIC, found + 1)
+        # The chunks overlap, as a magic may lie across their boundary.
         at += max(1, len(data) - len(_MAGIC) + 1)
 
 

@@ -28,12 +28,12 @@ class Mark(NamedTuple):
     """The spool of a batch, and the position after the batch."""
 
     spool: bytes
-    place: SpoolPosition
+    position: SpoolPosition
 
 
-def encode_mark(spool: bytes, place: SpoolPosition, progress: bytes) -> bytes:
+def encode_mark(spool: bytes, position: SpoolPosition, progress: bytes) -> bytes:
     """Return the progress of a batch in its frame; `progress` is the application's own."""
-    return _MARK.pack(_MAGIC, spool, *place) + progress
+    return _MARK.pack(_MAGIC, spool, *position) + progress
 
 
 def decode_mark(progress: bytes) -> tuple[Mark | None, bytes]:
@@ -97,6 +97,7 @@ def decode_state(data: bytes) -> State:
     if crc != b"%08x\n" % crc32c(line):
         raise Damaged("spool.json fails its CRC")
     try:
+        # The format comes first, as a newer release may have changed the type of a field.
         form = msgspec.json.decode(line).get("format")
         if form != FORMAT:
             raise FormatError(f"format {form} of a spool is unknown, and this release reads {FORMAT}: use a newer release")
@@ -105,34 +106,37 @@ def decode_state(data: bytes) -> State:
         raise Damaged(f"spool.json has invalid content: {error}") from error
 
 
-def committed_position(state: State, word: EpochStart, counts: Mapping[int, int]) -> SpoolPosition:
+def committed_position(state: State, start: EpochStart, counts: Mapping[int, int]) -> SpoolPosition:
     """Return the position up to which the log is known to have the spool; `counts` are the records of its segments.
 
     Raises:
         Refused: the log and the spool do not belong together, or the committed records cannot be determined. The message has the
             reason.
     """
-    mark, _ = decode_mark(word.progress)
+    mark, _ = decode_mark(start.progress)
     if mark is not None and mark.spool == state.id:
         last = max(counts, default=state.first - 1)
-        if mark.place < state.known:
+        # The mark is exact, unless the log or the directory is an older copy.
+        if mark.position < state.known:
             raise Refused(
-                f"the log ends at {_text_of(mark.place)} of this spool, and it had committed more, up to "
+                f"the log ends at {_text_of(mark.position)} of this spool, and it had committed more, up to "
                 f"{_text_of(state.known)}: it is an older copy of the log, or it lost committed records",
                 "spool",
             )
-        if mark.place.segment > last or mark.place.records > counts.get(mark.place.segment, mark.place.records):
+        if mark.position.segment > last or mark.position.records > counts.get(mark.position.segment, mark.position.records):
             raise Refused(
-                f"the log has more of this spool than the directory, up to {_text_of(mark.place)}: the directory is an older copy, "
-                "or lost its end; move it away and start with a new one",
+                f"the log has more of this spool than the directory, up to {_text_of(mark.position)}: the directory is an older "
+                "copy, or lost its end; move it away and start with a new one",
                 "spool",
             )
-        return mark.place
+        return mark.position
+    # The last progress is not from this spool. This is safe if nothing of the spool was sent, or if the log has not changed since:
+    # then nothing that was sent has committed.
     doubtful = any(
         number <= state.sent and SpoolPosition(number, count) > max(state.done, SpoolPosition(number, 0))
         for number, count in counts.items()
     )
-    if doubtful and word != state.since:
+    if doubtful and start != state.since:
         raise Refused(
             f"since records of this spool were sent, the log deleted the state of producer {state.producer!r}, or another program "
             "wrote under its name: the committed records cannot be determined. Read the log, send missing records again, and start "
@@ -148,6 +152,7 @@ def advance_over_refused(
     """Return the position after `done` and all refused batches (`aside`: start to end) that follow `done` without a gap."""
     while True:
         begin = done
+        # At the end of a segment, the next batch starts at record 0 of the next segment that has records.
         if begin.records >= counts.get(begin.segment, 0):
             begin = min((SpoolPosition(number, 0) for number in counts if number > begin.segment), default=begin)
         after = aside.get(done) or aside.get(begin)
@@ -156,5 +161,5 @@ def advance_over_refused(
         done = after
 
 
-def _text_of(place: SpoolPosition) -> str:
-    return f"record {place.records} of segment {place.segment}"
+def _text_of(position: SpoolPosition) -> str:
+    return f"record {position.records} of segment {position.segment}"

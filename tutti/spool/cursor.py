@@ -31,56 +31,58 @@ class Cursor:
     """Read position in a store.
 
     Attributes:
-        place: position after the last block that was taken.
+        position: position after the last processed block.
     """
 
-    def __init__(self, segments: Mapping[int, Segment], spool: bytes, storage: Storage, place: SpoolPosition) -> None:
-        """Start reading at `place`; `segments` is the live map of the store."""
-        self.place = place
+    def __init__(self, segments: Mapping[int, Segment], spool: bytes, storage: Storage, position: SpoolPosition) -> None:
+        """Start reading at `position`; `segments` is the live map of the store."""
+        self.position = position
         self._segments, self._id, self._storage = segments, spool, storage
         self._walk: BlockIterator | None = None
-        self._next: Block | None = None  # returned by `next`, and not taken yet
+        self._next: Block | None = None  # returned by `next`, and not processed yet
         self._fd = -1
 
-    def passed(self, before: SpoolPosition, place: SpoolPosition, end: int) -> bool:
-        """See `Store.passed`."""
+    def skip(self, before: SpoolPosition, position: SpoolPosition, end: int) -> bool:
+        """See `Store.skip`."""
         segment = self._segment()
-        if segment is None or self.place != before or segment.number != place.segment:
+        # The cursor lags, so there are blocks before this one that must be read first.
+        if segment is None or self.position != before or segment.number != position.segment:
             return False
         if self._walk is None:
             self._open(segment)
-        self.place = place
+        self.position = position
         if self._walk is not None:
-            self._walk.go(end, place.records)
+            self._walk.go(end, position.records)
         return True
 
     def next(self) -> Block | None:
         """See `Store.next_block`."""
         if self._next is None:
             segment = self._segment()
-            self._next = self._read(segment) if segment is not None and self.place < segment.last else None
+            self._next = self._read(segment) if segment is not None and self.position < segment.last else None
         return self._next
 
-    def take(self) -> None:
-        """See `Store.take`."""
+    def advance(self) -> None:
+        """See `Store.advance`."""
         if self._next is not None:
-            self.place, self._next = self._next.place, None
+            self.position, self._next = self._next.position, None
 
     def _segment(self) -> Segment | None:
         """Return the segment of the position, or a later one if that segment is exhausted or deleted."""
         segments = self._segments
         while True:
-            there = segments.get(self.place.segment)
-            if there is not None and self.place.records < there.records:
+            there = segments.get(self.position.segment)
+            # The map is live: `prune` may have deleted the segment, and a write may have extended it.
+            if there is not None and self.position.records < there.records:
                 return there
-            later = min((number for number in segments if number > self.place.segment), default=None)
+            later = min((number for number in segments if number > self.position.segment), default=None)
             if later is None:
                 return there
             self._move(later)
 
     def _move(self, number: int) -> None:
         self.close()
-        self.place = SpoolPosition(number, 0)
+        self.position = SpoolPosition(number, 0)
 
     def _open(self, segment: Segment) -> None:
         storage = self._storage
@@ -95,7 +97,8 @@ class Cursor:
                 self._open(segment)
             walk = self._walk
             while walk is not None and (block := walk.next(segment.end)) is not None:
-                if block.place > self.place:
+                # Segments have no index: after a seek, reading starts at the head, and skips to the position.
+                if block.position > self.position:
                     return block
         except (FormatError, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) else error

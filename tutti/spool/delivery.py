@@ -10,8 +10,8 @@ from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.sender import NOT_KNOWN_YET
 from tutti.delivery.session import NOT_ALLOWED, Identity, State
 from tutti.errors import NotAllowed, Refused, TooLarge, TuttiError, Unknown
-from tutti.spool.accumulator import SpooledAccumulator
 from tutti.spool.commit_mark import EpochStart
+from tutti.spool.spool import Spool
 
 LOG = logging.getLogger("tutti.client")
 
@@ -19,23 +19,25 @@ LOG = logging.getLogger("tutti.client")
 class SpooledDelivery(OrderedDelivery):
     """A `OrderedDelivery` that continues after every end of an epoch: it reads the spool again from the log's position."""
 
-    def __init__(self, identity: Identity, feed: SpooledAccumulator) -> None:
+    def __init__(self, identity: Identity, spool: Spool) -> None:
         """Deliver the batches of the spool."""
-        super().__init__(identity, feed)
-        self._spool = feed
+        super().__init__(identity, spool.accumulator, spool)
+        self._spool = spool
 
     def work(self, now: float) -> None:
         """See `OrderedDelivery.work`."""
-        if self._spool.broken is not None and self.state is not State.ENDED:
+        # Without its disk, the producer can neither read batches back nor keep refused ones.
+        if self._spool.broken is not None and self.session.state is not State.ENDED:
             self.end(self._spool.broken)
         super().work(now)
 
     def end(self, error: TuttiError) -> None:
         """See `OrderedDelivery.end`. The spool keeps its batches."""
-        left = self._spool.undelivered()
+        left = self.accumulator.undelivered()
         if left:
-            kept = f"{left} records of producer {self.identity.name!r} stay in spool {self._spool.path}"
+            kept = f"{left} records of producer {self.name!r} stay in spool {self._spool.path}"
             LOG.warning("%s: %s", kept, error)
+            # The record will commit if the spool is used again, so the usual text of `Unknown` would mislead.
             if type(error) is Unknown:
                 error = Unknown(f"{error}: {kept}, and the next producer with this spool sends them")
         super().end(error)
@@ -55,13 +57,14 @@ class SpooledDelivery(OrderedDelivery):
         self, answer: client_protocol.AbortedAnswer | client_protocol.RefusedAnswer | client_protocol.Expected, now: float
     ) -> None:
         if isinstance(answer, client_protocol.AbortedAnswer):
-            self.trouble = f"{answer.reason} (aborted)"
+            self.session.trouble = f"{answer.reason} (aborted)"
             self._start_over(now)
         elif isinstance(answer, client_protocol.RefusedAnswer) and not answer.retry and answer.code not in NOT_KNOWN_YET:
-            batch = self.window.at(answer.first_sequence)
-            if self.running and batch is not None:
-                whose = f"{batch.count} records of producer {self.identity.name!r}"
-                text = f"{whose} to topic {batch.topic!r} were refused: {answer.reason}"
+            batch = self.window.batch_at(answer.first_sequence)
+            # Otherwise this is a further answer about an epoch that has ended.
+            if self.session.running and batch is not None:
+                subject = f"{batch.count} records of producer {self.name!r}"
+                text = f"{subject} to topic {batch.topic!r} were refused: {answer.reason}"
                 if answer.code in NOT_ALLOWED:
                     error: Refused = NotAllowed(text, answer.code, batch.topic)
                 else:
@@ -76,34 +79,37 @@ class SpooledDelivery(OrderedDelivery):
 
     def _ends(self, error: TuttiError) -> bool:
         """Return True if a refusal ends the producer: a missing right can be granted, but a refused batch is never sent again."""
-        return isinstance(error, NotAllowed) and not self.feed.options.puts_denied_aside
+        return isinstance(error, NotAllowed) and not self.accumulator.options.puts_denied_aside
 
     def _refuse(self, batch: Batch, error: TuttiError) -> None:
         """Mark a batch as refused. The batch moves to `refused/` when it is read again, unless it has committed."""
-        if batch.place is not None:
-            with self.feed.lock:
-                self._spool.refusals[batch.place] = Failure(error)
+        if batch.spool_position is not None:
+            with self.accumulator.lock:
+                self._spool.refusals[batch.spool_position] = Failure(error)
 
     def _start_over(self, now: float) -> None:
         """End the epoch after a growing delay; batches that did not commit are read from the spool again."""
-        if self.running:
-            self.feed.set_opened(None)
-            self._request_next_epoch(now)
-            self._delay_sending(now)
+        if self.session.running:
+            self._spool.set_opened(None)
+            self.session.request_next_epoch(now)
+            # Otherwise repeated aborts would open epochs in a tight loop.
+            self.session.delay_sending(now)
 
-    def epoch_began(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
+    def _begin_epoch(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
         """Compare the log's position with the spool, and continue there. The spool detects by itself if the producer is new."""
+        # Outcomes come first: what committed must not be read again.
         self.window.commit_upto(opened.sequence)
         self._publish()
         try:
-            self._spool.began(self.log, EpochStart(self.number, opened.sequence, opened.progress))
+            self._spool.began(self.session.log, EpochStart(self.session.number, opened.sequence, opened.progress))
         except TuttiError as error:
             self.end(error)
             return
-        self._spool.let_go(self.window.let_go())
+        # The rest of the window did not commit, and returns from the disk in order.
+        self._spool.release_bodies(self.window.drain())
         self.window.next_sequence = opened.sequence + 1
         self.window.committed = Resume(opened.sequence, opened.progress)
-        self.feed.set_opened(self.window.committed)
+        self._spool.set_opened(self.window.committed)
 
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
         """Mark the batches of that topic at the head of the queue as refused, and read later ones from the spool again.
@@ -114,11 +120,12 @@ class SpooledDelivery(OrderedDelivery):
             self.end(error)
             return
         refused = []
-        for batch in self.feed.queue:
+        # They have no sequences yet. The disk thread moves them to `refused/` when it reads them again.
+        for batch in self._spool.queue:
             if batch.topic != topic:
                 break
             self._refuse(batch, error)
             refused.append(batch)
-        if refused and refused[0].place is not None:
-            first = refused[0].place
-            self._spool.go_back(first._replace(records=first.records - refused[0].count))
+        if refused and refused[0].spool_position is not None:
+            first = refused[0].spool_position
+            self._spool.rewind(first._replace(records=first.records - refused[0].count))

@@ -57,6 +57,7 @@ def keep_reserve(storage: Storage, path: str) -> None:
     with suppress(OSError):  # the next update of the state tries again
         if os.path.exists(path) and os.path.getsize(path) >= limits.SPOOL_RESERVE_BYTES:
             return
+        # Allocated, not written: blocks of a sparse file would not be reserved.
         fd = storage.open(path, create=True)
         try:
             storage.allocate(fd, limits.SPOOL_RESERVE_BYTES)
@@ -73,6 +74,7 @@ def take_lock(path: str, spool: str) -> int:
     """
     import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and lock nothing
 
+    # The kernel releases the lock at the end of the process, so a crash leaves none behind.
     lock = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -11,7 +11,7 @@ from tutti import limits
 from tutti.batching.receipt import outcome_thread
 from tutti.data.frames.schema import compression_flags
 from tutti.errors import DiskFailed, DiskFull, TuttiError
-from tutti.spool.accumulator import SpooledAccumulator
+from tutti.spool.spool import Spool
 from tutti.spool.store import SpoolStore
 
 LOG = logging.getLogger("tutti.client")
@@ -24,31 +24,32 @@ class DiskTask:
     Attributes:
         due: returns True if there is something to do. Called with the accumulator's lock.
         act: does it, or raises without effect.
-        lack: the consequence of a failure, for the log.
-        again: monotonic time of the next attempt after a full disk; 0 otherwise.
+        consequence: what follows from a failure, for the log.
+        retry_at: monotonic time of the next attempt after a full disk; 0 otherwise.
     """
 
-    def __init__(self, due: Callable[[], bool], act: Callable[[], None], lack: str) -> None:
-        self.due, self.act, self.lack = due, act, lack
-        self.again = 0.0
+    def __init__(self, due: Callable[[], bool], act: Callable[[], None], consequence: str) -> None:
+        self.due, self.act, self.consequence = due, act, consequence
+        self.retry_at = 0.0
 
 
 class DiskThread:
-    """Moves batches from the accumulator to the disk, and from the disk to the accumulator's queue."""
+    """Moves batches from the accumulator to the disk, and from the disk to the queue of the spool."""
 
-    def __init__(self, feed: SpooledAccumulator, store: SpoolStore) -> None:
+    def __init__(self, spool: Spool, store: SpoolStore) -> None:
         """Prepare; `start` runs the thread."""
-        self._feed, self._store = feed, store
-        self._flags = compression_flags(feed.options.compression)
+        self._spool, self._store = spool, store
+        self._accumulator = spool.accumulator
+        self._flags = compression_flags(spool.accumulator.options.compression)
         self._may_have_blocks = True  # True if the disk may have blocks to read
         self._steps = (
-            DiskTask(lambda: bool(feed.closed), self._write, "records wait in memory"),
+            DiskTask(lambda: bool(self._accumulator.queue), self._write, "records wait in memory"),
             DiskTask(self._may_read, self._read, "records wait in the spool"),
             DiskTask(self._may_prune, self._prune, "committed segments stay on the disk"),
         )
-        self._turn = 0
-        feed.release = store.close
-        self._thread = threading.Thread(target=self._run, name=f"tutti-spool-{feed.state.producer}", daemon=True)
+        self._restarts = 0
+        spool.release = store.close
+        self._thread = threading.Thread(target=self._run, name=f"tutti-spool-{spool.state.producer}", daemon=True)
 
     def start(self) -> None:
         """Start the thread.
@@ -59,11 +60,12 @@ class DiskThread:
         try:
             self._thread.start()
         except RuntimeError:
-            self._feed.release()
+            self._spool.release()
             raise
 
     def stop(self) -> None:
         """Wait until all accepted records are durable, or cannot be. The accumulator is closed already."""
+        self._spool.wake_disk_thread()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(limits.STOP_US_MAX / US)
 
@@ -71,141 +73,149 @@ class DiskThread:
 
     def _run(self) -> None:
         outcome_thread.here = True
-        feed = self._feed
+        spool = self._spool
         try:
-            while not feed.broken and self._await_work():
+            while not spool.broken and self._await_work():
                 self._work()
         except TuttiError as error:
-            feed.fall(error)
+            spool.fail(error)
         except BaseException as error:  # whatever the error is, waiting threads must get an outcome
-            LOG.exception("the spool's thread of producer %s ended with an internal error", feed.state.producer)
-            feed.fall(DiskFailed(f"the spool's thread ended with an internal error: {error!r}"))
+            LOG.exception("the spool's thread of producer %s ended with an internal error", spool.state.producer)
+            spool.fail(DiskFailed(f"the spool's thread ended with an internal error: {error!r}"))
         finally:
             self._end()
 
     def _await_work(self) -> bool:
         """Wait until there is something to do. Return False at the end."""
-        feed = self._feed
-        with feed.lock:
+        spool = self._spool
+        with self._accumulator.lock:
             while True:
-                if feed.ended:
-                    return bool(feed.closed)
+                if self._accumulator.ended:
+                    return bool(self._accumulator.queue)
                 now = time.monotonic()
-                due = [step.again - now for step in self._steps if step.due()]
+                due = [step.retry_at - now for step in self._steps if step.due()]
                 if due and min(due) <= 0:
                     return True
-                feed.work.wait(min([*due, limits.POLL_US_MAX / US]))
+                spool.work.wait(min([*due, limits.POLL_US_MAX / US]))
 
     def _may_read(self) -> bool:
-        feed = self._feed
-        if feed.opened is None or feed.ended:
+        spool = self._spool
+        if self._accumulator.opened is None or self._accumulator.ended:
             return False
-        return feed.seek is not None or (self._may_have_blocks and feed.ready_bytes <= feed.options.buffer_bytes // 4)
+        return spool.seek is not None or (
+            self._may_have_blocks and spool.ready_bytes <= self._accumulator.options.buffer_bytes // 4
+        )
 
     def _may_prune(self) -> bool:
         segments = self._store.segments
         first = segments[min(segments)] if len(segments) > 1 else None
-        return first is not None and first.last <= self._feed.done
+        return first is not None and first.last <= self._spool.done
 
     def _work(self) -> None:
         for step in self._steps:
-            if step.again > time.monotonic():
+            if step.retry_at > time.monotonic():
                 continue
             try:
                 step.act()
-                step.again = 0.0
+                step.retry_at = 0.0
             except DiskFull as error:
-                if not step.again:
-                    LOG.warning("%s: %s until the disk has free space", error, step.lack)
-                step.again = time.monotonic() + limits.SPOOL_RETRY_US / US
+                if not step.retry_at:
+                    LOG.warning("%s: %s until the disk has free space", error, step.consequence)
+                step.retry_at = time.monotonic() + limits.SPOOL_RETRY_US / US
                 if step.act == self._write:
-                    self._feed.lacks_room(error)
-                    if self._feed.ended:
+                    self._spool.set_disk_full(error)
+                    if self._accumulator.ended:
                         raise
 
     def _prune(self) -> None:
-        if self._store.prune(*self._feed.reached()):
-            self._feed.pruned(self._store)
+        if self._store.prune(*self._spool.reached()):
+            self._spool.pruned(self._store)
 
     def _write(self) -> None:
-        feed, store = self._feed, self._store
-        with feed.lock:
-            batches = feed.group()
+        spool, store = self._spool, self._store
+        with self._accumulator.lock:
+            batches = spool.group()
         if not batches:
             return
-        places = store.append(batches, self._flags)
+        # Without the lock: `send` continues while the disk works.
+        positions = store.append(batches, self._flags)
         try:
-            self._mark_sent(places[-1][0].segment)
+            self._mark_sent(positions[-1][0].segment)
         except DiskFull:
             pass  # the batches are not queued, and are read back once the state can be written
         finally:
-            feed.wrote(store, batches, places)  # runs once in every case, as the batches are on the disk
+            spool.wrote(store, batches, positions)  # runs once in every case, as the batches are on the disk
         self._may_have_blocks = not store.read_all
 
     def _mark_sent(self, segment: int) -> bool:
         """Note durably that records of that segment are sent. Return True if they may be sent."""
-        feed, store = self._feed, self._store
-        with feed.lock:
-            if feed.opened is None or feed.ended:
+        spool, store = self._spool, self._store
+        with self._accumulator.lock:
+            if self._accumulator.opened is None or self._accumulator.ended:
                 return False
-            log, word = feed.log, feed.word
+            log, start = spool.log, spool.epoch_start
+        # Before anything of the segment is sent, as only sent records can be in doubt (NOTES.md, rule 7). Once a segment.
         if segment > store.state.sent:
-            store.note_sent(segment, log, word)
+            store.note_sent(segment, log, start)
         return True
 
     def _read(self) -> None:
         """Read back the next batches of the delivery. An unfinished block is the next block of the next call."""
-        feed, store = self._feed, self._store
-        with feed.lock:
+        spool, store = self._spool, self._store
+        with self._accumulator.lock:
             if not self._may_read():
                 return
-            if feed.seek is not None:
-                store.seek(feed.seek)
-                self._turn, feed.seek = feed.turn, None
+            if spool.seek is not None:
+                store.seek(spool.seek)
+                self._restarts, spool.seek = spool.restarts, None
             self._may_have_blocks = True
         size = 0
         while (block := store.next_block()) is not None:
-            with feed.lock:
-                if self._turn != feed.turn or feed.ended:
+            with self._accumulator.lock:
+                if self._restarts != spool.restarts or self._accumulator.ended:
                     return
-                failure = feed.refusals.get(block.place)
+                failure = spool.refusals.get(block.position)
             if failure is not None and block.before not in store.aside:
                 store.refuse(block, failure.error)
             if block.before in store.aside:
-                store.note_aside(*feed.without(block))
-                feed.put_aside(block)
-                store.take()
+                # The state has the batch as refused before a later batch is sent, so that no crash sends it again.
+                store.note_aside(*spool.state_without(block))
+                spool.skip_refused(block)
+                store.advance()
                 if failure is not None:
-                    feed.refused(store, block, failure)
+                    spool.refused(store, block, failure)
                 continue
-            if block.place <= feed.done:
-                store.take()
+            if block.position <= spool.done:
+                store.advance()
                 continue
-            if not self._mark_sent(block.place.segment):
+            # The block is not marked as processed, so the next call returns it again.
+            if not self._mark_sent(block.position.segment):
                 return
-            store.take()
-            feed.read(block, self._turn)
+            store.advance()
+            spool.read(block, self._restarts)
             size += len(block.body)
-            if not feed.has_space(len(block.body)) or (feed.closed and size >= limits.SPOOL_GROUP_BYTES):
+            # Writes take turns with reads, so that `send` does not wait for a long backlog.
+            if not spool.has_space(len(block.body)) or (self._accumulator.queue and size >= limits.SPOOL_GROUP_BYTES):
                 return
         self._may_have_blocks = False
 
     def _end(self) -> None:
-        feed, store = self._feed, self._store
-        feed.await_end()
+        spool, store = self._spool, self._store
+        spool.await_end()
         try:
-            if not isinstance(feed.broken, DiskFailed | DiskFull):
-                while feed.closed:  # accepted batches are written even if an earlier block is corrupt
+            if not isinstance(spool.broken, DiskFailed | DiskFull):
+                while self._accumulator.queue:  # accepted batches are written even if an earlier block is corrupt
                     self._write()
                 try:
-                    store.prune(*feed.reached(), closing=True)
+                    # Also the segment of this run: the next run writes a new one.
+                    store.prune(*spool.reached(), closing=True)
                     if store.segments:
                         store.seal()
                 except DiskFull as error:
                     LOG.warning("%s", error)  # the next run deletes the segments; accepted records are on the disk
         except TuttiError as error:
             LOG.warning("%s", error)
-            feed.fall(error)
+            spool.fail(error)
         finally:
             store.close()
-            feed.leftovers()
+            spool.fail_unsent()

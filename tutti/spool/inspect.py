@@ -41,17 +41,20 @@ def scan_blocks(path: str, state: State) -> Iterator[Block | CorruptPart]:
     """Yield all blocks that are not known to be committed or refused, in order, and the unreadable parts between them."""
     numbers = sorted(int(match[1]) for name in os.listdir(path) if (match := SEGMENT.match(name)))
     numbers = [number for number in numbers if number >= state.first]
+    # Segments are numbered without gaps, and those up to `sent` existed when their records were sent.
     for missing in sorted(set(range(state.first, max([*numbers, state.sent]) + 1)) - set(numbers)):
         yield CorruptPart(_name(missing), 0, "the file is not there")
     found = {number: _head(path, state, number) for number in numbers}
     for number in numbers:
         head, following = found[number], found.get(number + 1)
+        # A crash can leave a last segment with a partial head and no records, which is not corruption.
         begun = number != numbers[-1] or os.path.getsize(os.path.join(path, _name(number))) > HEAD_BYTES
         if isinstance(head, CorruptPart) and begun:
             yield head
+        # Each segment has the valid length of the previous one in its head.
         end = following.before_end if isinstance(following, Head) else None
         for one in _segment(path, state, number, end):
-            if isinstance(one, CorruptPart) or (one.place > state.done and one.before not in state.aside):
+            if isinstance(one, CorruptPart) or (one.position > state.done and one.before not in state.aside):
                 yield one
 
 
@@ -97,15 +100,17 @@ def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[
             if block is not None:
                 yield block
                 continue
-            whole = blocks.at >= end if end is not None else is_torn(fetch, blocks.at, size, number, seed)
-            if whole:
+            intact = blocks.at >= end if end is not None else is_torn(fetch, blocks.at, size, number, seed)
+            if intact:
                 return
             yield CorruptPart(_name(number), blocks.at, why)
+            # Records may contain what looks like a head, so the block that follows must be valid, too.
             after = next(
                 (head for head in find_block_heads(fetch, blocks.at + 1, size, number, seed) if _good(fetch, head, seed)), None
             )
             if after is None:
                 return
+            # Continue after the gap, with the record number that the next block names.
             blocks.go(after.start, after.before.records)
     finally:
         os.close(fd)
@@ -113,7 +118,7 @@ def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[
 
 def _good(fetch: Fetch, head: Block, seed: int) -> bool:
     """Return True if the records after a block head are intact, too."""
-    one = BlockIterator(fetch, head.place.segment, seed)
+    one = BlockIterator(fetch, head.position.segment, seed)
     one.go(head.start, head.before.records)
     try:
         return one.next(head.end) is not None

@@ -111,6 +111,7 @@ class SpoolStore:
             with open(self._file(STATE), "rb", opener=open_file) as file:
                 self.state = decode_state(file.read(1 << 20))
         except FileNotFoundError:
+            # The id goes into each mark, so that the log's answer shows which spool it concerns.
             self.state = State(secrets.token_bytes(16), self._producer)
             self._write_state()
         except (Damaged, FormatError) as error:
@@ -130,6 +131,7 @@ class SpoolStore:
         with suppress(FileNotFoundError):
             for entry in os.scandir(self._file(REFUSED)):
                 self.refused_bytes += entry.stat().st_size
+                # A crash may come between the file and its note in the state: the file alone decides.
                 if match := _REFUSED_FILE.match(entry.name):
                     self.aside.add(SpoolPosition(int(match[1]), int(match[2]) - 1))
 
@@ -137,6 +139,7 @@ class SpoolStore:
         """Find the valid length of each segment: the head of the next segment has it, and the last segment is scanned."""
         heads = {number: self._head(number, number == numbers[-1]) for number in numbers}
         there = [number for number in numbers if heads[number] is not None]
+        # Up to `sent` at least: records of those segments may have been sent, and not committed.
         wanted = range(self.state.first, max([*there, self.state.sent]) + 1)
         for missing in (number for number in wanted if number not in there):
             raise Damaged(
@@ -152,6 +155,7 @@ class SpoolStore:
                 self.segments[number] = Segment(number, path, following.before_end, following.before_records)
             else:
                 self.segments[number] = self._scan(number, path)
+            # The last segment may have no records yet. Its head repeats the progress of the previous one.
             if own is not None and number == there[-1]:
                 self.progress = self.progress or own.progress
 
@@ -165,6 +169,7 @@ class SpoolStore:
             if head.number != number or head.id != self.state.id:
                 raise FormatError("it belongs to another spool")
         except (Damaged, FormatError) as error:
+            # The process ended while it created the file, so no block is in it.
             if last and size <= HEAD_BYTES and number > self.state.sent:
                 self.storage.remove(path)
                 return None
@@ -203,6 +208,7 @@ class SpoolStore:
     @property
     def used(self) -> int:
         """The size of the spool in bytes."""
+        # A file uses at least one page of the disk.
         return sum(max(segment.end, 4 * limits.KIB) for segment in self.segments.values()) + self.refused_bytes
 
     def counts(self) -> dict[int, int]:
@@ -233,16 +239,17 @@ class SpoolStore:
         progress = self.progress
         for batch in batches:
             records += batch.count
-            place = SpoolPosition(segment.number, records)
+            position = SpoolPosition(segment.number, records)
             progress = batch.progress or progress  # repeated, because the log keeps the progress of the last batch only
-            mark = encode_mark(self.state.id, place, progress)
+            mark = encode_mark(self.state.id, position, progress)
             crc = payload_crc(mark, batch.body)
-            block = _block_of(batch, place, mark, crc, flags, segment.end)
+            block = _block_of(batch, position, mark, crc, flags, segment.end)
             head, body = encode_block(block, seed)
             parts += [head, body]
             at += len(head) + len(body)
-            travel.append((place, mark, crc, at))
+            travel.append((position, mark, crc, at))
         try:
+            # One write and one sync for all batches. The segment object changes only after both.
             self.storage.write(fd, parts, segment.end)
             self.storage.make_durable(fd)
         except OSError as error:
@@ -254,7 +261,7 @@ class SpoolStore:
         segment.end, segment.records, self.progress = at, records, progress
         for batch, (_, mark, crc, _) in zip(batches, travel, strict=True):
             batch.progress, batch.crc = mark, crc
-        return [(place, end) for place, _, _, end in travel]
+        return [(position, end) for position, _, _, end in travel]
 
     def _writable(self) -> tuple[Segment, int, int]:
         """Return the segment to write; create one at the first write of this run, and when the segment is full."""
@@ -262,12 +269,14 @@ class SpoolStore:
         if current is not None and current[0].end < self._segment_bytes:
             return current
         before = max(self.segments.values(), key=lambda segment: segment.number, default=None)
+        # Never a number that was used before, as marks in the log refer to it.
         number = max(before.number if before is not None else 0, self.state.sent, self.state.first - 1) + 1
         path = self._segment_path(number)
         head = Head(number, self.state.id, before.end if before else 0, before.records if before else 0, self.progress)
         try:
             fd = self.storage.open(path, create=True)
             try:
+                # Durable before any block: the next run finds the valid length of the previous segment only here.
                 self.storage.write(fd, [encode_head(head)], 0)
                 self.storage.make_durable(fd)
                 self.storage.make_names_durable(self.path)
@@ -282,16 +291,17 @@ class SpoolStore:
         self._current = segment, fd, seed_of(self.state.id, number)
         return self._current
 
-    def note_sent(self, segment: int, log: str, word: EpochStart) -> None:
-        """Note durably that records of that segment are about to be sent, in an epoch that began with `word`."""
-        self._write_state(log=log, sent=segment, since=word)
+    def note_sent(self, segment: int, log: str, start: EpochStart) -> None:
+        """Note durably that records of that segment are about to be sent, in an epoch that began with `start`."""
+        self._write_state(log=log, sent=segment, since=start)
 
     def note_aside(self, done: SpoolPosition, aside: tuple[SpoolPosition, ...]) -> None:
         """Note durably that the batches at positions `aside` are refused, and that all batches before `done` have outcomes.
 
         Refused batches at higher positions stay refused.
         """
-        kept = {*aside, *(place for place in self.aside if place > done)}
+        # `refused/` may have batches that this run has not read yet.
+        kept = {*aside, *(position for position in self.aside if position > done)}
         self._write_state(done=done, aside=tuple(sorted(kept)))
         self.aside = kept
 
@@ -305,8 +315,9 @@ class SpoolStore:
             over.append(segment)
         if not over:
             return False
+        # The state first: after a crash in between, the next start removes the files, and misses none.
         self._write_state(first=over[-1].number + 1, known=known, done=done)
-        if self._cursor is not None and self._cursor.place.segment <= over[-1].number:
+        if self._cursor is not None and self._cursor.position.segment <= over[-1].number:
             self._cursor.close()  # an open file keeps its disk space
         for segment in over:
             try:
@@ -320,7 +331,7 @@ class SpoolStore:
     def refuse(self, block: Block, error: Exception) -> None:
         """Write a refused batch to `refused/`, durably, with the reason."""
         directory = self._file(REFUSED)
-        path = os.path.join(directory, f"{block.place.segment:08}-{block.before.records + 1:012}.arrow")
+        path = os.path.join(directory, f"{block.position.segment:08}-{block.before.records + 1:012}.arrow")
         metadata = {"topic": block.topic, "producer": self.state.producer, "reason": str(error)}
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, BATCH_SCHEMA.with_metadata(metadata)) as writer:
@@ -338,14 +349,14 @@ class SpoolStore:
 
     # -- reading
 
-    def seek(self, place: SpoolPosition) -> None:
+    def seek(self, position: SpoolPosition) -> None:
         """Make `next_block` continue at that position."""
         if self._cursor is not None:
             self._cursor.close()
-        self._cursor = Cursor(self.segments, self.state.id, self.storage, place)
+        self._cursor = Cursor(self.segments, self.state.id, self.storage, position)
 
     def next_block(self) -> Block | None:
-        """Return the next block, or None at the end. The same block is returned until `take`.
+        """Return the next block, or None at the end. The same block is returned until `advance`.
 
         Raises:
             Damaged: the block cannot be read.
@@ -353,19 +364,19 @@ class SpoolStore:
         invariant(self._cursor is not None, "seek() must precede next_block()")
         return self._cursor.next() if self._cursor is not None else None
 
-    def take(self) -> None:
+    def advance(self) -> None:
         """Mark the current block as processed, so that `next_block` returns the one after it."""
         if self._cursor is not None:
-            self._cursor.take()
+            self._cursor.advance()
 
     @property
     def read_all(self) -> bool:
         """True if everything that was written was read, or need not be read."""
-        return self._cursor is not None and self._cursor.place >= self.end
+        return self._cursor is not None and self._cursor.position >= self.end
 
-    def passed(self, before: SpoolPosition, place: SpoolPosition, end: int) -> bool:
-        """Skip the block from `before` to `place`, which ends at byte `end`. Return False if that is not the next block to read."""
-        return self._cursor is not None and self._cursor.passed(before, place, end)
+    def skip(self, before: SpoolPosition, position: SpoolPosition, end: int) -> bool:
+        """Skip the block from `before` to `position`, which ends at byte `end`. Return False if it is not the next block."""
+        return self._cursor is not None and self._cursor.skip(before, position, end)
 
     def _segment_path(self, number: int) -> str:
         return self._file(f"{number:08}.seg")
@@ -379,6 +390,7 @@ class SpoolStore:
             except OSError as error:
                 if not is_disk_full(error) or not os.path.exists(reserve):
                     raise
+                # The space of the reserve is for this file alone: with it, sending can continue, which frees the disk.
                 self.storage.remove(reserve)
                 replace(self.storage, path, data)
         except OSError as error:
@@ -395,6 +407,7 @@ class SpoolStore:
     def seal(self) -> None:
         """Make the valid length of this run durable in the head of a new segment, at a regular end."""
         if self._current is not None and self._current[0].records:
+            # A new segment, whose head has the valid length of this one.
             self._segment_bytes = 0
             self._writable()
 
@@ -411,14 +424,14 @@ class SpoolStore:
             os.close(lock)
 
 
-def _block_of(batch: Batch, place: SpoolPosition, mark: bytes, crc: int, flags: int, synced: int) -> Block:
+def _block_of(batch: Batch, position: SpoolPosition, mark: bytes, crc: int, flags: int, synced: int) -> Block:
     return Block(
-        place,
+        position,
         batch.topic,
         mark,
         batch.body,
         flags,
-        batch.whole,
+        batch.atomic,
         batch.count,
         batch.raw_length,
         crc,

@@ -119,7 +119,7 @@ def held(store: SpoolStore) -> list[int]:
     while (block := store.next_block()) is not None:
         if block.before not in store.aside:
             numbers.append(int(decode_batch(block.body).column(1)[0].as_py()))
-        store.take()
+        store.advance()
     return numbers
 
 

@@ -74,7 +74,7 @@ def test_what_was_put_aside_is_shown_with_its_reason(spool: Path) -> None:
     assert isinstance(block, Block)
     store = SpoolStore(str(spool), "jfk", 1 << 20)
     store.refuse(block, Refused("the log does not want it"))
-    store.note_aside(block.place, ())
+    store.note_aside(block.position, ())
     store.close()
     (line,) = tutti("spool", str(spool), "--refused").lines
     assert json.loads(line) == json.loads(line) | {"reason": "the log does not want it", "topic": "flights", "value": "0"}

@@ -137,7 +137,7 @@ def test_a_record_whose_place_is_not_known_is_waited_for(gateway: GatewayProcess
     with Producer(gateway.url) as p, QueryProgress(gateway.url) as query:
         receipt = p.send("flights", b"v")
         end = receipt.result(WAIT_S) + 1
-        receipt.batch.cut = 1  # as where a resumed batch overlapped what was committed
+        receipt.batch.trimmed = 1  # as where a resumed batch overlapped what was committed
         assert receipt.result() == -1
         query.report("run", end - 1, name="cut")
         with pytest.raises(TimeoutError):
@@ -186,7 +186,7 @@ def test_it_goes_on_when_the_gateway_that_is_asked_dies(group: Three) -> None:
         query.report("run", end, name="kept")
         waiter = Waiter(lambda: receipt.processed_by("moving", WAIT_S))
         query.report("run", end - 1, name="moving")
-        passing = receipt.batch.passing
+        passing = receipt.batch.query_wait
         assert isinstance(passing, QueryWait)
         until(lambda: passing._queries["moving"].position == end - 1)
         assert passing._gateways is not None

@@ -83,8 +83,8 @@ def settled(group: Three) -> None:
 
 def noticed(producer: Producer) -> bool:
     """Whether the producer knows that a gateway which it sent to is gone."""
-    there = producer._pump.lanes if producer._pump else None
-    return there is not None and any(lane.state is State.OFFLINE for lane in there.lanes)
+    there = producer._io.lanes if producer._io else None
+    return there is not None and any(lane.session.state is State.OFFLINE for lane in there.lanes)
 
 
 def lanes(url: str) -> dict[bytes, list[Place]]:

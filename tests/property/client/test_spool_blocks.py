@@ -52,12 +52,12 @@ def fetching(data: bytes) -> Callable[[int, int], bytes]:
 
 def told(block: Block) -> tuple[object, ...]:
     return (
-        block.place,
+        block.position,
         block.topic,
         block.progress,
         bytes(block.body),
         block.flags,
-        block.whole,
+        block.atomic,
         block.crc,
         block.synced,
         block.start,
@@ -78,8 +78,8 @@ def test_what_was_written_is_read(some: list[tuple[bytes, int, bytes, bool]]) ->
     data, blocks = segment_of(some)
     assert decode_head(data[:HEAD_BYTES]) == Head(NUMBER, SPOOL, 1, 2, b"p")
     assert read(data) == [told(block) for block in blocks]
-    assert [head.place for head in find_block_heads(fetching(data), HEAD_BYTES, len(data), NUMBER, SEED)] == [
-        one.place for one in blocks
+    assert [head.position for head in find_block_heads(fetching(data), HEAD_BYTES, len(data), NUMBER, SEED)] == [
+        one.position for one in blocks
     ]
     assert BlockIterator(fetching(data), NUMBER, seed_of(SPOOL, NUMBER + 1)).at == HEAD_BYTES
 

@@ -11,6 +11,7 @@ from tests.sim.mutants.patch import Edit, Entry, Value
 from tests.sim.mutants.scenes import QUIET, lost_last
 from tests.sim.mutants.scripts import LATE, answers_lost, late_copies
 from tutti.data.frames.frame import Frame, Kind
+from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Session
 from tutti_gateway.core.layers import Layers
 from tutti_gateway.core.order.forward_table import ForwardTable
@@ -315,14 +316,14 @@ ORDER = (
         "skips-its-next-epoch",
         "4.3",
         "after an abort a producer asks for its own next epoch, so that it sees who took that",
-        [Edit(Session, "_request_next_epoch", "self.epoch + 1", "self.epoch + 2")],
+        [Edit(Session, "request_next_epoch", "self.epoch + 1", "self.epoch + 2")],
         proof=f"{_EPOCHS}test_a_producer_whose_epoch_was_aborted_asks_for_its_own_next_one_and_is_fenced_where_another_took_it",
     ),
     Mutant(
         "goes-above-its-fence",
         "4.3",
         "only a starting instance tries again above the epoch that a fence names",
-        [Edit(Session, "_on_epoch_fenced", "if not self._starting and not (", "if False and (")],
+        [Edit(OrderedDelivery, "_on_epoch_fenced", "if not self._starting and not (", "if False and (")],
         proof=f"{_EPOCHS}test_a_producer_whose_epoch_was_aborted_asks_for_its_own_next_one_and_is_fenced_where_another_took_it",
     ),
     Mutant(

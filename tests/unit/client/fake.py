@@ -320,7 +320,7 @@ class FakeGateway(Rules):
 
 def deliver_within(producer: Producer, seconds: float) -> None:
     """What is sent from now on has so long, whatever the producer was made with: a test waits for one deadline and no other."""
-    for feed in (producer._feed,) if producer._pump is None else producer._pump.feeds:
+    for feed in (producer._accumulator,) if producer._io is None else producer._io.accumulators:
         feed.options = feed.options._replace(delivery_timeout=seconds)
 
 

@@ -25,7 +25,7 @@ def closed(feed: Accumulator) -> list[list[bytes | None]]:
     with feed.lock:
         feed.close_open()
         for batch in feed.queue:
-            feed._seal(batch)  # as `head` does, for what a signal kept from it
+            feed.seal(batch)  # as `head` does, for what a signal kept from it
     return [decode_batch(batch.body).column(1).to_pylist() for batch in feed.queue]
 
 
@@ -33,5 +33,5 @@ def deliver(feed: Accumulator, count: int | None = None, failure: Failure | None
     """Give the oldest batches their outcome."""
     taken = [feed.queue.popleft() for _ in range(len(feed.queue) if count is None else count)]
     for batch in taken:
-        batch.settle(0, failure)
+        batch.resolve(0, failure)
     feed.finished(taken)

@@ -39,8 +39,8 @@ class Rig:
         """What the delivery has to say now: requests, and frames one by one."""
         self.delivery.work(self.now)
         heard: list[Any] = []
-        while self.delivery.outbox:
-            parts = [bytes(part) for part in self.delivery.outbox.popleft()]
+        while self.delivery.session.outbox:
+            parts = [bytes(part) for part in self.delivery.session.outbox.popleft()]
             if parts[0][:1] == client_protocol.SUBMIT:
                 heard += client_protocol.decode_submit(parts)
             else:
@@ -86,7 +86,7 @@ class Rig:
 
     def connect(self, **more: Any) -> client_protocol.OpenProducer:
         """Connect and welcome; what epoch is asked for."""
-        self.delivery.connected(self.now)
+        self.delivery.session.connected(self.now)
         self.hear(client_protocol.Hello)
         self.say(self.welcome(**more))
         asked: client_protocol.OpenProducer = self.hear(client_protocol.OpenProducer)

@@ -75,12 +75,12 @@ class World:
     def work(self) -> None:
         delivery = self.rig.delivery
         delivery.work(self.rig.now)
-        if delivery.drop:
+        if delivery.session.drop:
             self.break_connection(0)
             return
-        while delivery.outbox:
+        while delivery.session.outbox:
             assert self.connected
-            self.to_gateway.append([bytes(part) for part in delivery.outbox.popleft()])
+            self.to_gateway.append([bytes(part) for part in delivery.session.outbox.popleft()])
 
     def arrive(self) -> None:
         if self.to_gateway:
@@ -107,12 +107,12 @@ class World:
         self.to_client.clear()
         self.gateway.known.clear()
         self.connected = False
-        self.rig.delivery.lost()
+        self.rig.delivery.disconnected()
 
     def connect(self) -> None:
-        if not self.connected and self.rig.delivery.state is not State.ENDED:
+        if not self.connected and self.rig.delivery.session.state is not State.ENDED:
             self.connected = True
-            self.rig.delivery.connected(self.rig.now)
+            self.rig.delivery.session.connected(self.rig.now)
 
     def choose(self, choice: int) -> None:
         kind, choice = choice % 16, choice // 16
@@ -149,7 +149,7 @@ class World:
             if not self.rig.feed.undelivered():
                 return
             self.rig.now += 0.05
-        raise AssertionError(f"{self.rig.feed.undelivered()} records have no outcome, {self.rig.delivery.state}")
+        raise AssertionError(f"{self.rig.feed.undelivered()} records have no outcome, {self.rig.delivery.session.state}")
 
     def check(self) -> None:
         log = self.gateway.log

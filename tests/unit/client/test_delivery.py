@@ -15,7 +15,7 @@ from tutti.errors import ConfigError, FormatError, InvariantViolated, NotAllowed
 
 def test_from_hello_to_a_committed_record() -> None:
     rig = Rig()
-    rig.delivery.connected(rig.now)
+    rig.delivery.session.connected(rig.now)
     hello = rig.hear(client_protocol.Hello)
     assert (hello.protocol, hello.session) == (client_protocol.PROTOCOL, b"s" * 16)
     rig.say(rig.welcome())
@@ -133,7 +133,7 @@ def test_receipts_out_of_order_are_taken() -> None:
 def test_after_a_reconnect_everything_unanswered_goes_again_in_order_and_as_it_was() -> None:
     rig, frames = in_flight(4)
     rig.commit(frames[0], 0)
-    rig.delivery.lost()
+    rig.delivery.disconnected()
     asked = rig.connect()
     assert asked.epoch == 1
     rig.opened(asked, sequence=3)
@@ -192,19 +192,19 @@ def test_a_gateway_that_expects_what_cannot_be_is_not_written_to(expected: int) 
     rig.commit(frames[0], 0)
     receipt = rig.send()
     rig.say(client_protocol.Expected(NUMBER, 1, expected))
-    assert rig.delivery.state is State.ENDED
+    assert rig.delivery.session.state is State.ENDED
     with pytest.raises(Refused, match=f"expects sequence {expected} .* lost committed records"):
         receipt.result(0)
 
 
 def test_with_other_gateways_one_that_expects_what_is_committed_is_behind_and_left() -> None:
     rig, frames = in_flight(3)
-    rig.delivery.welcome = rig.welcome(gateways={"g1": "tutti://g1:1", "g2": "tutti://g2:1"})
+    rig.delivery.session.welcome = rig.welcome(gateways={"g1": "tutti://g1:1", "g2": "tutti://g2:1"})
     rig.commit(frames[0], 0)
     rig.say(client_protocol.Expected(NUMBER, 1, 1))
-    assert rig.delivery.state is not State.ENDED
-    assert "g1 cannot accept batches now" in rig.delivery.drop
-    assert "behind its group" in rig.delivery.drop
+    assert rig.delivery.session.state is not State.ENDED
+    assert "g1 cannot accept batches now" in rig.delivery.session.drop
+    assert "behind its group" in rig.delivery.session.drop
 
 
 def test_a_refusal_for_now_is_followed_by_the_same_again_later_and_later() -> None:
@@ -252,18 +252,18 @@ def test_a_gateway_that_is_not_primary_yet_is_asked_again() -> None:
     asked = rig.connect()
     rig.say(client_protocol.Denied(asked.request, "not_primary", "no primary view yet", retry=True))
     assert rig.hears() == []
-    assert not rig.delivery.drop
+    assert not rig.delivery.session.drop
     rig.now += 1
     asked = rig.hear(client_protocol.OpenProducer)
     rig.opened(asked)
-    assert rig.delivery.state is State.OPEN
+    assert rig.delivery.session.state is State.OPEN
 
 
 def test_with_other_gateways_one_that_is_not_primary_is_left() -> None:
     rig = Rig()
     asked = rig.connect(gateways={"g1": "tutti://g1:1", "g2": "tutti://g2:1"})
     rig.say(client_protocol.Denied(asked.request, "not_primary", "minority", retry=True))
-    assert "gateway g1 cannot accept batches now" in rig.delivery.drop
+    assert "gateway g1 cannot accept batches now" in rig.delivery.session.drop
 
 
 @pytest.mark.parametrize(
@@ -284,10 +284,10 @@ def test_a_producer_that_is_not_taken_hears_why(denied: client_protocol.Denied, 
 
 def test_a_gateway_with_no_place_for_the_session_is_left() -> None:
     rig = Rig()
-    rig.delivery.connected(rig.now)
+    rig.delivery.session.connected(rig.now)
     rig.hear(client_protocol.Hello)
     rig.say(client_protocol.Denied(0, "limit", "4096 clients", retry=True))
-    assert rig.delivery.drop == "4096 clients (limit)"
+    assert rig.delivery.session.drop == "4096 clients (limit)"
 
 
 def test_a_topic_that_is_refused_fails_its_records_alone() -> None:
@@ -317,8 +317,8 @@ def test_a_topic_is_asked_for_again_when_the_gateway_could_not() -> None:
 def test_another_log_behind_the_same_url_is_refused() -> None:
     rig, _ = in_flight(1)
     receipt = rig.send()
-    rig.delivery.lost()
-    rig.delivery.connected(rig.now)
+    rig.delivery.disconnected()
+    rig.delivery.session.connected(rig.now)
     rig.hear(client_protocol.Hello)
     rig.say(rig.welcome(log="b" * 32))
     with pytest.raises(Refused, match="different groups"):
@@ -337,19 +337,19 @@ def test_a_silent_gateway_is_asked_and_then_left() -> None:
     rig.hear(client_protocol.Hello)
     rig.now += limits.SILENCE_US_MAX / 1e6
     assert rig.hears() == []
-    assert "no answer" in rig.delivery.drop
+    assert "no answer" in rig.delivery.session.drop
 
 
 def test_a_gateway_that_never_greets_is_left() -> None:
     rig = Rig()
-    rig.delivery.connected(rig.now)
+    rig.delivery.session.connected(rig.now)
     rig.hear(client_protocol.Hello)
     rig.now += limits.ADDRESS_TIMEOUT_US / 1e6 - 0.1
     assert rig.hears() == []
-    assert not rig.delivery.drop
+    assert not rig.delivery.session.drop
     rig.now += 0.2
     rig.hears()
-    assert "no answer for 2.1 s" in rig.delivery.drop
+    assert "no answer for 2.1 s" in rig.delivery.session.drop
 
 
 def test_an_idle_producer_asks_nobody_anything() -> None:
@@ -364,7 +364,7 @@ def test_the_deadline_makes_everything_unknown_and_ends_the_epoch() -> None:
     rig, frames = in_flight(2, delivery_timeout=5.0)
     sent = list(rig.delivery.window)
     young = rig.send(b"young")
-    rig.delivery.lost()
+    rig.delivery.disconnected()
     rig.now = rig.delivery.next_time(rig.now)
     rig.delivery.work(rig.now)
     with pytest.raises(Unknown, match="may or may not be committed"):
@@ -386,7 +386,7 @@ def test_the_deadline_makes_everything_unknown_and_ends_the_epoch() -> None:
 
 def test_the_deadline_of_what_was_never_sent_ends_no_epoch() -> None:
     rig = Rig(delivery_timeout=5.0).ready()
-    rig.delivery.lost()
+    rig.delivery.disconnected()
     receipt = rig.send()
     rig.now = 1e9
     rig.delivery.work(rig.now)
@@ -453,13 +453,13 @@ def test_small_frames_share_a_message_and_large_ones_travel_uncopied() -> None:
             rig.feed.close_open()
     rig.topic()
     rig.delivery.work(rig.now)
-    assert [len(message) for message in rig.delivery.outbox] == [1]
+    assert [len(message) for message in rig.delivery.session.outbox] == [1]
     assert len(rig.frames()) == 20
     rig.send(b"l" * 50_000)
     with rig.feed.lock:
         rig.feed.close_open()
     rig.delivery.work(rig.now)
-    assert [len(message) for message in rig.delivery.outbox] == [2]
+    assert [len(message) for message in rig.delivery.session.outbox] == [2]
 
 
 def test_garbage_from_a_gateway_is_told_as_such() -> None:
@@ -475,9 +475,9 @@ def test_what_is_absent_from_the_table_is_illegal() -> None:
         for turn in Event:
             if (state, turn) not in legal:
                 rig = Rig()
-                rig.delivery.state = state
+                rig.delivery.session.state = state
                 with pytest.raises(InvariantViolated, match="has no transition"):
-                    rig.delivery._transition(turn)
+                    rig.delivery.session.transition(turn)
     assert set(TRANSITIONS.values()) == set(State)
 
 

@@ -19,7 +19,7 @@ from tutti.batching.encoder import (
     check_record,
     drop_committed,
     encode_open,
-    encode_whole,
+    encode_record_batch,
     largest_record,
     to_us,
     validated_batch,
@@ -104,7 +104,7 @@ def test_a_cut_batch_is_the_rest_of_it() -> None:
     batch = Batch("t", 1000, 0.0)
     batch.progress = b"p"
     table = pa.record_batch({"value": pa.array([b"%d" % number for number in range(10)], pa.binary())})
-    encode_whole(batch, validated_batch(table, NOW_US), "lz4")
+    encode_record_batch(batch, validated_batch(table, NOW_US), "lz4")
     batch.first_sequence = 21
     drop_committed(batch, 3, "lz4")
     drop_committed(batch, 2, "lz4")
@@ -189,7 +189,7 @@ def test_good_record_batches(columns: dict[str, Any]) -> None:
     conformed = validated_batch(batch_of(**columns), NOW_US)
     assert conformed.batch.schema == BATCH_SCHEMA
     batch = Batch("t", 0, 0.0)
-    encode_whole(batch, conformed, None)
+    encode_record_batch(batch, conformed, None)
     rows = arrives(batch)
     assert [row["value"] for row in rows] == columns["value"].to_pylist()
     if "headers" in columns:
@@ -201,7 +201,7 @@ def test_good_record_batches(columns: dict[str, Any]) -> None:
 def test_a_slice_arrives_as_the_slice() -> None:
     whole = batch_of(value=pa.array([b"%d" % n for n in range(100)], pa.binary()), headers=pa.array(PAIRS * 50))
     batch = Batch("t", 0, 0.0)
-    encode_whole(batch, validated_batch(whole.slice(11, 3), NOW_US), None)
+    encode_record_batch(batch, validated_batch(whole.slice(11, 3), NOW_US), None)
     rows = arrives(batch)
     assert [row["value"] for row in rows] == [b"11", b"12", b"13"]
     assert [row["headers"] for row in rows] == [None, PAIRS[0], None]

@@ -35,8 +35,8 @@ def _io_threads() -> set[str]:
 
 
 def _pump(producer: Producer) -> ProducerIO:
-    assert producer._pump is not None
-    return producer._pump
+    assert producer._io is not None
+    return producer._io
 
 
 @contextlib.contextmanager
@@ -51,7 +51,7 @@ def test_many_producers_share_few_threads_which_end_with_the_last(gateway: FakeG
     with contextlib.ExitStack() as opened:
         producers = [opened.enter_context(Producer(gateway.url)) for _ in range(3 * limits.IO_THREADS_MAX)]
         assert len(_io_threads()) == limits.IO_THREADS_MAX
-        running = [engine for producer in producers if (engine := _pump(producer).engine) is not None]
+        running = [engine for producer in producers if (engine := _pump(producer).io_thread) is not None]
         assert {running.count(engine) for engine in running} == {3}
         receipts = [producer.send("t", b"%d" % number) for number in range(50) for producer in producers]
         assert sorted(receipt.result(20) for receipt in receipts) == list(range(len(receipts)))
@@ -89,7 +89,7 @@ def test_who_looks_for_a_gateway_holds_up_nobody(gateway: FakeGateway, one_threa
     with _silent() as silent, Producer(gateway.url) as producer:
         trying = threading.Thread(target=_fails, args=(silent,))
         trying.start()
-        until(lambda: any(thread.name == "tutti-look" for thread in threading.enumerate()))
+        until(lambda: any(thread.name == "tutti-probe" for thread in threading.enumerate()))
         for number in range(20):
             assert producer.send("t", b"x").result(10) == number
         trying.join(30)
@@ -110,7 +110,7 @@ def test_many_who_look_at_one_address_have_one_look(gateway: FakeGateway, monkey
             thread.start()
         most = 0
         while any(thread.is_alive() for thread in trying):
-            most = max(most, sum(thread.name == "tutti-look" for thread in threading.enumerate()))
+            most = max(most, sum(thread.name == "tutti-probe" for thread in threading.enumerate()))
             time.sleep(0.01)
     assert most == 1
 
@@ -125,16 +125,16 @@ def test_what_a_look_saw_is_told(one_thread: None, monkeypatch: pytest.MonkeyPat
 def test_a_fault_ends_its_producer_alone(
     gateway: FakeGateway, one_thread: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    hear = SessionConnection.hear
+    hear = SessionConnection.receive
     with Producer(gateway.url) as good, contextlib.closing(Producer(gateway.url)) as bad:
         broken = _pump(bad).delivery
 
         def faulty(channel: SessionConnection, now: float) -> None:
-            if channel.session is broken:
+            if channel.sender is broken:
                 raise RuntimeError("a defect")
             hear(channel, now)
 
-        monkeypatch.setattr(SessionConnection, "hear", faulty)
+        monkeypatch.setattr(SessionConnection, "receive", faulty)
         receipt = bad.send("t", b"x")
         with pytest.raises(Unknown, match="a defect"):
             receipt.result(10)
@@ -157,7 +157,7 @@ def test_a_thread_that_breaks_tells_all_who_wait(
         def broken(engine: engines.IOThread, told: list[tuple[int, int]]) -> None:
             raise RuntimeError("the kernel is mad")
 
-        monkeypatch.setattr(engines.IOThread, "_round", broken)
+        monkeypatch.setattr(engines.IOThread, "_run_ready", broken)
         for receipt in receipts:
             with pytest.raises(Unknown, match="the kernel is mad"):
                 receipt.result(10)
@@ -260,7 +260,7 @@ def test_one_that_is_hard_to_tell_keeps_no_other_from_it(
     gateway: FakeGateway, one_thread: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What strikes may strike again while those who wait are told."""
-    turn, broke, struck = ProducerIO.turn, ProducerIO.broke, [0]
+    turn, broke, struck = ProducerIO.run_once, ProducerIO.fail, [0]
 
     def turned(pump: ProducerIO) -> bool:
         if pump.name == "first":
@@ -275,8 +275,8 @@ def test_one_that_is_hard_to_tell_keeps_no_other_from_it(
 
     with Producer(gateway.url, producer="other") as other:
         first = Producer(gateway.url, producer="first")
-        monkeypatch.setattr(ProducerIO, "turn", turned)
-        monkeypatch.setattr(ProducerIO, "broke", told)
+        monkeypatch.setattr(ProducerIO, "run_once", turned)
+        monkeypatch.setattr(ProducerIO, "fail", told)
         receipt = first.send("t", b"never")
         with pytest.raises(Unknown, match="no room"):
             receipt.result(10)
@@ -291,13 +291,13 @@ def test_who_wakes_while_a_turn_ends_is_heard() -> None:
     class Ending:
         """A pump whose turn ends just when who wakes it has looked whether it sleeps."""
 
-        engine = None
-        _turn_requested = False
+        io_thread = None
+        _run_requested = False
         due = 60.0
 
         @property
         def _asleep(self) -> bool:
-            self.due = 0.0 if self._turn_requested else 60.0
+            self.due = 0.0 if self._run_requested else 60.0
             return False
 
     ending: Any = Ending()
@@ -311,10 +311,10 @@ def test_what_comes_between_the_work_of_a_turn_and_its_sleep_is_not_left_waiting
     """A topic that is new to the producer has to be asked for: another turn has to come at once, and not at the next timer."""
     with Producer(gateway.url) as producer:
         producer.send("t", b"x").result(10)
-        pump = producer._running
+        pump = producer._opened_io
         sent: list[Receipt] = []
         wanted: list[float] = []
-        work, turn = pump.delivery.work, pump.turn
+        work, turn = pump.delivery.work, pump.run_once
 
         def late(now: float) -> None:
             work(now)
@@ -330,7 +330,7 @@ def test_what_comes_between_the_work_of_a_turn_and_its_sleep_is_not_left_waiting
             return over
 
         monkeypatch.setattr(pump.delivery, "work", late)
-        monkeypatch.setattr(pump, "turn", turned)
+        monkeypatch.setattr(pump, "run_once", turned)
         pump.wake()
         until(lambda: sent)
         sent[0].result(10)

@@ -54,7 +54,7 @@ def test_a_lost_connection_in_the_middle_of_an_abort_changes_nothing() -> None:
     rig, _ = in_flight(2)
     rig.say(client_protocol.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
     rig.hear(client_protocol.OpenProducer)
-    rig.delivery.lost()
+    rig.delivery.disconnected()
     asked = rig.connect()
     assert asked.epoch == 2
     rig.opened(asked, sequence=0)
@@ -149,8 +149,8 @@ def test_a_running_producer_is_fenced() -> None:
         rig.send()
     with pytest.raises(Fenced):
         rig.feed.wait_opened(0)
-    assert rig.delivery.state is State.ENDED
-    rig.delivery.lost()
+    assert rig.delivery.session.state is State.ENDED
+    rig.delivery.disconnected()
     assert rig.hears() == []
 
 
@@ -161,17 +161,17 @@ def test_a_producer_whose_epoch_was_aborted_asks_for_its_own_next_one_and_is_fen
     asked = rig.hear(client_protocol.OpenProducer)
     assert asked.epoch == 2
     rig.say(client_protocol.EpochFenced(asked.request, 2))
-    assert rig.delivery.state is State.ENDED
+    assert rig.delivery.session.state is State.ENDED
     assert isinstance(rig.feed.stopped, Fenced)
     assert rig.hears() == []
 
 
 def test_a_producer_that_was_away_is_fenced_at_its_return() -> None:
     rig, _ = in_flight(1)
-    rig.delivery.lost()
+    rig.delivery.disconnected()
     asked = rig.connect()
     rig.say(client_protocol.EpochFenced(asked.request, 9))
-    assert rig.delivery.state is State.ENDED
+    assert rig.delivery.session.state is State.ENDED
     assert isinstance(rig.feed.stopped, Fenced)
 
 
@@ -181,7 +181,7 @@ def test_a_fence_word_about_its_own_old_copies_is_no_fence() -> None:
     rig.opened(rig.hear(client_protocol.OpenProducer), sequence=0)
     rig.say(client_protocol.FencedAnswer(NUMBER, 2, 1))
     rig.say(client_protocol.FencedAnswer(NUMBER + 1, 9, 1))
-    assert rig.delivery.state is State.OPEN
+    assert rig.delivery.session.state is State.OPEN
 
 
 def test_a_starting_producer_tries_above_the_epoch_named() -> None:
@@ -241,7 +241,7 @@ def test_a_nameless_producer_that_was_forgotten_while_it_was_away_begins_anew() 
     rig.send()
     rig.topic()
     rig.commit(rig.frames()[0], 0)
-    rig.delivery.lost()
+    rig.delivery.disconnected()
     asked = rig.connect()
     assert asked.epoch == 1
     rig.say(client_protocol.EpochFenced(asked.request, 3))
@@ -255,13 +255,13 @@ def test_a_nameless_producer_that_was_forgotten_while_it_was_away_begins_anew() 
 def test_a_producer_that_was_forgotten_with_records_in_flight_is_over() -> None:
     rig, _ = in_flight(2)
     sent, unsent = list(rig.delivery.window), rig.send()
-    rig.delivery.lost()
+    rig.delivery.disconnected()
     asked = rig.connect()
     rig.say(client_protocol.EpochOpened(asked.request, NUMBER + 1, 1, 0, b""))
     assert all(isinstance(batch.failure and batch.failure.error, Unknown) for batch in sent)
     with pytest.raises(Refused, match="deleted the state of producer"):
         unsent.result(0)
-    assert rig.delivery.state is State.ENDED
+    assert rig.delivery.session.state is State.ENDED
 
 
 def test_what_is_in_doubt_behind_an_abort_is_not_told_as_void_where_the_producer_was_forgotten_since() -> None:
@@ -269,7 +269,7 @@ def test_what_is_in_doubt_behind_an_abort_is_not_told_as_void_where_the_producer
     rig, _ = in_flight(2)
     committed, aborted = list(rig.delivery.window)
     rig.say(client_protocol.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
-    rig.delivery.lost()
+    rig.delivery.disconnected()
     asked = rig.connect()
     rig.say(client_protocol.EpochOpened(asked.request, NUMBER + 1, asked.epoch, 0, b""))
     assert isinstance(committed.failure and committed.failure.error, Unknown)

@@ -19,7 +19,7 @@ from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.delivery import session
 from tutti.delivery.session import State
-from tutti.io import request, session_connection
+from tutti.io import admin, session_connection
 from tutti.io.admin import AdminClient
 from tutti.io.zmtp_connection import ZmtpConnection
 from tutti.producer import Producer
@@ -35,8 +35,8 @@ def test_a_gateway_that_takes_nothing_now_is_left_where_there_are_others(code: s
         rig.topic()
         (frame,) = rig.frames()
         rig.say(client_protocol.RefusedAnswer(NUMBER, 1, frame.first_sequence, code, "it is so", retry=True))
-        assert bool(rig.delivery.drop) is left
-        assert not left or "g1 cannot accept batches now: it is so" in rig.delivery.drop
+        assert bool(rig.delivery.session.drop) is left
+        assert not left or "g1 cannot accept batches now: it is so" in rig.delivery.session.drop
 
 
 def test_a_gateway_whose_disk_is_low_is_waited_for() -> None:
@@ -45,7 +45,7 @@ def test_a_gateway_whose_disk_is_low_is_waited_for() -> None:
     rig.topic()
     (frame,) = rig.frames()
     rig.say(client_protocol.RefusedAnswer(NUMBER, 1, frame.first_sequence, "busy", "much waits", retry=True))
-    assert not rig.delivery.drop
+    assert not rig.delivery.session.drop
 
 
 @pytest.mark.parametrize("state", ["minority", "halted"])
@@ -53,23 +53,23 @@ def test_a_gateway_that_says_that_it_is_cut_off_is_left_also_by_who_sends_nothin
     rig, frames = in_flight(1)
     rig.commit(frames[0], 0)
     rig.say(rig.welcome(gateways=TWO, state=state))
-    assert rig.delivery.drop == f"gateway g1 is {state}"
+    assert rig.delivery.session.drop == f"gateway g1 is {state}"
 
 
 def test_news_is_no_answer_and_has_nothing_sent_again() -> None:
     rig, _ = in_flight(2)
     rig.say(rig.welcome(gateways=TWO, state="joining"))
     assert rig.hears() == []
-    assert rig.delivery.state is State.OPEN
-    assert not rig.delivery.drop
-    assert rig.delivery.welcome is not None
-    assert rig.delivery.welcome.gateways == TWO
+    assert rig.delivery.session.state is State.OPEN
+    assert not rig.delivery.session.drop
+    assert rig.delivery.session.welcome is not None
+    assert rig.delivery.session.welcome.gateways == TWO
 
 
 def test_a_gateway_that_has_no_other_beside_it_is_not_left_for_being_cut_off() -> None:
     rig, _ = in_flight(1)
     rig.say(rig.welcome(state="minority"))
-    assert not rig.delivery.drop
+    assert not rig.delivery.session.drop
 
 
 def tells(gateway: FakeGateway) -> Rule:
@@ -151,7 +151,7 @@ def test_a_fail_over_holds_the_batches_once_however_often_it_happens() -> None:
                 gateway.start()
                 until(heard_by(heard, before + 14))
                 assert {id(batch.body) for batch in window} == bodies
-                assert producer._feed.buffered < 1 << 20
+                assert producer._accumulator.buffered < 1 << 20
             one.rule = two.rule = None
             for gateway in (one, two):
                 gateway.stop()
@@ -174,7 +174,7 @@ def test_who_has_no_descriptor_left_tries_again(monkeypatch: pytest.MonkeyPatch)
         with Producer(gateway.url) as producer:
             assert producer.send("t", b"x").result(20) == 0
         assert len(missed) == 2
-        monkeypatch.setattr(request, "ZmtpConnection", none_left_at_first)
+        monkeypatch.setattr(admin, "ZmtpConnection", none_left_at_first)
         missed.clear()
         with AdminClient(gateway.url) as control:
             assert control.status() == {"state": "primary"}

@@ -141,7 +141,7 @@ def _send_whole(feed: Accumulator, size: int) -> Receipt:
     from tutti.batching.encoder import validated_batch
 
     records = validated_batch(pa.record_batch({"value": pa.array([b"v" * size], pa.binary())}), 1)
-    return feed.add_whole("t", records, b"", None)
+    return feed.add_batch("t", records, b"", None)
 
 
 def test_a_full_buffer_makes_senders_wait_until_there_is_room() -> None:
@@ -208,7 +208,7 @@ def test_what_exceeds_a_limit_has_a_receipt_that_failed_and_leaves_the_rest_alon
         _send_whole(feed, limits.RECORD_BYTES_MAX + 1).result(0)
     send(feed, b"fine")
     assert closed(feed) == [[b"fine"]]
-    for batch in feed.born_failed:
+    for batch in feed.rejected:
         batch.announce()
     ((error, announced),) = told
     assert isinstance(error, TooLarge)
@@ -219,17 +219,17 @@ def test_a_stop_takes_everything_and_lets_nothing_in() -> None:
     feed = feed_of()
     send(feed, b"0")
     send(feed, b"1")
-    taken = feed.seize(Aborted("stop"))
+    taken = feed.drain_unsent(Aborted("stop"))
     assert [batch.count for batch in taken] == [1, 1]
     for call in (send, lambda feed: _send_whole(feed, 10)):
         with pytest.raises(Aborted, match="stop"):
             call(feed)
     for batch in taken:
-        batch.settle(-1, Failure(Aborted("stop")))
+        batch.resolve(-1, Failure(Aborted("stop")))
     feed.finished(taken)
     feed.lift_stop()
     send(feed, b"2")
-    feed.seize(Unknown("over"), ended=True)
+    feed.drain_unsent(Unknown("over"), ended=True)
     feed.lift_stop()
     with pytest.raises(Unknown, match="over"):
         send(feed)
@@ -239,13 +239,13 @@ def test_a_waiting_sender_hears_of_the_stop(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(limits, "POLL_US_MAX", 60_000_000)  # looking again cannot be what lets it hear
     feed = feed_of(batch_bytes=1024, buffer_bytes=65_536)
     waits = threading.Event()
-    wait = feed.roomy.wait
+    wait = feed.space_freed.wait
 
     def told_wait(timeout: float | None = None) -> bool:
         waits.set()
         return wait(timeout)
 
-    monkeypatch.setattr(feed.roomy, "wait", told_wait)
+    monkeypatch.setattr(feed.space_freed, "wait", told_wait)
     send(feed, b"x" * 100_000)
     caught: list[BaseException] = []
 
@@ -258,7 +258,7 @@ def test_a_waiting_sender_hears_of_the_stop(monkeypatch: pytest.MonkeyPatch) -> 
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     assert waits.wait(5)  # it holds the lock from here until it waits, and `seize` takes it
-    feed.seize(Aborted("stop"))
+    feed.drain_unsent(Aborted("stop"))
     thread.join(5)
     assert [type(error) for error in caught] == [Aborted]
 
@@ -278,7 +278,7 @@ def test_failures_are_remembered_until_they_are_seen() -> None:
 
 def test_an_error_is_raised_as_a_copy_each_time() -> None:
     batch = Batch("t", 10, 0.0)
-    batch.settle(-1, Failure(Aborted("gone")))
+    batch.resolve(-1, Failure(Aborted("gone")))
     batch.finish()
     receipt = Receipt(batch, 0)
     caught = []
@@ -320,7 +320,7 @@ def test_callbacks_are_called_once_each_and_their_errors_are_theirs(caplog: pyte
     receipts = [send(feed, on_delivery=on_delivery) for on_delivery in (bad, lambda *outcome: told.append(outcome))]
     closed(feed)
     batch = feed.queue[-1]
-    batch.settle(7)
+    batch.resolve(7)
     batch.finish()
     batch.announce()
     batch.announce()

@@ -72,7 +72,7 @@ def _up(receive_bytes: int = 0) -> Iterator[tuple[ZmtpConnection, Peer]]:
 def _news(link: ZmtpConnection) -> ConnectionEvent:
     """The next news, whatever messages lie there."""
     deadline = time.monotonic() + 30
-    while (news := link.news()) is None:
+    while (news := link.next_event()) is None:
         assert time.monotonic() < deadline
         link.wait(0.1)
     return news
@@ -94,7 +94,7 @@ def _messages(link: ZmtpConnection) -> list[bytes]:
         message = link.receive()
         if message is not None:
             came.append(message)
-        elif link.news() is ConnectionEvent.DOWN:
+        elif link.next_event() is ConnectionEvent.DOWN:
             return came
         else:
             link.wait(0.1)
@@ -106,7 +106,7 @@ def test_answers_that_came_before_a_reset_are_received_whatever_is_sent_after_it
         for number in range(3):
             peer.socket.sendall(frame(b"receipt %d" % number))
         peer.reset()
-        until(lambda: not link.stands())
+        until(lambda: not link.is_alive())
         for _ in range(sends):
             assert link.send([b"x" * 10])
         assert _messages(link) == [b"receipt 0", b"receipt 1", b"receipt 2"]
@@ -116,12 +116,12 @@ def test_an_end_is_told_behind_all_that_came_though_it_is_asked_for_first() -> N
     with _up() as (link, peer):
         peer.socket.sendall(frame(b"one") + b"\x10\x01x")
         _readable(link)
-        assert link.news() is None
+        assert link.next_event() is None
         assert link.receive() == b"one"
-        assert link.news() is None
+        assert link.next_event() is None
         with pytest.raises(FormatError, match=r"a part of 1 bytes \(flags 0x10\)"):
             link.receive()
-        assert link.news() is ConnectionEvent.DOWN
+        assert link.next_event() is ConnectionEvent.DOWN
 
 
 def test_a_message_of_several_parts_ends_the_link() -> None:
@@ -130,7 +130,7 @@ def test_a_message_of_several_parts_ends_the_link() -> None:
         _readable(link)
         with pytest.raises(FormatError, match="too many parts"):
             link.receive()
-        assert link.news() is ConnectionEvent.DOWN
+        assert link.next_event() is ConnectionEvent.DOWN
 
 
 def test_a_ping_is_answered_with_what_it_says() -> None:
@@ -158,7 +158,7 @@ def test_a_gateway_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -
                 link.wait(0.01)
             peer.drain(len(PING))  # in the same thread: however long that takes, one question at a time is open
             peer.socket.sendall(frame(b"\x04PONG", COMMAND))
-            assert link.news() is None
+            assert link.next_event() is None
 
 
 def test_what_waits_is_bounded_and_leaves_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_what_waits_is_bounded_and_leaves_when_there_is_room(monkeypatch: pytest
         reading.start()
         while reading.is_alive():
             link.wait(0.1)
-            assert link.news() is None
+            assert link.next_event() is None
         assert link.send([b"small"])
 
 
@@ -203,12 +203,12 @@ def test_what_is_queued_leaves_in_the_time_that_a_close_gives(lingers: bool) -> 
 
 def test_a_link_that_stands_is_known_from_one_that_ended_with_unread_bytes_before_it() -> None:
     with _up() as (link, peer):
-        assert link.stands()
+        assert link.is_alive()
         peer.socket.sendall(PING + frame(b"news"))
         peer.socket.close()
-        until(lambda: not link.stands())
+        until(lambda: not link.is_alive())
         assert _messages(link) == [b"news"]
-        assert not link.stands()
+        assert not link.is_alive()
 
 
 # Names of hosts
@@ -330,12 +330,12 @@ def test_a_host_of_both_kinds_is_met_by_ipv4(monkeypatch: pytest.MonkeyPatch, fo
 
 
 def test_a_forked_child_waits_for_none_of_its_parent_s_lookups(slow: threading.Event) -> None:
-    names = Resolver(client_link._look_up)
+    names = Resolver(client_link._resolve)
     assert names.address("slow.example") == ""
     child = os.fork()
     if not child:
         slow.set()
-        own = Resolver(client_link._look_up)
+        own = Resolver(client_link._resolve)
         own.address("slow.example")
         own.wait(20)
         os._exit(0 if own.drain() == {"slow.example": "127.0.0.1"} else 1)

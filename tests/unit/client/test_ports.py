@@ -236,17 +236,17 @@ def test_a_link_tells_its_news_and_never_comes_back() -> None:
     with FakeGateway() as gateway:
         (address,) = parse_url(gateway.url)
         link = ZmtpConnection(address)
-        assert until(link.news) is ConnectionEvent.UP
+        assert until(link.next_event) is ConnectionEvent.UP
         assert link.up
         gateway.stop()
-        assert until(link.news) is ConnectionEvent.DOWN
+        assert until(link.next_event) is ConnectionEvent.DOWN
         gateway.start()
         link.wait(0.3)
-        assert link.news() is None
+        assert link.next_event() is None
         assert (link.up, link.was_up) == (False, True)
         link.close()
         refused = ZmtpConnection(Address("127.0.0.1", 1))
-        assert until(refused.news) is ConnectionEvent.REFUSED
+        assert until(refused.next_event) is ConnectionEvent.REFUSED
         refused.close()
 
 

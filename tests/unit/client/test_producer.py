@@ -383,7 +383,7 @@ def test_a_gateway_that_starts_late_is_waited_for(gateway: FakeGateway) -> None:
 def test_a_dropped_producer_still_delivers(gateway: FakeGateway) -> None:
     p = Producer(gateway.url)
     receipts = [p.send("t", b"%d" % number) for number in range(100)]
-    engine = p._pump.engine if p._pump else None
+    engine = p._io.io_thread if p._io else None
     del p
     assert [receipt.result(10) for receipt in receipts] == list(range(100))
     assert engine is not None

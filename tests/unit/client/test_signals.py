@@ -62,7 +62,7 @@ CALLS: list[Callable[[Producer], object]] = [
 @pytest.mark.parametrize("call", CALLS)
 def test_a_handler_that_struck_inside_of_the_lock_is_refused(gateway: FakeGateway, call: Callable[[Producer], object]) -> None:
     with Producer(gateway.url) as p:
-        with p._feed.lock, pytest.raises(UsageError, match="a signal handler called a producer"):
+        with p._accumulator.lock, pytest.raises(UsageError, match="a signal handler called a producer"):
             call(p)
         assert p.send("t", b"later").result(10) == 0
 
@@ -75,7 +75,7 @@ def test_a_handler_that_struck_while_the_open_batch_was_out_is_refused(
     told: list[UsageError] = []
 
     def clock() -> float:
-        running: Any = p._feed._appender
+        running: Any = p._accumulator._appender
         if running is not None and running.gi_running and not told:
             with pytest.raises(UsageError, match="a signal handler called a producer") as caught:
                 call(p)

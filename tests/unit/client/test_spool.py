@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.client.fake import FakeGateway, Log, until
 from tests.unit.client.spools import committed, files, opened
+from tests.unit.client.two import silent
 from tutti import limits
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
@@ -44,6 +45,19 @@ def test_a_record_is_safe_without_any_gateway_and_the_next_producer_brings_it_in
     assert files(spool) == ["LOCK", "RESERVE", "spool.json"]  # nothing is left of what is committed
 
 
+def test_a_record_in_flight_fails_once_at_the_end(gateway: FakeGateway, spool: Path, caplog: pytest.LogCaptureFixture) -> None:
+    gateway.rule = silent(gateway)
+    p = opened(gateway, spool)
+    receipt = p.send("t", b"x")
+    until(lambda: any(isinstance(message, Frame) for message in gateway.heard))
+    with pytest.raises(TimeoutError):
+        receipt.result(0.01)  # a second outcome would release the lock of this waiter twice
+    p.close()
+    with pytest.raises(Unknown, match="stay in spool"):
+        receipt.result(10)
+    assert "internal error" not in caplog.text
+
+
 def test_a_gateway_that_goes_and_comes_makes_no_difference(gateway: FakeGateway, spool: Path) -> None:
     with opened(gateway, spool, delivery_timeout=30) as p:
         for number in range(300):
@@ -61,8 +75,8 @@ def test_what_is_in_the_spool_takes_no_memory(gateway: FakeGateway, spool: Path)
         receipts = [p.send("t", bytes(1000)) for _ in range(2000)]
         receipts[-1].spooled(30)
         assert not any(receipt.batch.body for receipt in receipts)
-        assert not p._feed.queue
-        assert not p._feed.buffered
+        assert not p._accumulator.queue
+        assert not p._accumulator.buffered
         gateway.start()
         until(lambda: not len(p))
         assert [receipt.result(0) for receipt in receipts] == list(range(2000))
@@ -142,8 +156,8 @@ def test_what_the_log_will_not_have_is_put_aside_and_what_follows_goes_on(
     found = sorted((spool / "refused").iterdir())
     assert len(found) == 2
     aside = sum(path.stat().st_size for path in found)
-    feed: Any = p._feed
-    assert feed._store.refused_bytes == aside, "it takes of the spool's room"
+    stage: Any = p._spool
+    assert stage._store.refused_bytes == aside, "it takes of the spool's room"
     p.close()
     with pa.ipc.open_stream(found[0].read_bytes()) as stream:
         assert stream.schema.metadata[b"topic"] == b"t"

@@ -21,6 +21,7 @@ import pytest
 from tests.faults.powerloss.recorder import Filling, Op, chosen, image
 from tests.unit.client.fake import Rules
 from tutti import limits
+from tutti.batching.accumulator import Accumulator
 from tutti.batching.encoder import check_record
 from tutti.batching.options import BatchingOptions
 from tutti.batching.receipt import Receipt
@@ -28,9 +29,9 @@ from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.delivery.session import Identity, State
 from tutti.errors import DirectoryRefused, DiskFailed, DiskFull, TuttiError
-from tutti.spool.accumulator import SpooledAccumulator
 from tutti.spool.delivery import SpooledDelivery
 from tutti.spool.disk_thread import DiskThread
+from tutti.spool.spool import Spool
 from tutti.spool.store import SpoolStore
 
 ROUTING = b"client"
@@ -68,9 +69,10 @@ class World:
             compression=self.chance.choice([None, "lz4"]),
         )
         self.store = self.opened()
-        self.feed = SpooledAccumulator(options, self.store, SPOOL_BYTES, lambda: self.now)
-        self.spooler = DiskThread(self.feed, self.store)
-        self.delivery = SpooledDelivery(Identity("p", b"i%015d" % self.lives, b"s%015d" % self.lives), self.feed)
+        self.feed = Accumulator(options, lambda: self.now)
+        self.spool = Spool(self.feed, self.store, SPOOL_BYTES)
+        self.disk_thread = DiskThread(self.spool, self.store)
+        self.delivery = SpooledDelivery(Identity("p", b"i%015d" % self.lives, b"s%015d" % self.lives), self.spool)
         self.to_gateway: deque[list[bytes]] = deque()
         self.to_client: deque[bytes] = deque()
         self.connected = False
@@ -118,7 +120,7 @@ class World:
 
     def note(self) -> None:
         """Remember which records are safe: they were told so."""
-        self.spooled.update(value for value, receipt in self.sent if receipt.batch.place is not None)
+        self.spooled.update(value for value, receipt in self.sent if receipt.batch.spool_position is not None)
 
     # -- what happens
 
@@ -143,11 +145,11 @@ class World:
 
     def send(self) -> None:
         if not self.resumed:
-            if self.feed.opened is None or self.feed.closed:
+            if self.feed.opened is None or self.feed.queue:
                 return
-            self.next_number = int(self.feed.resume(0.0).progress or b"0")
+            self.next_number = int(self.spool.resume(0.0).progress or b"0")
             self.resumed = True
-        if self.feed.lack(4096):
+        if self.feed.exceeded_limit(4096):
             return  # it would wait here for the thread that the test is
         value = b"%d" % self.next_number
         self.next_number += 1
@@ -159,23 +161,23 @@ class World:
             return
         self.sent.append((value, receipt))
 
-    def spool(self) -> None:
+    def run_disk_thread(self) -> None:
         """The spool's thread has a turn, if it has something to do."""
         with self.feed.lock:
-            due = self.feed.closed or self.spooler._may_read() or self.spooler._may_prune()
+            due = self.feed.queue or self.disk_thread._may_read() or self.disk_thread._may_prune()
         if due:
             try:
-                self.spooler._work()
+                self.disk_thread._work()
             except DiskFailed:  # a sync found no room: nobody knows what is on the disk, and the producer ends
                 self.chance.choice([self.kill, self.lose_power])()
 
     def work(self) -> None:
         self.delivery.work(self.now)
-        if self.delivery.drop:
+        if self.delivery.session.drop:
             self.cut()
             return
-        while self.delivery.outbox:
-            self.to_gateway.append([bytes(part) for part in self.delivery.outbox.popleft()])
+        while self.delivery.session.outbox:
+            self.to_gateway.append([bytes(part) for part in self.delivery.session.outbox.popleft()])
 
     def arrive(self) -> None:
         if self.to_gateway:
@@ -195,19 +197,19 @@ class World:
         self.to_client.clear()
         self.gateway.known.clear()
         self.connected = False
-        self.delivery.lost()
+        self.delivery.disconnected()
 
     def connect(self) -> None:
-        if not self.connected and self.delivery.state is not State.ENDED:
+        if not self.connected and self.delivery.session.state is not State.ENDED:
             self.connected = True
-            self.delivery.connected(self.now)
+            self.delivery.session.connected(self.now)
 
     def step(self) -> None:
         roll = self.chance.random()
         if roll < 0.30:
             self.send()
         elif roll < 0.45:
-            self.spool()
+            self.run_disk_thread()
         elif roll < 0.60:
             self.work()
         elif roll < 0.75:
@@ -235,14 +237,16 @@ class World:
         self.recorder.after = None
         for _ in range(20_000):
             self.connect()
-            self.spool()
+            self.run_disk_thread()
             self.work()
             self.arrive()
             self.hear()
             self.now += 0.01
             if self.feed.opened is not None and not self.feed.undelivered():
                 return
-        raise AssertionError(f"it does not end: {self.feed.spooled()} {self.delivery.state} {self.delivery.trouble}")
+        raise AssertionError(
+            f"it does not end: {self.spool.spooled()} {self.delivery.session.state} {self.delivery.session.trouble}"
+        )
 
     # -- what has to hold
 
@@ -273,8 +277,8 @@ class World:
                 assert (log[receipt.result(0)].value or b"").strip() == value
             elif receipt.done() and receipt.error is not None:
                 assert value in aside
-        assert not self.feed.spooled().records
-        self.store.prune(*self.feed.reached(), closing=True)
+        assert not self.spool.spooled().records
+        self.store.prune(*self.spool.reached(), closing=True)
         kept = [segment.number for segment in self.store.segments.values() if segment.records]  # an empty one may be the last
         assert not kept, "a segment is kept of which all is committed"
 

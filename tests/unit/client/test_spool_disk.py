@@ -108,10 +108,10 @@ def test_a_full_disk_holds_records_up_and_loses_none(gateway: FakeGateway, spool
 
         with pytest.raises(BufferFull, match="No space left on device"):
             fill()
-        feed: Any = p._feed
-        late = feed.closed[0]
+        stage: Any = p._spool
+        late = p._accumulator.queue[0]
         with pytest.raises(TimeoutError, match="No space left"):
-            feed.await_spooled(late, 0.01)
+            stage.await_spooled(late, 0.01)
         trouble.writes = None
     assert [(value or b"").strip() for value in committed(gateway)] == sent
 
@@ -204,12 +204,11 @@ def test_what_was_put_aside_counts_as_long_as_it_lies_there(gateway: FakeGateway
 def test_a_sender_waits_for_room_in_the_spool(gateway: FakeGateway, spool: Path) -> None:
     gateway.stop()
     with opened(gateway, spool, delivery_timeout=30, spool_bytes=limits.SPOOL_BYTES_MIN, buffer_bytes=1 << 22) as p:
-        feed: Any = p._feed
         for count in range(600):
             if count == 400:
                 gateway.start()
             p.send("t", b"%8d" % count * 4096)
-        assert feed.spooled().used_bytes <= limits.SPOOL_BYTES_MIN
+        assert p.spool.used_bytes <= limits.SPOOL_BYTES_MIN
     assert [int((value or b"")[:8]) for value in committed(gateway)] == list(range(600))
 
 

@@ -26,7 +26,7 @@ def one_staged() -> Rig:
 
 
 def forgotten_while_away(rig: Rig) -> None:
-    rig.delivery.lost()
+    rig.delivery.disconnected()
     rig.say(client_protocol.EpochFenced(rig.connect().request, 3))
     rig.opened(rig.hear(client_protocol.OpenProducer))
 
@@ -84,7 +84,7 @@ def test_staged_batches_go_with_their_epoch_and_the_error_names_its_first_cause(
     ) as met:
         rig.send()
     assert met.value.code == code
-    assert rig.delivery.state is State.ENDED
+    assert rig.delivery.session.state is State.ENDED
 
 
 def test_what_only_the_next_epoch_tells_to_be_staged_is_gone_too() -> None:

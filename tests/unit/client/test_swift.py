@@ -52,7 +52,7 @@ ITEMS = st.lists(
 def both(room: int) -> tuple[tuple[Batch, Appender, Append], tuple[Batch, Appender, Append]]:
     """A batch with what is compiled, and one with its Python."""
     compiled, written = Batch("t", room, 0.0), Batch("t", room, 0.0)
-    made, running = swift.Taker(compiled, Receipt), generator(written)
+    made, running = swift.Appender(compiled, Receipt), generator(written)
     next(running)
     return (compiled, made, made), (written, running, running.send)
 
@@ -80,7 +80,7 @@ def test_it_takes_what_its_python_takes(items: list[Any], room: int) -> None:
     made.close()
     running.close()
     assert columns(compiled) == columns(written)
-    assert compiled.room == written.room
+    assert compiled.free_bytes == written.free_bytes
     assert all(isinstance(stamp, float) for stamp in compiled.times)
 
 
@@ -94,23 +94,23 @@ def test_the_time_is_the_clocks() -> None:
 
 def test_what_is_closed_takes_nothing_and_says_once_how_much_room_is_left() -> None:
     batch = Batch("t", 1000, 0.0)
-    made = swift.Taker(batch, Receipt)
+    made = swift.Appender(batch, Receipt)
     made(b"x")
     made.close()
-    assert batch.room == 1000 - 1 - RECORD_OVERHEAD_BYTES
-    batch.room -= 100  # a record goes in by the long way
+    assert batch.free_bytes == 1000 - 1 - RECORD_OVERHEAD_BYTES
+    batch.free_bytes -= 100  # a record goes in by the long way
     made.close()
-    assert batch.room == 1000 - 1 - RECORD_OVERHEAD_BYTES - 100
+    assert batch.free_bytes == 1000 - 1 - RECORD_OVERHEAD_BYTES - 100
     assert outcome(made, b"y") == "over"
     assert batch.values == [b"x"]
 
 
 def test_it_goes_on_in_a_batch_that_has_records() -> None:
     batch = Batch("t", 1000, 0.0)
-    first = swift.Taker(batch, Receipt)
+    first = swift.Appender(batch, Receipt)
     first((b"x", b"k", TOLD))
     first.close()
-    second = swift.Taker(batch, Receipt)
+    second = swift.Appender(batch, Receipt)
     assert second(b"y").index == 1
     assert (batch.values, batch.keys) == ([b"x", b"y"], [b"k", None])
     assert batch.callbacks is not None
@@ -121,7 +121,7 @@ class Stand:
     """A producer as `Send` sees one: by its takers."""
 
     def __init__(self, takers: Any) -> None:
-        self._takers = takers
+        self._appenders = takers
 
 
 def sender() -> tuple[type[Stand], list[tuple[tuple[object, ...], dict[str, object]]]]:
@@ -173,7 +173,7 @@ def test_what_it_does_not_take_goes_on_as_it_came(number: int) -> None:
     call, taken = CALLS[number]
     kind, calls = sender()
     batch = Batch("t", 1000, 0.0)
-    found = call(kind({"t": swift.Taker(batch, Receipt)}))
+    found = call(kind({"t": swift.Appender(batch, Receipt)}))
     assert isinstance(found, Receipt) is taken
     assert len(batch.values) == taken
     assert len(calls) == (not taken)
@@ -222,14 +222,14 @@ def test_who_looks_at_send_sees_the_method() -> None:
 @pytest.mark.parametrize("wrong", [(), (1,), (Batch("t", 1, 0.0),), (object(), Receipt)])
 def test_what_is_no_batch_makes_no_taker(wrong: tuple[Any, ...]) -> None:
     with pytest.raises((TypeError, AttributeError)):
-        swift.Taker(*wrong)
+        swift.Appender(*wrong)
     with pytest.raises(TypeError):
         swift.Send()
 
 
 def test_nothing_is_left_behind() -> None:
     batch = Batch("t", 1 << 40, 0.0)
-    made = swift.Taker(batch, Receipt)
+    made = swift.Appender(batch, Receipt)
     value, key, told = bytes(100), bytes(10), Told()
     before = sys.getrefcount(value), sys.getrefcount(key), sys.getrefcount(told)
     receipts = [made((value, key, told)) for _ in range(1000)]
@@ -245,7 +245,7 @@ def test_nothing_is_left_behind() -> None:
 
 def test_a_circle_through_it_is_collected() -> None:
     batch = Batch("t", 1000, 0.0)
-    made = swift.Taker(batch, Receipt)
+    made = swift.Appender(batch, Receipt)
     made(b"x")
     batch.keys = [made]
     gone = weakref.ref(batch)
@@ -267,7 +267,7 @@ def test_what_runs_in_the_collector_may_send_too() -> None:
 
     for first in range(1, 12):
         batch = Batch("t", 1 << 20, 0.0)
-        made = swift.Taker(batch, Receipt)
+        made = swift.Appender(batch, Receipt)
         made(b"before")
         Sends(made)
         threshold = gc.get_threshold()
@@ -298,14 +298,14 @@ def test_what_the_collector_runs_may_take_the_long_way(closes: bool) -> None:
             met.append(inside)
             if closes:
                 self.taker.close()
-                self.batch.put(Record(b"long", b"KEY", None, (), 7, 28), b"", TOLD)
+                self.batch.append(Record(b"long", b"KEY", None, (), 7, 28), b"", TOLD)
             else:
                 self.taker((b"long", b"KEY", TOLD))
 
     met: list[bool] = []
     for first in range(1, 12):
         batch = Batch("t", 1 << 20, 0.0)
-        made = swift.Taker(batch, Receipt)
+        made = swift.Appender(batch, Receipt)
         made(b"before")
         LongWay(batch, made)
         threshold = gc.get_threshold()

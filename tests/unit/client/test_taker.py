@@ -33,13 +33,14 @@ def producer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 @contextmanager
 def _bare_producer() -> Iterator[Producer]:
     bare = Producer.__new__(Producer)
-    bare._pump, bare._feed, bare._topics, bare._closed = None, feed_of(buffer_bytes=1 << 40), set(), False
-    bare._takers = bare._feed.takers
+    bare._io, bare._accumulator, bare._topics, bare._closed = None, feed_of(buffer_bytes=1 << 40), set(), False
+    bare._spool = None
+    bare._appenders = bare._accumulator.appenders
     yield bare
 
 
 def test_the_short_way_and_the_long_way_are_one(producer: Producer) -> None:
-    feed = producer._feed
+    feed = producer._accumulator
     sent: list[tuple[bytes | None, bytes | None]] = []
     for number in range(2000):
         value = None if number % 31 == 0 else b"v%d" % number
@@ -56,7 +57,7 @@ def test_the_short_way_and_the_long_way_are_one(producer: Producer) -> None:
 
 
 def test_many_threads_lose_nothing_and_each_keeps_its_order(producer: Producer) -> None:
-    feed = producer._feed
+    feed = producer._accumulator
     receipts: dict[tuple[int, int], Receipt] = {}
 
     def work(thread: int) -> None:
@@ -74,7 +75,7 @@ def test_many_threads_lose_nothing_and_each_keeps_its_order(producer: Producer) 
     values: list[Any] = []
     for batch in feed.queue:
         values += decode_batch(batch.body).column(1).to_pylist()
-        batch.settle(offset)
+        batch.resolve(offset)
         batch.finish()
         offset += batch.count
     assert feed.pending_records == len(values) == 18_000
@@ -90,7 +91,7 @@ class _Struck(Exception):
 
 
 def test_a_signal_that_strikes_anywhere_in_send_leaves_the_feed_whole(producer: Producer) -> None:
-    feed = producer._feed
+    feed = producer._accumulator
     receipts: list[Receipt] = []
     awaited: list[Receipt] = []
     heard: list[Receipt] = []
@@ -139,7 +140,7 @@ def test_what_a_signal_handler_raises_in_there_is_raised_and_the_record_taken_of
     producer: Producer, monkeypatch: pytest.MonkeyPatch, fault: type[BaseException]
 ) -> None:
     """The clock stands for the signal: it is read last, in the middle of a record."""
-    feed, due = producer._feed, [False]
+    feed, due = producer._accumulator, [False]
 
     def clock() -> float:
         if due[0]:

@@ -15,8 +15,8 @@ from tutti import limits
 from tutti.common.address import Address
 from tutti.data import client_protocol
 from tutti.errors import Unavailable
-from tutti.io import request as client_talk
-from tutti.io.request import RequestClient
+from tutti.io import admin as client_talk
+from tutti.io.admin import RequestClient
 from tutti.io.zmtp_connection import ZmtpConnection
 from tutti.producer import Producer
 from tutti.zmtp.framing import GREETING, MORE, frame, ready
@@ -86,7 +86,7 @@ def test_a_connection_that_ended_while_nobody_asked_is_made_again_to_the_same_ga
         if asks == "welcome":
             assert talk.welcome().gateway == "first"
         else:
-            talk.ask(client_protocol.StatusAnswer, client_protocol.Status)
+            talk.request(client_protocol.StatusAnswer, client_protocol.Status)
 
     with (
         FakeGateway(name="first") as gateway,
@@ -105,9 +105,9 @@ def test_a_connection_that_ended_while_nobody_asked_is_made_again_to_the_same_ga
 
 def _wait_for_the_end(talk: RequestClient) -> None:
     """Until the kernel knows that the connection is over; nobody reads it."""
-    link = talk._link
+    link = talk._connection
     assert link is not None
-    until(lambda: not link.stands())
+    until(lambda: not link.is_alive())
 
 
 def _never(wait: float, _deadline: float) -> None:
@@ -178,7 +178,7 @@ def test_who_answered_and_then_does_not_is_told_of_in_one_sentence() -> None:
         return _denied(heard) if len(answered) == 1 else []
 
     with FakeGateway(rule=once) as gateway, RequestClient(gateway.url, timeout=3) as talk, pytest.raises(Unavailable) as late:
-        talk.ask(client_protocol.StatusAnswer, client_protocol.Status)
+        talk.request(client_protocol.StatusAnswer, client_protocol.Status)
     said = f"127.0.0.1:{gateway.port} answered last: a majority may come back (roster)"
     assert str(late.value) == (f"the request was not done within 3 s: {said}; the repeated request had no answer within the time")
 
@@ -196,6 +196,6 @@ def test_what_was_met_at_other_gateways_is_told_beside_an_answer_and_the_answer_
         RequestClient(f"{gateway.url},127.0.0.1:1", timeout=30, rounds=1) as talk,
         pytest.raises(Unavailable) as late,
     ):
-        talk.ask(client_protocol.StatusAnswer, client_protocol.Status)
+        talk.request(client_protocol.StatusAnswer, client_protocol.Status)
     said = f"127.0.0.1:{gateway.port} answered last: no view (not_primary); 127.0.0.1:1: connection refused"
     assert str(late.value) == f"the request was not done within 30 s: {said}"

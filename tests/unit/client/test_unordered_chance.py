@@ -92,17 +92,17 @@ class World:
     def order(self) -> None:
         """The ordered side says and hears everything at once."""
         self.delivery.work(self.now)
-        if self.delivery.state is State.OFFLINE:
-            self.delivery.connected(self.now)
-        while self.delivery.outbox:
-            parts = [bytes(part) for part in self.delivery.outbox.popleft()]
+        if self.delivery.session.state is State.OFFLINE:
+            self.delivery.session.connected(self.now)
+        while self.delivery.session.outbox:
+            parts = [bytes(part) for part in self.delivery.session.outbox.popleft()]
             for answer in self.gateways["g1"].answers(b"ordered", parts):
                 self.delivery.receive(answer, self.now)
             self.delivery.work(self.now)
 
     def next_epoch(self) -> None:
         """As after an abort of something ordered."""
-        self.delivery.renew()
+        self.delivery.end_epoch_when_idle()
         self.order()
 
     # -- what happens
@@ -116,8 +116,8 @@ class World:
         elif roll < 0.55 and live:
             self.arrive(self.wires[self.chance.choice(live)])
         elif roll < 0.80 and live:
-            session = self.chance.choice(live)
-            self.hear(session, self.wires[session])
+            lane = self.chance.choice(live)
+            self.hear(lane, self.wires[lane])
         elif roll < 0.84 and live:
             self.cut(self.chance.choice(live))
         elif roll < 0.86:
@@ -142,8 +142,8 @@ class World:
         elif roll < 0.45 and live:
             self.arrive(self.wires[self.chance.choice(live)])
         elif roll < 0.65 and live:
-            session = self.chance.choice(live)
-            self.hear(session, self.wires[session])
+            lane = self.chance.choice(live)
+            self.hear(lane, self.wires[lane])
         else:
             self.now += 0.001
         self.work()
@@ -151,41 +151,41 @@ class World:
     def send(self) -> None:
         value = b"%d" % len(self.sent)
         record = check_record(value, None, None, ())
-        self.sent.append((value, self.lanes.feed.add("t", record, b"", None)))
+        self.sent.append((value, self.lanes.accumulator.add("t", record, b"", None)))
         if self.chance.random() < 0.5:
-            with self.lanes.feed.lock:
-                self.lanes.feed.close_open()
+            with self.lanes.accumulator.lock:
+                self.lanes.accumulator.close_open()
 
     def send_one(self) -> None:
         """A batch of its own."""
         self.send()
-        with self.lanes.feed.lock:
-            self.lanes.feed.close_open()
+        with self.lanes.accumulator.lock:
+            self.lanes.accumulator.close_open()
         self.work()
 
     def work(self) -> None:
         self.order()
         self.lanes.work(self.now)
-        for session in list(self.wires):
-            if session not in self.lanes.lanes:
-                self.flow_out(self.wires.pop(session))
-            elif session.drop:
-                self.cut(session)
+        for lane in list(self.wires):
+            if lane not in self.lanes.lanes:
+                self.flow_out(self.wires.pop(lane))
+            elif lane.session.drop:
+                self.cut(lane)
         for lane in self.lanes.lanes:
             if lane not in self.wires:
                 self.connect(lane)
             connection = self.wires.get(lane)
-            while connection is not None and lane.outbox:
-                connection.up.append([bytes(part) for part in lane.outbox.popleft()])
+            while connection is not None and lane.session.outbox:
+                connection.up.append([bytes(part) for part in lane.session.outbox.popleft()])
 
     def connect(self, lane: Lane) -> None:
-        lane.outbox.clear()
-        name = lane.only[0] or self.chance.choice(NAMES)
+        lane.session.outbox.clear()
+        name = lane.only_gateway[0] or self.chance.choice(NAMES)
         if name in self.away or self.chance.random() < 0.5:
             return
         self.connections += 1
         self.wires[lane] = Wire(name, b"%d" % self.connections)
-        lane.connected(self.now)
+        lane.session.connected(self.now)
 
     def arrive(self, connection: Wire) -> None:
         """A message reaches the gateway."""
@@ -194,13 +194,13 @@ class World:
             connection.down.extend(gateway.answers(connection.routing, connection.up.popleft()))
 
     def hear(self, lane: Lane, connection: Wire) -> None:
-        if connection.down and lane.state is not State.OFFLINE:
+        if connection.down and lane.session.state is not State.OFFLINE:
             lane.receive(connection.down.popleft(), self.now)
 
     def cut(self, lane: Lane) -> None:
         connection = self.wires.pop(lane)
         self.flow_out(connection)
-        lane.lost()
+        lane.disconnected()
 
     def flow_out(self, connection: Wire) -> None:
         """The connection is gone: some first part of what is on its way to the gateway still comes there, and nothing back."""
@@ -231,7 +231,7 @@ class World:
                 self.arrive(connection)
                 if self.wires.get(lane) is connection:
                     self.hear(lane, connection)
-            if not self.lanes.feed.undelivered():
+            if not self.lanes.accumulator.undelivered():
                 return
 
     # -- what must hold
@@ -290,7 +290,7 @@ def test_what_one_gateway_turns_away_goes_to_the_other_one_whenever_it_says_so(c
         for _ in range(300):
             world.quiet_step()
         until = world.now + 30.0
-        while world.now < until and world.lanes.feed.undelivered():
+        while world.now < until and world.lanes.accumulator.undelivered():
             world.quiet_step(sends=False)
         world.check()
         assert all(receipt.error is None for _, receipt in world.sent)
@@ -302,7 +302,7 @@ def test_what_is_new_waits_a_second_for_a_gateway_that_turned_something_away_and
     world.order()
     world.away, world.low["g1"] = {"g2"}, "leaving"
     world.send_one()
-    while not any(lane.window.waits for lane in world.lanes.lanes):
+    while not any(lane.window.awaits_answer for lane in world.lanes.lanes):
         world.quiet_step(sends=False)
     world.send_one()
     ((lane, silent),) = world.wires.items()

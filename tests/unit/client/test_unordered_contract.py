@@ -22,7 +22,7 @@ PRODUCER, TOPIC = 1, 1
 def batch(epoch: int, first: int, count: int) -> Frame:
     """A batch as a client submits it."""
     feed = Accumulator(BatchingOptions())
-    feed.add_whole("t", validated_batch(pa.record_batch({"value": pa.array([b"x"] * count, pa.binary())}), 0), b"", None)
+    feed.add_batch("t", validated_batch(pa.record_batch({"value": pa.array([b"x"] * count, pa.binary())}), 0), b"", None)
     made = feed.queue[0]
     return Frame(
         Kind.BATCH,

@@ -29,9 +29,9 @@ def test_a_handler_that_struck_in_one_kind_is_refused_by_the_other(two: Two) -> 
     """The thread that brings outcomes needs both locks: who waits in the handler would wait for itself."""
     with Producer(two.g1.url, producer="p") as p:
         send(p, 1)[0].result(10)
-        lanes = p._pump.lanes if p._pump else None
+        lanes = p._io.lanes if p._io else None
         assert lanes is not None
-        for held, ordering in ((p._feed, "unordered"), (lanes.feed, "total")):
+        for held, ordering in ((p._accumulator, "unordered"), (lanes.accumulator, "total")):
             with held.lock:
                 for call in (
                     lambda how=ordering: p.send("t", b"x", ordering=how, headers=[("a", b"b")]),

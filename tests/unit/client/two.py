@@ -54,8 +54,8 @@ def unordered(gateway: FakeGateway) -> list[Frame]:
 
 def away(producer: Producer) -> bool:
     """Whether the producer has noticed that the gateway which it sent to is gone."""
-    lanes = producer._pump.lanes if producer._pump else None
-    return lanes is not None and not any(lane.state is State.OPEN for lane in lanes.lanes)
+    lanes = producer._io.lanes if producer._io else None
+    return lanes is not None and not any(lane.session.state is State.OPEN for lane in lanes.lanes)
 
 
 def silent(gateway: FakeGateway, *, decides: bool = False) -> Rule:

@@ -118,7 +118,7 @@ class Watch:
         """Wait for the next poll; return at once if the connection breaks."""
         until_s = time.monotonic() + self._interval_s
         while (left_s := until_s - time.monotonic()) > 0 and not self._stop.is_set():
-            if control.broke(min(left_s, _STEP_S)):
+            if control.await_disconnect(min(left_s, _STEP_S)):
                 return
 
     def _record_failure(self, known: _Poll, trouble: str) -> None:

@@ -68,8 +68,8 @@ def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: boo
         records += one.count
         size += len(one.body)
         if shows_records:
-            numbers = range(one.before.records + 1, one.place.records + 1)
-            places = [{"segment": one.place.segment, "record": number, "topic": one.topic} for number in numbers]
+            numbers = range(one.before.records + 1, one.position.records + 1)
+            places = [{"segment": one.position.segment, "record": number, "topic": one.topic} for number in numbers]
             _print_lines(decode_batch(one.body), places)
     summary = {
         "producer": state.producer,

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from tutti.common.credentials import Credentials
 from tutti.errors import TuttiError
-from tutti.io.request import RequestClient
+from tutti.io.admin import RequestClient
 from tutti_gateway.core import limits
 
 US = 1_000_000

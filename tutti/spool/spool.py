@@ -1,0 +1,457 @@
+"""Spool: the stage between an accumulator and the delivery. Closed batches go to the disk first, and from there to the delivery.
+
+Rules
+- The disk thread writes the closed batches of the accumulator (its `queue`), and the delivery sends those of the spool's `queue`.
+- The delivery gets a batch only after the batch is durable here, and only after the log reported its position in the spool.
+- `queue` continues the window without a gap. While the delivery keeps up, it holds batches as they were written, otherwise batches
+  that were read back. Other batches have no body in memory, and a batch without a receipt is not in memory at all.
+- At the begin of each epoch, reading restarts at the log's position (`began`). `restarts` counts that, so that blocks read before a
+  restart are dropped.
+- The lock of the accumulator guards the state of both, so that each record is counted once while it moves from one to the other.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from tutti import limits
+from tutti.batching.accumulator import Accumulator, do_nothing
+from tutti.batching.receipt import Batch, Failure, Resume, Spooled, SpoolPosition, reject_in_callback
+from tutti.data.client_protocol import OFFSET_UNKNOWN
+from tutti.data.frames.schema import compression_flags, compression_of
+from tutti.errors import DiskFull, TuttiError, Unavailable, Unknown, UsageError
+from tutti.spool.block_format import Block
+from tutti.spool.commit_mark import EpochStart, State, advance_over_refused, committed_position, decode_mark
+from tutti.spool.store import SpoolStore
+
+LOG = logging.getLogger("tutti.client")
+
+
+class Spool:
+    """Moves the batches of an accumulator to the spool, and from there to the delivery; `work` wakes the disk thread.
+
+    Attributes:
+        accumulator: the accumulator, whose `pending` and `buffered` count what is not durable yet, and whose `pending_records` also
+            count what is in the spool and not committed.
+        queue: durable batches for the delivery, in order, after those of the window.
+        done: position up to which all records are committed or refused.
+        known: position up to which the log is known to have the spool.
+        seek: position at which reading must restart; None once the disk thread has done so.
+        ready_bytes: bytes of bodies in the queue and in the window.
+        broken: why the spool is unusable.
+        disk_full: the error of a full disk; empty otherwise.
+        epoch_start: the log's answer at the begin of the epoch.
+        log: uuid of the log that has the records.
+        refusals: failures of refused batches that are not in `refused/` yet, by position.
+        release: closes the directory.
+    """
+
+    remedy = "enlarge spool_bytes, or buffer_bytes"
+
+    def __init__(self, accumulator: Accumulator, store: SpoolStore, spool_bytes: int) -> None:
+        """Start with the content of the spool, and receive the closed batches of the accumulator from now on."""
+        self.accumulator = accumulator
+        accumulator.spool = self
+        self.work = threading.Condition(accumulator.lock)
+        self.queue: collections.deque[Batch] = collections.deque()
+        self.path = store.path
+        self.done, self.known = store.state.done, store.state.known
+        self.restarts = 0
+        self.seek: SpoolPosition | None = None
+        self.ready_bytes = 0
+        self.broken: TuttiError | None = None
+        self.disk_full = ""
+        self.epoch_start = EpochStart()
+        self.log = store.state.log
+        self.refusals: dict[SpoolPosition, Failure] = {}
+        self.release: Callable[[], None] = do_nothing
+        self._store = store
+        self._spool_bytes = spool_bytes
+        self._flags = compression_flags(accumulator.options.compression)
+        self._live: weakref.WeakValueDictionary[SpoolPosition, Batch] = weakref.WeakValueDictionary()
+        self._watched: dict[SpoolPosition, Batch] = {}  # spooled batches with callbacks, which may have no other reference
+        self._counts = store.counts()
+        self._late: list[Batch] = []  # batches written after the end of the producer
+        self._earlier = max(self._counts, default=0)  # the last segment of earlier runs
+        self._used = store.used
+        self._progress = store.progress
+        self._refused = 0
+        self._refused_ranges: dict[SpoolPosition, SpoolPosition] = {}  # refused batches above `done`: start -> end
+        accumulator.pending_records = self._uncommitted()
+
+    @property
+    def state(self) -> State:
+        """The state that `spool.json` holds."""
+        return self._store.state
+
+    # -- for the accumulator
+
+    def exceeded_limit(self, need: int) -> str:
+        """See `Accumulator.exceeded_limit`; also checks the limits of the spool."""
+        accumulator = self.accumulator
+        buffered, limit = accumulator.buffered, accumulator.options.buffer_bytes
+        waiting = buffered + need
+        # More than one batch would only delay the error.
+        if self.disk_full and waiting > accumulator.options.batch_bytes:
+            return self.disk_full
+        if buffered and waiting > limit:
+            return f"{buffered} bytes wait for the disk, and {need} more exceed buffer_bytes={limit}"
+        if accumulator.pending_records and self._used + waiting > self._spool_bytes:
+            what = f"spool {self.path} has {self._used} uncommitted bytes"
+            return f"{what}, and {need} more exceed spool_bytes={self._spool_bytes}"
+        # A callback keeps its batch in memory until the outcome, however long the outage lasts.
+        if len(self._watched) >= limits.SPOOL_WATCHED_MAX:
+            return f"{len(self._watched)} batches with on_delivery have no outcome yet, which is the limit"
+        return ""
+
+    def wake_disk_thread(self) -> None:
+        """Notify the disk thread of a closed batch, or of the end."""
+        with self.accumulator.lock:
+            self.work.notify()
+
+    # -- the application's threads
+
+    def await_spooled(self, batch: Batch, timeout: float | None) -> None:
+        """Wait until a batch is durable here.
+
+        Raises:
+            TimeoutError: the batch is not durable after `timeout` seconds.
+            TuttiError: the batch failed before it was durable.
+        """
+        accumulator = self.accumulator
+        reject_in_callback("spooled() cannot be waited for")
+        accumulator.reject_reentry()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        with accumulator.lock:
+            while batch.spool_position is None:
+                if batch.done:
+                    if batch.failure is not None:
+                        batch.failure.throw()
+                    return
+                accumulator.close_open()
+                left = limits.POLL_US_MAX / 1e6 if deadline is None else deadline - time.monotonic()
+                if left <= 0:
+                    why = f": {self.disk_full}" if self.disk_full else ""
+                    raise TimeoutError(f"the record is not durable in the spool after {timeout:g} s{why}")
+                accumulator.changed.wait(min(left, limits.POLL_US_MAX / 1e6))
+
+    def spooled(self) -> Spooled:
+        """Return the current content of the spool."""
+        with self.accumulator.lock:
+            return Spooled(self._uncommitted(), self._uncommitted(self._earlier), self._used, self._refused, self._progress)
+
+    def resume(self, deadline: float) -> Resume:
+        """Return where the application continues: after the last committed or spooled record. Called with an open epoch.
+
+        Raises:
+            Unavailable: the disk did not write all sent records by `deadline` (monotonic).
+        """
+        accumulator = self.accumulator
+        with accumulator.lock:
+            accumulator.close_open()
+            while accumulator.queue and not accumulator.ended:
+                if time.monotonic() >= deadline:
+                    raise Unavailable(f"spool {self.path} has not written all sent records: {self.disk_full or 'its disk is slow'}")
+                accumulator.changed.wait(limits.POLL_US_MAX / 1e6)
+            if accumulator.ended:
+                accumulator.check()
+            # Spooled records will commit, and get the sequences after the last committed one.
+            left, committed = self._uncommitted(), accumulator.committed
+            return Resume(committed.sequence + left, (self._progress if left else b"") or decode_mark(committed.progress)[1])
+
+    def _uncommitted(self, upto: int | None = None) -> int:
+        """Return the number of spooled records without an outcome, in segments up to number `upto`. Called with the lock."""
+        done, aside = self.done, self._refused_ranges.items()
+        return sum(
+            count - (done.records if number == done.segment else 0)
+            for number, count in self._counts.items()
+            if number >= done.segment and (upto is None or number <= upto)
+        ) - sum(after.records - before.records for before, after in aside if upto is None or after.segment <= upto)
+
+    # -- the disk thread
+
+    def group(self) -> list[Batch]:
+        """Return the closed batches of the next write. Called with the lock."""
+        group: list[Batch] = []
+        size = 0
+        for batch in self.accumulator.queue:
+            if size >= limits.SPOOL_GROUP_BYTES or len(group) >= limits.SPOOL_GROUP_BATCHES:
+                break
+            self.accumulator.seal(batch)
+            group.append(batch)
+            size += batch.size
+        return group
+
+    def wrote(self, store: SpoolStore, batches: Sequence[Batch], positions: Sequence[tuple[SpoolPosition, int]]) -> None:
+        """Handle durable batches: release their bodies, or queue them at once for the delivery."""
+        accumulator = self.accumulator
+        with accumulator.lock:
+            self.disk_full = ""
+            for batch, (position, end) in zip(batches, positions, strict=True):
+                accumulator.queue.popleft()
+                accumulator.pending -= 1
+                accumulator.buffered -= batch.charge
+                batch.spool_position = position
+                if accumulator.ended:
+                    self._late.append(batch)
+                elif batch.callbacks is not None:
+                    self._watched[position] = batch
+                else:
+                    self._live[position] = batch
+                before = SpoolPosition(position.segment, position.records - batch.count)
+                # `skip` fails if the cursor lags: then the batch is read back in its turn, after those before it.
+                if self._may_queue(position.segment) and self.has_space(batch.size) and store.skip(before, position, end):
+                    self._enqueue(batch)
+                else:
+                    batch.body = b""
+            self._update_counts(store)
+            accumulator.space_freed.notify_all()
+            accumulator.close_idle()
+            accumulator.changed.notify_all()
+        accumulator.wake()
+
+    def _may_queue(self, segment: int) -> bool:
+        accumulator = self.accumulator
+        return accumulator.opened is not None and self.seek is None and segment <= self.state.sent and not accumulator.ended
+
+    def has_space(self, size: int) -> bool:
+        """Return True if a body of that size may be read for the delivery. One body may always be read."""
+        return not self.ready_bytes or self.ready_bytes + size <= self.accumulator.options.buffer_bytes // 2
+
+    def read(self, block: Block, restarts: int) -> None:
+        """Queue a block that was read back after that restart."""
+        with self.accumulator.lock:
+            # An epoch began or ended since the disk thread read the block without the lock.
+            if restarts != self.restarts or self.accumulator.opened is None or self.accumulator.ended:
+                return
+            batch = self._batch_of(block)
+            batch.body, batch.progress, batch.crc = block.body, block.progress, block.crc
+            batch.raw_length, batch.size = block.raw_length, len(block.body)
+            batch.min_timestamp, batch.max_timestamp = block.min_timestamp, block.max_timestamp
+            if block.flags != self._flags:
+                # Another run may have used more compression, without which the batch could exceed the frame limit.
+                batch.codec = compression_of(block.flags)
+            self._enqueue(batch)
+        self.accumulator.wake()
+
+    def _enqueue(self, batch: Batch) -> None:
+        batch.charge = batch.size
+        self.ready_bytes += batch.charge
+        self.queue.append(batch)
+
+    def refused(self, store: SpoolStore, block: Block, failure: Failure) -> None:
+        """Fail a batch that the log refused, after it was written to `refused/`."""
+        with self.accumulator.lock:
+            self.refusals.pop(block.position, None)
+            batch = self._batch_of(block)
+            self._refused += block.count
+            batch.first_sequence = 0
+            batch.resolve(OFFSET_UNKNOWN, failure)
+            self._update_counts(store)
+        LOG.error(
+            "%d records of producer %s to topic %s were refused and are kept in %s/refused: %s",
+            block.count, self.state.producer, block.topic, self.path, failure.error,
+        )  # fmt: skip
+        self.finished([batch])
+        batch.announce()
+
+    def state_without(self, block: Block) -> tuple[SpoolPosition, tuple[SpoolPosition, ...]]:
+        """Return the values of `done` and `aside` after this batch is skipped. The state is unchanged."""
+        with self.accumulator.lock:
+            aside = {**self._refused_ranges, block.before: block.position}
+            done = advance_over_refused(self.done, aside, self._counts)
+            return done, tuple(sorted(before for before, after in aside.items() if after > done))
+
+    def skip_refused(self, block: Block) -> None:
+        """Skip a batch, which is noted durably."""
+        with self.accumulator.lock:
+            self._refused_ranges[block.before] = block.position
+            self._move_done(self.done)
+            self._recount()
+
+    def _recount(self) -> None:
+        accumulator = self.accumulator
+        accumulator.pending_records = self._uncommitted() + sum(batch.count for batch in accumulator.queue)
+
+    def _batch_of(self, block: Block) -> Batch:
+        """Return the batch that receipts refer to, or a new one for the block. Called with the lock."""
+        # Outcomes must reach the receipts, which refer to the batch that was written.
+        batch = self._watched.get(block.position) or self._live.get(block.position)
+        if batch is None:
+            batch = Batch(block.topic, 0, float("inf"), self.accumulator.query_wait)
+            batch.spool_position, batch.atomic, batch.count = block.position, block.atomic, block.count
+        return batch
+
+    def pruned(self, store: SpoolStore) -> None:
+        """Update the counts after segments were deleted."""
+        with self.accumulator.lock:
+            self._update_counts(store)
+            self.accumulator.space_freed.notify_all()
+
+    def set_disk_full(self, error: DiskFull) -> None:
+        """Store the error of a full disk, on which closed batches wait."""
+        with self.accumulator.lock:
+            self.disk_full = str(error)
+
+    def fail(self, error: TuttiError) -> None:
+        """Mark the spool as unusable."""
+        with self.accumulator.lock:
+            self.broken = self.broken or error
+            self.accumulator.space_freed.notify_all()
+        self.accumulator.wake()
+
+    def _update_counts(self, store: SpoolStore) -> None:
+        self._counts, self._used, self._progress = store.counts(), store.used, store.progress
+
+    def await_end(self) -> None:
+        """Wait for the end of the delivery. The wait is short, as the delivery checks if the spool is unusable."""
+        accumulator = self.accumulator
+        with accumulator.lock:
+            while not accumulator.ended:
+                accumulator.changed.wait(limits.POLL_US_MAX / 1e6)
+
+    def fail_unsent(self) -> None:
+        """Fail batches that were written or closed after the end of the delivery."""
+        accumulator = self.accumulator
+        stopped = accumulator.stopped
+        lost = Failure(self.broken or stopped or Unknown("the producer ended"))
+        # A spooled batch fails with the error that ended the producer; a full disk concerns only batches that are not on the disk.
+        reason = stopped if self.broken is None or isinstance(self.broken, DiskFull) else self.broken
+        if reason is None or isinstance(reason, UsageError):  # the application closed the producer
+            reason = Unknown(f"the producer ended before the record had an outcome: the record stays in spool {self.path}")
+        kept = Failure(reason)
+        with accumulator.lock:
+            # `_late` is on the disk and will be sent by the next run; the rest of the queue is lost.
+            batches = [*self._late, *accumulator.queue]
+            accumulator.queue.clear()
+            self._late.clear()
+            accumulator.pending, accumulator.buffered = 0, 0
+            for batch in batches:
+                batch.resolve(OFFSET_UNKNOWN, lost if batch.spool_position is None else kept)
+        self.finished(batches)
+        for batch in batches:
+            batch.announce()
+
+    def _referenced(self) -> list[Batch]:
+        """Return spooled batches that have receipts or callbacks."""
+        return [*self._watched.values(), *self._live.values()]
+
+    # -- the I/O thread
+
+    def head(self) -> Batch | None:
+        """Return the next batch to send."""
+        return self.queue[0] if self.queue else None
+
+    def began(self, log: str, start: EpochStart) -> None:
+        """Handle the begin of an epoch: read the spool from the log's position on.
+
+        Raises:
+            Refused: the log and the spool do not belong together.
+        """
+        with self.accumulator.lock:
+            state = msgspec.structs.replace(self.state, known=self.known, done=self.done)
+            position = committed_position(state, start, self._counts)
+            self.epoch_start, self.log, self.known = start, log, position
+            self._move_done(position)
+            # The window and the queue of the previous epoch are void: its sequences mean nothing in the new one.
+            self.rewind(self.done)
+            for refused in [refused for refused in self.refusals if refused <= position]:
+                del self.refusals[refused]
+            self._recount()
+
+    def reached(self) -> tuple[SpoolPosition, SpoolPosition]:
+        """Return the position up to which the log has the spool, and the position up to which all batches have outcomes."""
+        with self.accumulator.lock:
+            return self.known, self.done
+
+    def _move_done(self, position: SpoolPosition) -> None:
+        """Advance `done` to that position, and over refused batches that follow."""
+        self.done = advance_over_refused(max(self.done, position), self._refused_ranges, self._counts)
+        for before in [before for before, after in self._refused_ranges.items() if after <= self.done]:
+            del self._refused_ranges[before]
+
+    def rewind(self, position: SpoolPosition) -> None:
+        """Clear the queue, and read the spool again from that position."""
+        with self.accumulator.lock:
+            # Batches keep their identity for receipts, and lose only what the disk has, too.
+            for batch in self.queue:
+                self.ready_bytes -= batch.charge
+                batch.body, batch.first_sequence = b"", 0
+            self.queue.clear()
+            self.restarts += 1
+            self.seek = position
+            self.work.notify()
+
+    def release_bodies(self, batches: Iterable[Batch]) -> None:
+        """Release the bodies of batches that were sent and did not commit. They are read again."""
+        with self.accumulator.lock:
+            for batch in batches:
+                self.ready_bytes -= batch.charge
+                batch.body = b""
+
+    def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
+        """See `Accumulator.finished`. Committed batches are also done in the spool."""
+        accumulator = self.accumulator
+        with accumulator.lock:
+            ended = accumulator.ended
+            if committed is not None:
+                accumulator.committed = committed
+            for batch in batches:
+                if batch.failure is None or ended:  # a refused batch was skipped, and is not counted any more
+                    accumulator.pending_records = max(0, accumulator.pending_records - batch.count)
+                # A batch without a body was not read for the delivery, and does not count.
+                if batch.body and batch.spool_position is not None:
+                    self.ready_bytes -= batch.charge
+                if batch.failure is not None and type(batch.failure.error) is not Unknown:
+                    accumulator.keep_failure(batch.failure)  # a record that is `Unknown` is safe in the spool
+                if batch.spool_position is not None and not ended:
+                    if batch.failure is None:
+                        self.known = max(self.known, batch.spool_position)
+                        self._move_done(batch.spool_position)
+                    # No block will be matched with it any more, so nothing needs to find it.
+                    self._live.pop(batch.spool_position, None)
+                    self._watched.pop(batch.spool_position, None)
+                batch.finish()
+            self.work.notify()
+            accumulator.space_freed.notify_all()
+            accumulator.close_idle()
+            accumulator.changed.notify_all()
+
+    def set_opened(self, opened: Resume | None) -> None:
+        """See `Accumulator.set_opened`; also wakes the disk thread, which reads only in an open epoch."""
+        with self.accumulator.lock:
+            self.accumulator.set_opened(opened)
+            self.work.notify()
+
+    def drain_unsent(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
+        """End the producer: return all batches in the spool that have receipts or callbacks, and no outcome.
+
+        Closed batches stay in the accumulator, as the disk thread still writes them.
+        """
+        accumulator = self.accumulator
+        with accumulator.lock:
+            accumulator.stopped, accumulator.ended = accumulator.stopped if accumulator.ended else stop, ended
+            accumulator.close_open()
+            unresolved = {id(batch): batch for batch in (*self.queue, *self._referenced()) if not batch.resolved}
+            self.queue.clear()
+            accumulator.pending_records = 0  # a record without a receipt has no observable outcome
+            self.work.notify()
+            accumulator.changed.notify_all()
+            accumulator.space_freed.notify_all()
+            return list(unresolved.values())
+
+    def orphan(self, batches: Iterable[Batch], parent: int) -> None:
+        """See `Accumulator.orphan`."""
+        self.release()
+        self.accumulator.orphan([*batches, *self.queue, *self._referenced()], parent)
+        self.work = threading.Condition(self.accumulator.lock)
+        self.queue.clear()
+        self._live.clear()
+        self._watched.clear()
