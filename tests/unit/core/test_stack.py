@@ -243,7 +243,7 @@ def test_a_frame_that_the_chain_puts_there_and_that_does_not_follow_is_not_taken
 def test_only_the_coordinator_orders() -> None:
     group = three()
     with pytest.raises(InvariantViolated, match="a VIEW is ordered by a member that does not coordinate"):
-        group.members["g2"].stack.layers.place(Kind.VIEW, ViewBody((2,)))
+        group.members["g2"].stack.layers.order_frame(Kind.VIEW, ViewBody((2,)))
 
 
 def test_a_reply_never_comes_with_the_persist_it_waits_for() -> None:

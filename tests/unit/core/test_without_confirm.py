@@ -131,6 +131,6 @@ def test_a_view_frame_is_taken_behind_a_log_that_leaves_no_room(group: Group) ->
     carried = stamped(
         window, *ticks(FRAMES + limits.WINDOW_MORE_FRAMES), Frame(Kind.VIEW, encode_body(ViewBody((1, 2, 3))), origin=1)
     )
-    assert member.stack.layers.carry(carried[:-1]) == (len(carried) - 1, "")
+    assert member.stack.layers.append_adopted(carried[:-1]) == (len(carried) - 1, "")
     group.step(member, Received(1, Order(VIEW, carried[-1:])))
     assert window.end == carried[-1].position

@@ -38,11 +38,11 @@ class Gateway:
         self.logs = LaneLogs(Owner(str(path)))
         self.found = self.logs.start()
         self.disk = LaneThread(self.logs, self.events.append, lambda: None, LOG, dict[LaneName, LaneEnd]())
-        self.disk.found(self.found)
+        self.disk.set_recovered(self.found)
 
     def decide(self, history: LaneHistory, first: int, last: int) -> None:
         """As the driver does."""
-        self.disk.show(history.deliver(first, last))
+        self.disk.publish_frontier(history.deliver(first, last))
         self.disk.deliver(history.deliver(first, last))
 
     def until_nothing_waits(self) -> None:
@@ -71,12 +71,12 @@ class Gateway:
 def overtaking(gateway: Gateway, history: LaneHistory) -> None:
     """One round takes both: what is to be written goes before what is to be indexed."""
     gateway.decide(history, 1, 21)
-    gateway.disk.persist(replacing(history, 41))
+    gateway.disk.put(replacing(history, 41))
 
 
 def late(gateway: Gateway, history: LaneHistory) -> None:
     """What was written in the round before is decided while the lane is being replaced."""
-    gateway.disk.persist(replacing(history, 41))
+    gateway.disk.put(replacing(history, 41))
     gateway.disk.run_once()
     gateway.decide(history, 1, 21)
 
@@ -88,7 +88,7 @@ def test_a_run_of_before_moves_nothing_back(
 ) -> None:
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     history, gateway = sample(OTHER, 60), Gateway(tmp_path)
-    gateway.disk.persist(history.write(1, 21))
+    gateway.disk.put(history.write(1, 21))
     gateway.disk.run_once()
     if not room:
         lacks, persist = [DiskFull("no room")], gateway.logs.persist
@@ -101,7 +101,7 @@ def test_a_run_of_before_moves_nothing_back(
         monkeypatch.setattr(gateway.logs, "persist", lacking)
     order(gateway, history)
     gateway.until_nothing_waits()
-    gateway.disk.persist(history.write(42, 50))
+    gateway.disk.put(history.write(42, 50))
     gateway.until_nothing_waits()
     gateway.decide(history, 42, 50)
     gateway.until_nothing_waits()
@@ -112,7 +112,7 @@ def test_a_run_of_before_moves_nothing_back(
 @pytest.mark.parametrize("order", [overtaking, late])
 def test_a_start_right_behind_it_finds_the_lane_whole(tmp_path: Path, order: Callable[[Gateway, LaneHistory], None]) -> None:
     history, gateway = sample(OTHER, 60), Gateway(tmp_path)
-    gateway.disk.persist(history.write(1, 21))
+    gateway.disk.put(history.write(1, 21))
     gateway.disk.run_once()
     order(gateway, history)
     gateway.until_nothing_waits()

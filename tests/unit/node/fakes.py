@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -31,9 +32,12 @@ from tutti_gateway.core.protocol.actions import (
 )
 from tutti_gateway.core.protocol.events import Event, LaneLog, LinkChanged, Now, Received, TrimProposed
 from tutti_gateway.core.protocol.messages import Message as GroupMessage
+from tutti_gateway.core.stack import Stack
 from tutti_gateway.log.upkeep.damaged_range import CorruptRange
 from tutti_gateway.log.upkeep.retention import HeldSegments
+from tutti_gateway.log.upkeep.snapshot_scrubber import SnapshotScrubber
 from tutti_gateway.node.clients.port import Message, Sent
+from tutti_gateway.node.common.clock import Clock
 from tutti_gateway.node.peers.peers import PeerNetwork
 from tutti_gateway.transport.interface import Trouble
 
@@ -131,13 +135,7 @@ class DiskQueue:
     def __init__(self) -> None:
         self.queued: list[Persist | ReadLog | ReadSnapshot | Deliver | RepairLog] = []
 
-    def persist(self, action: Persist) -> None:
-        self.queued.append(action)
-
-    def mend(self, action: RepairLog) -> None:
-        self.queued.append(action)
-
-    def read(self, action: ReadLog | ReadSnapshot) -> None:
+    def put(self, action: Persist | ReadLog | ReadSnapshot | RepairLog) -> None:
         self.queued.append(action)
 
     def deliver(self, action: Deliver) -> None:
@@ -153,22 +151,13 @@ class LaneQueue:
         self.forgotten: list[int] = []
         self.queued: list[PersistLane | ReadLane | RepairLane | LaneHeld | DeliverUnordered] = []
 
-    def found(self, lanes: tuple[LaneLog, ...]) -> None:
+    def set_recovered(self, lanes: tuple[LaneLog, ...]) -> None:
         self.there = lanes
 
-    def persist(self, action: PersistLane) -> None:
+    def put(self, action: PersistLane | ReadLane | RepairLane | LaneHeld) -> None:
         self.queued.append(action)
 
-    def read(self, action: ReadLane) -> None:
-        self.queued.append(action)
-
-    def held(self, action: LaneHeld) -> None:
-        self.queued.append(action)
-
-    def mend(self, action: RepairLane) -> None:
-        self.queued.append(action)
-
-    def show(self, run: DeliverUnordered) -> None:
+    def publish_frontier(self, run: DeliverUnordered) -> None:
         self.shown.append(run)
 
     def deliver(self, run: DeliverUnordered) -> None:
@@ -178,7 +167,7 @@ class LaneQueue:
         self.forgotten.extend(producers)
 
 
-class HandClock:
+class HandClock(Clock):
     """Moves when it is told to."""
 
     def __init__(self) -> None:
@@ -203,8 +192,11 @@ class Script:
         return self.answer(event)
 
 
-class Snapshots:
+class Snapshots(SnapshotScrubber):
     """Has nothing to tell."""
+
+    def __init__(self) -> None:
+        """There are no files."""
 
     def news(self) -> list[str]:
         return []
@@ -391,13 +383,6 @@ class Wire:
         """Nothing is open."""
 
 
-class Nobody:
-    """A gateway without number and log."""
-
-    me = 0
-    log = b""
-
-
 def network(wire: Wire | None = None) -> PeerNetwork:
     """The other gateways, of whom nothing is heard unless the wire says so."""
-    return PeerNetwork(wire or Wire(), Nobody(), LOG)
+    return PeerNetwork(wire or Wire(), Stack(Random), LOG)

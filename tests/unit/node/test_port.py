@@ -144,7 +144,7 @@ def test_clients_that_do_not_read_cost_bounded_memory_together(port: ClientPort,
     routings = [message.routing for message in drained(port, 4)]
     outcomes = [port.send(routing, bytes(1 << 20)) for _ in range(limits.CLIENT_ANSWERS_BYTES_MAX >> 21) for routing in routings]
     assert Sent.GONE in outcomes
-    (told,) = port.keep(reads=True)
+    (told,) = port.maintain(reads=True)
     assert "answers on the client port that nobody reads" in told
 
 

@@ -55,7 +55,7 @@ def test_a_stop_lasts_until_the_stack_waits_for_no_other_gateway_any_more(heartb
     leaving = OrderlyStop(cast("Context", context), cast("Peers", None), cast("Others", None))
     leaving.begin()
     beats = 0
-    while not leaving.over(out=False):
+    while not leaving.may_stop(out=False):
         leaving.beat()
         beats += 1
     assert stop_us_max(1000 * heartbeat_ms) > beats * 1000 * heartbeat_ms

@@ -62,7 +62,7 @@ class ClientPort:
 
     Attributes:
         fd: readable when there are messages to `drain`, or replies to `flush`.
-        room_fd: readable when there are replies to `flush`.
+        writable_fd: readable when there are replies to `flush`.
     """
 
     def __init__(self, host: str, port: int, keys: Pair | None = None, knows: Callable[[bytes], bool] | None = None) -> None:
@@ -96,7 +96,7 @@ class ClientPort:
                     f"the client port cannot be polled, because epoll failed: {error.strerror}; raise the limit of open files"
                 ) from error
             opened.callback(self._server.close, 0)
-            self.fd, self.room_fd = self._epoll.fileno(), self._server.room_fd
+            self.fd, self.writable_fd = self._epoll.fileno(), self._server.room_fd
             self._listen()
             opened.pop_all()
 
@@ -153,7 +153,7 @@ class ClientPort:
         """Return the public key that a client encrypts with, or None for an unencrypted connection."""
         return self._server.peer(routing)
 
-    def keep(self, *, reads: bool) -> list[str]:
+    def maintain(self, *, reads: bool) -> list[str]:
         """Send heartbeats and close silent connections; called about once a second. Return new warnings for the operator.
 
         Args:

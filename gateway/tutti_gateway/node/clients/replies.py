@@ -1,6 +1,6 @@
-"""Replies to clients: gathered for each session during a turn, encoded and sent at its end.
+"""Replies to clients: gathered for each session during an iteration, encoded and sent at its end.
 
-All receipts of one client and one turn form one message. Other replies are control messages, in the order of the stack.
+All receipts of one client and one iteration form one message. Other replies are control messages, in the order of the stack.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REQUEST_ANSWERS = (EpochOpened, EpochFenced, TopicOpened, Done, Denied, StatusAn
 
 
 class Replies:
-    """Gathers the replies of a turn for each session, and sends them at its end."""
+    """Gathers the replies of an iteration for each session, and sends them at its end."""
 
     def __init__(
         self,
@@ -42,38 +42,38 @@ class Replies:
         clients: ReplySender,
         lookups: DuplicateQueue,
         lane_lookups: DuplicateQueue,
-        meters: GatewayCounters,
-        gone: Callable[[Session], None],
+        counters: GatewayCounters,
+        on_disconnect: Callable[[Session], None],
     ) -> None:
         """Begin without replies.
 
         Args:
-            sessions, clients, meters: those of the driver.
+            sessions, clients, counters: those of the driver.
             lookups, lane_lookups: find the offsets of duplicates, in the ordered log and in the own lane.
-            gone: called for a session whose connection is closed.
+            on_disconnect: called for a session whose connection is closed.
         """
         self._sessions = sessions
         self._clients = clients
         self._lookups = lookups
         self._lane_lookups = lane_lookups
-        self._meters = meters
-        self._gone = gone
-        self._gathered: defaultdict[int, list[msgspec.Struct]] = defaultdict(list)
+        self._counters = counters
+        self._on_disconnect = on_disconnect
+        self._pending: defaultdict[int, list[msgspec.Struct]] = defaultdict(list)
 
     def add(self, session: int, answers: Iterable[Answer]) -> None:
         """Append replies for a session."""
-        self._gathered[session].extend(answers)
+        self._pending[session].extend(answers)
 
     def add_one(self, session: int, message: msgspec.Struct) -> None:
         """Append one message of any kind for a session."""
-        self._gathered[session].append(message)
+        self._pending[session].append(message)
 
     def flush(self) -> None:
         """Send the gathered replies. None of them waits for a sync, because the stack emits them after `Persisted`."""
-        if not self._gathered:
+        if not self._pending:
             return
-        gathered, self._gathered = self._gathered, defaultdict(list)
-        for number, messages in gathered.items():
+        pending, self._pending = self._pending, defaultdict(list)
+        for number, messages in pending.items():
             session = self._sessions.get(number)
             if session is None:
                 continue
@@ -92,11 +92,11 @@ class Replies:
             if isinstance(message, Duplicate):
                 duplicates.append(message)
                 continue
-            if receipts:
+            if receipts:  # the receipts before a control message leave before it, in the stack's order
                 packed.append(encode_receipts(receipts))
                 receipts = []
             if isinstance(message, RefusedAnswer):
-                self._meters.refused[message.code] += 1
+                self._counters.refused[message.code] += 1
             elif isinstance(message, REQUEST_ANSWERS):
                 session.requests.discard(message.request)
                 if isinstance(message, EpochOpened):
@@ -105,7 +105,7 @@ class Replies:
         if receipts:
             packed.append(encode_receipts(receipts))
         if duplicates:
-            self._meters.duplicates += len(duplicates)
+            self._counters.duplicates += len(duplicates)
             lookups = self._lane_lookups if session.form == SUBMIT_UNORDERED else self._lookups
             lookups.put(session.number, duplicates)
         return packed
@@ -114,9 +114,9 @@ class Replies:
         """Send one message; return False if the connection is closed."""
         sent = self._clients.send(session.routing, data)
         if sent is Sent.FULL:
-            self._meters.sends_dropped += 1
+            self._counters.sends_dropped += 1
         elif sent is Sent.GONE:
-            self._gone(session)
+            self._on_disconnect(session)
             return False
         return True
 

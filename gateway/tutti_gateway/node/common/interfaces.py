@@ -24,26 +24,9 @@ from tutti_gateway.core.protocol.actions import (
     RepairLog,
 )
 from tutti_gateway.core.protocol.events import Event, LaneLog, Now, TrimProposed
+from tutti_gateway.log.upkeep.damaged_range import CorruptRange
 from tutti_gateway.log.upkeep.retention import HeldSegments
-
-
-class UnreadableRange(Protocol):
-    """A range of positions that cannot be read."""
-
-    @property
-    def first(self) -> int:
-        """The first unreadable position."""
-
-    @property
-    def last(self) -> int:
-        """The last unreadable position."""
-
-
-class SnapshotScrubber(Protocol):
-    """The part of `tutti_gateway.log.upkeep.snapshot_scrubber.SnapshotScrubber` that the disk thread uses."""
-
-    def news(self) -> list[str]:
-        """Return the findings since the last call, one sentence each."""
+from tutti_gateway.log.upkeep.snapshot_scrubber import SnapshotScrubber
 
 
 class Scrubber(Protocol):
@@ -59,7 +42,7 @@ class Scrubber(Protocol):
         """The scrubber of snapshots, which runs as part of this scrubber."""
 
     @property
-    def lost(self) -> UnreadableRange | None:
+    def lost(self) -> CorruptRange | None:
         """The range to fetch from another gateway, None if every frame is readable."""
 
     @property
@@ -67,7 +50,7 @@ class Scrubber(Protocol):
         """True if a suspected position is to be checked soon."""
 
     def look(self) -> bool:
-        """Check the next piece of the log; return True if `lost` has changed."""
+        """Check the next part of the log; return True if `lost` has changed."""
 
     def mend(self, frames: Sequence[Frame]) -> int:
         """Write frames that replace lost ones; return how many of them were written."""
@@ -86,14 +69,8 @@ class Stack(Protocol):
 class DiskQueue(Protocol):
     """The part of the disk thread that the driver uses."""
 
-    def persist(self, action: Persist) -> None:
-        """Queue frames or hard state to be made durable."""
-
-    def read(self, action: ReadLog | ReadSnapshot) -> None:
-        """Queue a read of the log or of a snapshot."""
-
-    def mend(self, action: RepairLog) -> None:
-        """Queue frames that replace lost ones."""
+    def put(self, action: Persist | ReadLog | ReadSnapshot | RepairLog) -> None:
+        """Queue a truncation, frames or hard state to make durable, a read, or frames that replace lost ones."""
 
     def deliver(self, action: Deliver) -> None:
         """Queue a decided run to be indexed."""
@@ -102,22 +79,13 @@ class DiskQueue(Protocol):
 class LaneQueue(Protocol):
     """The part of the lane thread that the driver uses."""
 
-    def found(self, lanes: tuple[LaneLog, ...]) -> None:
+    def set_recovered(self, lanes: tuple[LaneLog, ...]) -> None:
         """Set the recovered state of each lane."""
 
-    def persist(self, action: PersistLane) -> None:
-        """Queue frames of a lane to be made durable."""
+    def put(self, action: PersistLane | ReadLane | RepairLane | LaneHeld) -> None:
+        """Queue frames to make durable, a read, frames that replace lost ones, or a position that retention may trim to."""
 
-    def read(self, action: ReadLane) -> None:
-        """Queue a read of a lane."""
-
-    def held(self, action: LaneHeld) -> None:
-        """Queue the position up to which every gateway has a lane."""
-
-    def mend(self, action: RepairLane) -> None:
-        """Queue frames that replace lost ones of a lane."""
-
-    def show(self, run: DeliverUnordered) -> None:
+    def publish_frontier(self, run: DeliverUnordered) -> None:
         """Move the frontier of a lane that readers see."""
 
     def deliver(self, run: DeliverUnordered) -> None:
@@ -125,16 +93,6 @@ class LaneQueue(Protocol):
 
     def forget(self, producers: tuple[int, ...]) -> None:
         """Queue the numbers of producers whose state the ordered log has deleted."""
-
-
-class TimeSource(Protocol):
-    """The clock of the driver."""
-
-    def now(self) -> Now:
-        """Return the current monotonic and wall time."""
-
-    def mono_us(self) -> int:
-        """Return the monotonic time, us."""
 
 
 class ReplySender(Protocol):

@@ -47,12 +47,12 @@ class StatusSocketServer:
     """Receives requests of the reads process in a separate thread and passes them to the socket thread."""
 
     def __init__(self) -> None:
-        """Create the socket pair; the reads process inherits `their_fd`."""
+        """Create the socket pair; the reads process inherits `child_fd`."""
         self._socket, self._child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._thread: threading.Thread | None = None
 
     @property
-    def their_fd(self) -> int:
+    def child_fd(self) -> int:
         """The file descriptor for the reads process."""
         return self._child_socket.fileno()
 
