@@ -99,6 +99,7 @@ class RangeRepair:
         """Return the wanted prefix of the frames: intact, and each continues the chain of the one before."""
         good: list[Frame] = []
         for frame in frames:
+            # The frame before the range may be lost too, so the disk checks the first link itself.
             following = not good or chained(frame, good[-1].header_crc)
             if frame.position != self.first + len(good) or frame.position > self.last or not following or not payload_intact(frame):
                 break

@@ -161,6 +161,7 @@ class Layers:
 
     def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
         """Append frames of another member's log. Return how many were appended, and why the next one was not."""
+        # *order* checks each frame first, so that an invalid one reaches neither the window nor the disk.
         appended, wrong = self.order.append_adopted(frames)
         if appended:
             self.atomic.append_adopted(frames[:appended])
@@ -293,6 +294,7 @@ class Layers:
 
     def on_space(self, event: SpaceChanged) -> None:
         """Note that the disk runs low, or has free space again."""
+        # An empty reason would mean free space to the layers.
         low = (event.reason[: limits.SPACE_CHARACTERS_MAX] or "the disk runs low") if event.low else ""
         self.order.low = low
         self.atomic.set_low(low)

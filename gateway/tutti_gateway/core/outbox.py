@@ -74,7 +74,7 @@ class Outbox:
 
     def __init__(self, view_state: ViewState) -> None:
         self._view_state = view_state
-        self._token = 0
+        self._token = 0  # grows, so that one completion covers all earlier writes
         self._timer_us: int | None = None
         self.local: deque[Message] = deque()
         self.now = Now(0, 0)
@@ -180,6 +180,7 @@ class Outbox:
         kind = type(message).__name__
         self.drops += 1
         key = (kind, sender)
+        # Unknown senders must not grow the table without limit.
         if key not in self._drops and len(self._drops) >= limits.DROPPED_KINDS_MAX:
             key = (kind, 0)
         count, reported_us = self._drops.get(key, (0, -limits.DROPPED_LOG_INTERVAL_US))

@@ -85,7 +85,7 @@ class Stack:
         """
         if self._current is not None:
             raise InvariantViolated(f"the stack takes no further event, because {type(self._current).__name__} raised an error")
-        self._current = event
+        self._current = event  # stays set after an error, so that no further event is accepted (lifecycle, L7)
         outbox = self._outbox
         # The driver's monotonic clock does not go back. If one did, a timer would only be late.
         outbox.now = now if now.mono_us >= outbox.now.mono_us else Now(outbox.now.mono_us, now.wall_us)

@@ -160,6 +160,11 @@ class Driver:
 
     # State for other modules
 
+    @property
+    def suspected(self) -> str:
+        """The members that block decisions, each with the reason; empty if there are none."""
+        return "; ".join(self._blocking.values())
+
     def documents(self) -> StatusDocuments:
         """Return the status documents of this moment."""
         return self._make_documents(
@@ -167,7 +172,7 @@ class Driver:
                 position=self.position,
                 offset=self.offset,
                 halted=self.halted,
-                suspected="; ".join(self._blocking.values()),
+                suspected=self.suspected,
                 sessions=len(self.sessions),
                 undecided_frames=self.undecided_frames,
                 undecided_bytes=self.undecided_bytes,

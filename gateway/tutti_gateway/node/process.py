@@ -127,7 +127,7 @@ class Gateway:
         writing.callback(writer.close)
         if not self._recovered.log:
             check_room_to_begin(self._directory, options)
-        reads.attach(log, self._inbox.wake)
+        reads.attach(log, self._inbox.wake)  # its readiness wakes the loop, which prints the ready line
         self._disk = LogThread(writer, self._inbox.put, notifier.notify, log)
         lanes = self._open_lanes(options, notifier, opened)
         path = self._directory.path

@@ -4,7 +4,7 @@ receipts leave, decided runs go to the index last, and every bound is a clear an
 
 import pytest
 
-from tests.unit.node.bench import A, B, Bench, Shelf, control, placed, submit, takes
+from tests.unit.node.bench import A, B, Bench, Documents, control, placed, submit, takes
 from tests.unit.node.fakes import batch_frame, message, token
 from tutti import limits as common_limits
 from tutti.data.client_protocol import (
@@ -78,7 +78,7 @@ def test_a_session_has_a_name_of_sixteen_bytes() -> None:
     (denied,) = bench.clients.told(A)
     assert isinstance(denied, Denied)
     assert denied.code == "malformed"
-    assert bench.driver.clients == 0
+    assert len(bench.driver.sessions) == 0
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_a_producer_that_becomes_known_meanwhile_is_fenced(monkeypatch: pytest.M
     bench.hello()
     bench.answers = {ReadIndexAsked: []}
     bench.say(control(A, Fence(10, "nobody")))
-    monkeypatch.setattr(Shelf, "epoch_of", lambda *_: 4)
+    monkeypatch.setattr(Documents, "epoch_of", lambda *_: 4)
     bench.answers = {TimeAdvanced: [ReadIndex(1, True)]}
     assert bench.happen(TimeAdvanced())[1:] == [EpochAsked(1, 10, "nobody", b"e" * 16, 5)]
     assert bench.clients.told(A) == []
@@ -352,7 +352,7 @@ def test_a_fence_that_waits_ends_with_its_session(monkeypatch: pytest.MonkeyPatc
     bench.answers = {ReadIndexAsked: []}
     bench.say(control(A, Fence(10, "nobody")))
     assert bench.say(control(A, Bye())) == [SessionClosed(1)]
-    monkeypatch.setattr(Shelf, "epoch_of", lambda *_: 4)
+    monkeypatch.setattr(Documents, "epoch_of", lambda *_: 4)
     bench.answers = {TimeAdvanced: [ReadIndex(1, True)]}
     assert bench.happen(TimeAdvanced()) == [TimeAdvanced()]
 

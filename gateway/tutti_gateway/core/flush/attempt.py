@@ -72,7 +72,7 @@ class Attempt:
         if member in self.proposed and member not in self.states:
             self.states[member] = state
             self.incarnations[member] = incarnation
-            self.needed = self.waited + 1
+            self.needed = self.waited + 1  # the next attempt waits at least as long
             self.refused.pop(member, None)
             self.retryable.discard(member)
 

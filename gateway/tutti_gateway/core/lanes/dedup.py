@@ -38,6 +38,7 @@ class DedupTable:
         last_epoch, end = self._end.get(frame.producer, (epoch, decided))
         if frame.epoch < last_epoch:
             return Entrance.FENCED, last_epoch
+        # Sequences begin with 1 in each epoch (lanes, U22).
         if frame.epoch > last_epoch:
             end = 0
         if frame.epoch > epoch:

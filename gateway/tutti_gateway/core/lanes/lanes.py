@@ -50,6 +50,7 @@ class Lanes:
             self._layer = Unordered(context, self._logs, self._on_producer, self._distances)
             self._layer.space(self._low)
             self._logs = ()
+            # The disk may have reported lost ranges before the lanes began.
             for event in self._corrupt.values():
                 self._layer.on_corrupt(event)
             self._corrupt.clear()

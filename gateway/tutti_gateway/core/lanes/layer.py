@@ -70,6 +70,7 @@ class Unordered:
         """
         self._check_roster()
         self._connected = connected
+        # A gateway that is reachable again may wait for a decision that is known here (lanes, U19).
         self._report_ends()
         self._member.connected = connected
         self._origin.set_connected(connected if self.number in connected else ())
@@ -126,6 +127,7 @@ class Unordered:
 
     def persisted(self, token: int) -> None:
         """Handle the completion of all lane writes up to the token."""
+        # Both draw tokens from one sequence, and each recognises its own.
         self._member.persisted(token)
         self._origin.persisted(token)
 

@@ -49,6 +49,7 @@ class Housekeeping:
 
     def ordered(self) -> None:
         """End a step: the first records after a tick start the tick interval."""
+        # Only intervals in which records arrived get a tick (order, O34).
         if self._received.dirty and self._tick_us is None and self._active:
             self._tick_us = self._outbox.now.mono_us + self._config.tick_interval_us
             self._arm()

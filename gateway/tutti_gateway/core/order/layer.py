@@ -128,6 +128,7 @@ class Ordering:
                 self._frame_decided(frame, resolved, aborts)
                 number = -1
                 continue
+            # Consecutive frames of one producer and epoch share the lookups.
             if frame.producer != number or frame.epoch != epoch:
                 number, epoch = frame.producer, frame.epoch
                 line = lines.get(number)
@@ -139,6 +140,7 @@ class Ordering:
                 resolved[number] = line
             if frame.transactional:
                 self.received.stage_decided(frame)
+            # The receipt of a staged batch carries its position instead of an offset (order, O29).
             if queue is not None and queue.frames and frame.position not in void:
                 forward.committed(queue, frame, frame.position if frame.staged else offset)
         # Batches are answered after the whole run, because a later ABORT may reach further back.

@@ -230,6 +230,7 @@ class ReceivedTable:
         batches: list[Staged] = []
         for position, count in zip(body.staged, body.counts, strict=True):
             staged = undecided.get(position) or self._state.staged.get(position)
+            # The next epoch of its producer, or a forced TRIM, releases a staged batch (order, O29 and O33).
             line = None if staged is None or position in self._visible else self.line(staged.producer)
             if staged is None or line is None or line.epoch != staged.epoch or position < self.start:
                 return f"nothing is staged at position {position}, or no longer"
@@ -345,6 +346,7 @@ class ReceivedTable:
         line = self.line(frame.producer)
         if line is None:
             _follows(frame.producer == self.next_producer, f"{frame!r} is not producer {self.next_producer}")
+            # Otherwise a late copy of a forgotten producer could begin again (order, O26).
             _follows(frame.epoch > self.floor, f"epoch {frame.epoch} is not above the floor {self.floor}")
             _follows(not body.sequence, f"{frame!r} is a new producer, but begins after sequence {body.sequence}")
             _follows(body.name and body.name not in self.names.producers, f"{frame!r} gives the name {body.name!r} again")

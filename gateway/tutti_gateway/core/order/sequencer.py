@@ -62,6 +62,7 @@ class Sequencer:
     def on_forward(self, origin: int, frames: tuple[Frame, ...]) -> None:
         """Order batches, or handle them as the decision table says."""
         window, received = self._window, self._received
+        # While any disk of the view is low, no batch is ordered (atomic, A9).
         if self._below.low:
             self._no_space(origin, frames, self._below.low)
             return

@@ -50,6 +50,7 @@ class Timing:
     def answer_us(self, requester: int) -> int:
         """Return the wait before a repair for `asker`: the nearest holder is first, and others notice its repair."""
         distance_us = _within(self._distances(requester))
+        # A holder at the least distance has no fixed wait, so it is usually the first.
         spread = limits.REPAIR_ANSWER_SPREAD * self._late()
         return round(distance_us - limits.DISTANCE_US_MIN + distance_us * spread)
 
@@ -59,6 +60,7 @@ class Timing:
         if rivals < 2:
             return 0.0
         bend = log(rivals) + 1
+        # Inverse of the truncated exponential distribution (Nonnenmacher and Biersack 1999).
         return log2(rivals) * log(1 + self._random.random() * (exp(bend) - 1)) / bend
 
 

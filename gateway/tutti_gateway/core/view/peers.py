@@ -115,7 +115,7 @@ class Peers:
     def refresh(self) -> None:
         """Rebuild the peers and the own number if the rosters of the log have changed."""
         window = self._context.window
-        if self._changes != window.roster_changes:
+        if self._changes != window.roster_changes:  # the counter makes repeated calls cheap
             self._changes = window.roster_changes
             self.rosters = rosters_of(window.state, window.rosters)
             self._rebuild()

@@ -39,6 +39,7 @@ class Rosters:
 
     def majority(self, gateways: Mapping[int, bytes]) -> bool:
         """True if the gateways (number -> incarnation) hold a majority of every roster that counts. False for a blank log."""
+        # A wiped disk has another incarnation, so it does not count for its old number.
         return bool(self._all) and all(
             2 * sum(gateways.get(number) == incarnation for number, incarnation in roster.items()) > len(roster)
             for roster in self._all

@@ -87,7 +87,7 @@ class ViewState:
 
     def end_view(self) -> None:
         """End the installed view: from now on its YES, CONFIRM and decisions are neither sent nor taken (protocol/flush, F3)."""
-        self.pausing = self.pausing or self.primary
+        self.pausing = self.pausing or self.primary  # client messages wait for the next view
         self.view = self.coordinator = 0
         self.members = self.others = ()
         self.primary = self.draining = False

@@ -157,7 +157,7 @@ class Authorizer:
             return f"topic {number} is not known here: open the topic, then send again"
         if not session.access.may_produce(topic.name):
             return f"token {session.access.name!r} may not write to topic {topic.name!r}"
-        session.topics.add(number)
+        session.topics.add(number)  # numbers are never reused, so this holds until the permissions change
         return ""
 
     def expired(self, sessions: Iterable[Session]) -> list[Session]:

@@ -120,6 +120,7 @@ def check_body(frame: Frame) -> None:
     if frame.kind == Kind.TXN:
         _check_txn(frame)
         return
+    # Most bodies are plain: a few comparisons instead of Arrow's full validation.
     layout = check_plain(frame)
     if layout and layout.key_size + layout.value_size <= common_limits.RECORD_BYTES_MAX:
         return

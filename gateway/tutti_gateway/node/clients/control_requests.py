@@ -117,6 +117,7 @@ class PendingFences:
     def begin(self, session: int, request: int, name: str, epoch: int) -> EpochAsked:
         """Return the event that fences a producer whose current epoch is `epoch`."""
         self._waiting[session, request] = name, 1
+        # A higher epoch fences every earlier one; no client has this instance, so nobody continues under it.
         return EpochAsked(session, request, name, self._instance, epoch + 1)
 
     def forget(self, session: int) -> None:
@@ -133,6 +134,7 @@ class PendingFences:
             return answer
         if isinstance(answer, EpochOpened):
             return Done(answer.request)
+        # Another epoch began in the meantime, so that one is fenced next.
         name, tries = waited
         if tries >= limits.FENCE_TRIES_MAX:
             reason = f"producer {name!r} opened new epochs during all {tries} attempts to fence it; try again"

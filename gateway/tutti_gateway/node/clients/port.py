@@ -127,6 +127,7 @@ class ClientPort:
         for fd, mask in self._epoll.poll(0):
             callers.happened(fd, mask)
         return [
+            # The handler reports a message without parts as malformed, with its size.
             Message(routing, parts if size <= common_limits.MESSAGE_BYTES_MAX else [], size)
             for routing, parts, size in callers.arrivals(messages_max, bytes_max)
         ]

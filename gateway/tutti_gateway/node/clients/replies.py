@@ -76,7 +76,7 @@ class Replies:
         for number, messages in pending.items():
             session = self._sessions.get(number)
             if session is None:
-                continue
+                continue  # it has ended in the meantime
             for data in self._packed(session, messages):
                 if not self.send(session, data):
                     break
@@ -105,6 +105,7 @@ class Replies:
         if receipts:
             packed.append(encode_receipts(receipts))
         if duplicates:
+            # Their offsets are on the disk, so another thread looks them up.
             self._counters.duplicates += len(duplicates)
             lookups = self._lane_lookups if session.form == SUBMIT_UNORDERED else self._lookups
             lookups.put(session.number, duplicates)

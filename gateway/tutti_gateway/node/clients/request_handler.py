@@ -224,7 +224,7 @@ class RequestHandler:
                 retry=True,
             )
             return
-        if session.access != access:
+        if session.access != access:  # everything that the last token allowed is checked again
             session.access = access
             session.topics.clear()
             session.producers.clear()

@@ -51,6 +51,7 @@ def _check_free(purpose: str, address: Address) -> None:
     try:
         family, kind, protocol, _, sockaddr = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
+            # Closed connections of an earlier run, which the kernel still remembers, do not occupy the port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(sockaddr)
     except OSError as error:

@@ -299,6 +299,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
             begin = None if frames else self._logs.begin(action)
         except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
             self._log.exception("a lane could not be read for another gateway", origin=action.origin, first=action.first)
+        # Decided frames that are neither readable nor trimmed may be lost.
         if not frames and begin is None and not self.failed:
             self._guarded(lambda: self._suspect(action.incarnation))
         self._report(LaneRead(action.token, frames, begin))

@@ -158,7 +158,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             frames, stop = self._writer.read(action.first, action.last)
         except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
             self._log.exception("the log could not be read for another gateway", first=action.first, last=action.last)
-        if not frames:
+        if not frames:  # the frame was trimmed, or it may be lost
             self.scrub_schedule.suspect(action.first)
         self._report(LogRead(action.token, frames, stop))
         return True

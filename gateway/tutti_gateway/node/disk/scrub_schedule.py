@@ -121,7 +121,7 @@ class ScrubSchedule(ScrubGuard):
         if count and self._scrubber.lost is None:
             up_to, mended = action.frames[count - 1].position, self._scrubber.mended
             self._log.info("the unreadable part of the log is repaired", up_to=up_to, mended=mended)
-        self._report_lost()
+        self._report_lost()  # also after a failed write: the stack requests nothing more until this report
         return True
 
     def scrub(self, late: float = 0.0) -> bool:

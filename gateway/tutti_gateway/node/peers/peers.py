@@ -53,6 +53,7 @@ class PeerNetwork:
         """Send the queued messages."""
         if self._sent:
             self._sent = False
+            # The step may have given this gateway its number or log, which peers must know before its messages.
             self._introduce()
             self._transport.flush()
 

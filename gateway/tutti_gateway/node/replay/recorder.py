@@ -86,7 +86,7 @@ class Recorder:
         """Step the stack, and record it."""
         if self.ended:
             return self._stack.step(event, now)
-        encoded = msgspec.Raw(encode_lean_event(event))
+        encoded = msgspec.Raw(encode_lean_event(event))  # before the step, which assigns positions to the frames
         try:
             actions = self._stack.step(event, now)
         except Exception as error:
@@ -102,7 +102,7 @@ class Recorder:
         waiting = self._queued_bytes - self._written_bytes
         if waiting > limits.RECORD_WAITING_BYTES_MAX:
             self._end("the disk of the recording is too slow")
-        elif waiting >= limits.RECORD_BLOCK_BYTES:
+        elif waiting >= limits.RECORD_BLOCK_BYTES:  # less than a block waits for the next interval
             self._wake.set()
 
     def _end(self, reason: str) -> None:

@@ -68,6 +68,7 @@ class StatusDocuments:
         incarnation = self._identity.incarnation
         for number, voter in self._decided.roster.items():
             lane = LaneName(number, incarnation)
+            # Clients send only into a lane whose disk the roster names: votes of any other disk do not count.
             if voter.incarnation == incarnation and not self._lane_halted(lane):
                 return lane.text
         return ""

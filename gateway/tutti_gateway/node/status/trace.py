@@ -73,6 +73,7 @@ class Tracer:
         self._decided = decided
         self._own_lane = own
         self._log = log
+        # Bounded, in case writes never complete.
         self._writing: deque[tuple[int, Mapping[str, object]]] = deque(
             maxlen=limits.BATCH_UNDECIDED_FRAMES_MAX
         )  # token, fields to log
