@@ -52,7 +52,9 @@ class Inbound:
         if wrong:
             self._context.outbox.drop(message, sender, wrong)
             return
+        # Every valid message shows that the gateway is alive.
         peer.missed, peer.probed, peer.up = 0, -1, True
+        # What the old disk reported does not hold for the new one.
         if event.incarnation != peer.incarnation:
             peer.incarnation, peer.beat = event.incarnation, None
         self.on_message(sender, message)

@@ -183,6 +183,7 @@ class Stack:
         if self._beat_us is None:
             layers.clocks.wall_us()  # no heartbeat is due that would read the clocks
         elif self._outbox.now.mono_us >= self._beat_us:
+            # Cleared first: the end of the step arms the next heartbeat.
             self._beat_us = None
             layers.beat()
 

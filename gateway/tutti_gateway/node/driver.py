@@ -355,6 +355,7 @@ class Driver:
             self._log.warning("a member blocks the group", member=name or action.member, reason=action.reason)
 
     def _persist(self, action: Persist) -> None:
+        # A truncation precedes the frames of the same action.
         if action.cut is not None:
             self._in_flight.truncate(action.cut)
         if action.frames:

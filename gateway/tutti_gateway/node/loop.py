@@ -122,6 +122,7 @@ class Loop:
         resident = memory.resident_bytes()
         if resident > limits.NODE_MEMORY_BYTES_MAX:
             self._free_memory(resident)
+        # Once for each idle period.
         elif not self._trimmed and now - self._last_message_at > limits.TRIM_IDLE_US / US:
             memory.trim()
             self._trimmed = True

@@ -126,7 +126,7 @@ class Gateway:
         writing = opened.enter_context(contextlib.ExitStack())
         writing.callback(writer.close)
         if not self._recovered.log:
-            check_room_to_begin(self._directory, options)
+            check_free_space(self._directory, options)
         reads.attach(log, self._inbox.wake)  # its readiness wakes the loop, which prints the ready line
         self._disk = LogThread(writer, self._inbox.put, notifier.notify, log)
         lanes = self._open_lanes(options, notifier, opened)
@@ -386,7 +386,7 @@ def stop_us_max(heartbeat_us: int) -> int:
     return max(common_limits.STOP_US_MAX, (limits.LEAVE_HEARTBEATS + 2) * heartbeat_us)
 
 
-def check_room_to_begin(directory: DataDirectory, options: LogOptions) -> None:
+def check_free_space(directory: DataDirectory, options: LogOptions) -> None:
     """Check that the disk has free space for the first segment; without it the gateway would start but accept no records.
 
     Raises:

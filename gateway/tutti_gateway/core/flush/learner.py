@@ -75,6 +75,7 @@ class Learner:
             for peer in self._peers
             if peer.beat is not None
             and self._peers.fresh(peer.number)
+            # A gateway that misses its coordinator may be in a view that has ended.
             and not peer.beat.misses
             # A learner copies only from views above its accepted one (flush, F15).
             and peer.beat.view > view_state.accepted

@@ -120,6 +120,7 @@ class _Judge:
         if position > readable_end(state):
             return None
         view = view_at(Extent(state.base, state.table, state.end), position) or None
+        # The mark names the view of the last corrupt frame, so a frame of another view there is another frame.
         return LACKS if view and position == self._damage.last and view != self._damage.view else view
 
     def _proof_undecided(self, position: int) -> Voters | None:

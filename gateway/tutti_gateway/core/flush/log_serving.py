@@ -103,6 +103,7 @@ class LogServer:
             return
         message = reading.message
         source = 0 if message.view else self._view_state.view
+        # There is no snapshot either: the empty answer makes the other gateway ask another source.
         if not event.size and isinstance(message, Fetch):
             self._outbox.send(reading.to, Fetched(view=message.view, first=message.first, frames=(), source=source))
             return

@@ -32,6 +32,7 @@ class LaneRepair:
     def on_corrupt(self, event: LaneCorrupt) -> None:
         """Handle the lost range of a lane that the disk reports."""
         key = event.origin, event.incarnation
+        # Everything of the lane is readable again.
         if not event.first:
             self._lanes.pop(key, None)
             return

@@ -86,6 +86,7 @@ class LostEndRecovery:
     def vote(self, member: int) -> int:
         """Return the position up to which a member holds the lane's frames, by its answer."""
         attempt, up_to = self._answers[member]
+        # A copy that ends in an earlier attempt certainly has the decided part only.
         return up_to if attempt == self.attempt else min(up_to, self._lane.decided)
 
     @property

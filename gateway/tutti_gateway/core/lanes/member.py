@@ -152,6 +152,7 @@ class Member:
             self._outbox.send(sender, LaneTail(message.incarnation, message.token, 0, 0))
         elif lane.begin is None:
             if message.attempt == lane.attempt:
+                # The origin writes decided frames only, so its last durable frame is decided (lanes, U29).
                 lane.confirm(min(message.up_to, lane.end))
                 self._deliver_decided(lane)
             wanted = lane.after(message.behind) if message.behind and message.behind >= lane.decided else ()

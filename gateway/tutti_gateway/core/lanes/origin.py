@@ -212,6 +212,7 @@ class Origin:
         self._eligible.discard(member)
         self._excluded.pop(member, None)
         self._low_members.pop(member, None)
+        # The other disk has voted for nothing.
         if member in self._votes:
             self._votes[member] = 0
         self._update_attempt()

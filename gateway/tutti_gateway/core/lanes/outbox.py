@@ -57,5 +57,6 @@ class LaneOutbox:
     def deliver(self, lane: Lane, first_offset: int, frames: tuple[Frame, ...]) -> None:
         """Deliver a decided run."""
         self._outbox.deliver_lane(DeliverUnordered(lane.origin, lane.incarnation, first_offset, frames))
+        # Once for each producer of the run, not for each frame.
         for producer in {frame.producer for frame in frames if frame.kind == Kind.BATCH}:
             self.on_producer(producer)

@@ -70,6 +70,7 @@ class ForcedRoster:
         self._peers.refresh()
         names = frozenset(event.names)
         waiting = self._waiting
+        # The operator repeats a request that has taken effect already.
         if self._is_made(names):
             self._outbox.answers(event.session).append(Done(event.request))
         elif waiting is not None:

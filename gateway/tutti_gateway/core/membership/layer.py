@@ -332,6 +332,7 @@ class Membership:
         if (
             not self._votes(peer.number)
             and not self.peers.counts(peer.number)
+            # A learner that has caught up may join the view before it votes.
             and not (beat.ready and self.peers.member(peer.number))
         ):
             return False

@@ -74,6 +74,7 @@ class OrderlyStop:
         done = self._others.quiet or (not view_state.primary and self._others.lane_quiet)
         if self.announced or not done:
             return False
+        # From now on a coordinator orders nothing, and leaves when everything is decided (lifecycle, L14).
         view_state.draining = view_state.coordinating
         if view_state.coordinating and self._window.frames:
             return False

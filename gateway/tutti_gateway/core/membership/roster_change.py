@@ -81,6 +81,7 @@ class RosterChanges:
             )
             return
         incarnation = event.incarnation
+        # The name of the present disk makes a repeated request harmless (membership, M23).
         if event.change == "replace" and not incarnation and event.name in named:
             incarnation = named[event.name].incarnation
         ask = AskRoster(event.change, event.name, event.address, incarnation)

@@ -38,9 +38,11 @@ class Queue:
     def add(self, frame: Frame) -> bool:
         """Add a batch. Return False if the queue holds the same batch already."""
         frames = self.frames
+        # Nearly every batch is the next one.
         if not frames or frames[-1].last_sequence < frame.first_sequence:
             frames.append(frame)
             return True
+        # A batch may arrive again with other limits, so both ends name it.
         key = (frame.first_sequence, frame.count)
         index = len(frames)
         while index and (frames[index - 1].first_sequence, frames[index - 1].count) > key:
@@ -255,6 +257,7 @@ class ForwardTable:
         for frame in queue.frames:
             if frame.first_sequence > sequence:
                 answers.append(_aborted(frame, reason))
+            # The decided part ends within this batch, so its client sends the rest.
             elif frame.last_sequence > sequence:
                 answers.append(Expected(producer, epoch, sequence + 1))
             else:

@@ -78,6 +78,7 @@ class Housekeeping:
             return
         now, crowded = self._outbox.now, self._window.crowded
         if self._tick_us is not None and now.mono_us >= self._tick_us:
+            # In a crowded window the tick waits for another interval.
             self._tick_us = now.mono_us + self._config.tick_interval_us if crowded else None
             if self._received.dirty and not crowded:
                 received = self._received

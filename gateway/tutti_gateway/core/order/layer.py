@@ -172,6 +172,7 @@ class Ordering:
             if kind == Kind.EPOCH:
                 if line.state is LineState.OPENING and line.epoch == frame.epoch:
                     line.on(LineInput.EPOCH_DECIDED)
+                # Batches of the aborted epoch get their answers before the new epoch fences the rest.
                 if frame.producer in aborts:
                     self._aborted(aborts.pop(frame.producer))
                 self.forward.fenced(frame.producer, frame.epoch)

@@ -151,6 +151,7 @@ class ReceivedTable:
 
     def line(self, number: int) -> ProducerLine | None:
         """Return the producer's line, a new one if it has nothing undecided; None if the log's end does not know the producer."""
+        # At the log's end an undecided FORGET counts already.
         if number in self.forgotten:
             return None
         line = self.lines.get(number)
@@ -268,6 +269,7 @@ class ReceivedTable:
             and not any(txn.producer == frame.producer and txn.position >= body.position for txn in self._visible.values()),
             f"{frame!r} aborts from {body.position} on, but a later TXN exists, or one that makes a later batch visible",
         )
+        # The entry returns to its state before the aborted position, closed (atomic, A11).
         line.on(LineInput.ABORT)
         self.lines[line.number] = line
         line.instance, line.epoch = entry.instance, entry.epoch
@@ -319,6 +321,7 @@ class ReceivedTable:
             f"{frame!r} does not name valid voters",
         )
         _follows(
+            # A log keeps its uuid and its group permanently.
             len(body.log) == _LOG_BYTES and (not state.log or (state.log, state.group) == (body.log, body.group)),
             f"{frame!r} belongs to log {body.log.hex()} of group {body.group!r}",
         )

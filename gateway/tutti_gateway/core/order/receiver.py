@@ -116,6 +116,7 @@ class Receiver:
                 # Another body was ordered under this sequence, so a member that has it must send it.
                 self._missed(echoed.position)
             else:
+                # The equal CRC proves that the own copy is the ordered body (order, O10).
                 echoed.body, echoed.progress = own.body, own.progress
                 self._buffer(echoed)
             self._stream_reached(echoed.position)
@@ -143,6 +144,7 @@ class Receiver:
             self.highest = position
         self._buffered[position] = frame
         self._buffered_bytes += weight(frame)
+        # Over the limit a frame is appended at once, so that nothing accumulates.
         if full:
             self._drain()
 

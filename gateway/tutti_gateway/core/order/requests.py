@@ -290,6 +290,7 @@ class Requests:
         left = []
         for request in self._waiting.get(key, ()):
             ask = request.ask
+            # A request for a higher epoch waits for the frame of that epoch.
             if not isinstance(ask, AskEpoch) or ask.epoch > frame.epoch:
                 left.append(request)
                 continue
@@ -307,6 +308,7 @@ class Requests:
         """
         waiting = self._commits(reader)
         reached = 0
+        # Equal commits that wait in a row have the same answer.
         while reached < len(waiting) and waiting[reached][1].offset == offset:
             self._outbox.answers(waiting[reached][0].session).append(Done(waiting[reached][0].number))
             reached += 1
@@ -333,6 +335,7 @@ class Requests:
                     self._outbox.answers(done.session).append(Done(done.number))
             elif isinstance(ask, AskEpoch) and ask.name not in self.names.producers:
                 floor = self._window.state.floor
+                # The FORGET raised the floor, so this epoch can never begin.
                 if ask.epoch <= floor:
                     for fenced in self._pop(ask):
                         self._outbox.answers(fenced.session).append(EpochFenced(fenced.number, floor))

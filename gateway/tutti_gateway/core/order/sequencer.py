@@ -327,6 +327,7 @@ class Sequencer:
         lines = [line for line in map(received.line, numbers) if line is not None]
         invariant(not any(line.undecided for line in lines), f"producers {numbers} are forgotten with undecided frames")
         epochs = [line.epoch for line in lines]
+        # The floor keeps a late copy of a forgotten producer from beginning again (order, O26).
         body = ForgetBody(tuple(numbers), max([received.floor, *epochs]))
         self.order_frame(Kind.FORGET, body, origin=origin)
 

@@ -45,6 +45,7 @@ class Repair:
         """Handle a repair request of a member."""
         if self._counts(sender, message.view, message.ranges):
             self.requester.on_other_request(message.ranges)
+            # A request that names another member only postpones this one's own requests (repair, R4 and R6).
             if message.of in (0, self._view_state.me):
                 self.repairer.on_request(sender, message.ranges, message.of)
                 self.repairer.on_timer()
@@ -82,6 +83,7 @@ class Repair:
         """Send the requests and repairs that are due; in no view, delete all state."""
         view_state = self._view_state
         if view_state.current(view_state.view):
+            # Requests and repairs belong to the view in which the frames are missing.
             self.requester.on_timer()
             self.repairer.on_timer()
         else:

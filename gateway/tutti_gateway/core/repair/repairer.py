@@ -86,6 +86,7 @@ class Repairer:
             for low, high, hold in self._holds.slices(max(first, self._ends.get(sender, 0) + 1), min(last, self._window.end)):
                 if hold is None or hold.until_us <= now_us:
                     self._want(low, high, sender, deadline_us)
+                # This member sent the repair to others only, and the hold-down concerns those.
                 elif hold.to is not None and sender not in hold.to and low > self._window.frontier:
                     self._repair(low, high, (sender,), hold.to)
                 else:

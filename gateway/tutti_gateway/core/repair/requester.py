@@ -140,6 +140,7 @@ class Requester:
             (low, high, wait)
             for first, last in ranges
             for low, high, wait in self._waits.slices(first, last)
+            # A position that may still be on its way is not requested (repair, R2).
             if wait is not None and wait.streamed is None and now_us >= wait.no_repeat_until_us
         ]
         for low, high, wait in wanted:
@@ -170,6 +171,7 @@ class Requester:
         # An empty bucket has the effect of a lost request: the ranges wait for their next round.
         after_us, round_us = self._timing.ask_us(), self._timing.round_us(of)
         for low, high, wait in due:
+            # Ranges above the limit of one request stay due.
             if low <= ranges[-1][1]:
                 self._waits.put(low, high, self._backed_off(wait, round_us + (after_us << wait.tries), now_us + round_us))
         self._arm()

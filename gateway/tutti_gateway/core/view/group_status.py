@@ -280,6 +280,7 @@ def _other(layers: Layers, peer: Peer) -> Member:
         layers.context.view_state.coordinator == peer.number,
         _age(layers, peer.number),
         frontier,
+        # A silent gateway lags more with every decision here.
         peer.lag if fresh else max(0, layers.context.window.frontier - frontier),
         now_us - peer.received_us if beat is not None else -1,
         peer.rtt_us,

@@ -169,6 +169,7 @@ def handle(message: ControlRequest, session: int, cache: DocumentCache, fences: 
             return ForgetAsked(session, request, tuple(check_producer(name) for name in names))
         case Fence(request, name):
             epoch = cache.documents.epoch_of(check_producer(name))
+            # The caller confirms the frontier before it sends this refusal, because the log here may lag.
             if not epoch:
                 return Denied(request, "unknown", f"no producer is named {name!r}; `tutti producers list` shows all producers")
             return fences.begin(session, request, name, epoch)

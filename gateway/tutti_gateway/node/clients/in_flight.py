@@ -69,6 +69,7 @@ class OrderedInFlight:
 
     def truncate(self, position: int) -> None:
         """Remove the frames after a position, which the log truncates."""
+        # The undecided bytes must shrink too, or the client port would stay closed.
         while self._sizes and self.decided + len(self._sizes) > position:
             self.bytes -= self._sizes.pop()
         for flights in (self._flights, self._unvoted):

@@ -158,6 +158,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         """Set the recovered state of each lane."""
         for log in lanes:
             lane = LaneName(log.origin, log.incarnation)
+            # A halted lane has no recovered state, so its last frontier comes from its files.
             end = self._ends.get(lane) if log.halted else LaneEnd(log.position, log.offset)
             self.facts[lane] = LaneFacts(end.position, end.offset, log.halted) if end else LaneFacts(None, None, log.halted)
 

@@ -139,6 +139,7 @@ class ScrubSchedule(ScrubGuard):
                 self._log.error(_LOST, damage=mender.told)
         for finding in mender.snapshots.news():
             self._log.warning(SNAPSHOT, told=finding)
+        # A complete round is followed by a longer pause.
         round_done, self._rounds = mender.rounds > self._rounds, mender.rounds
         self._next_scrub_at = time.monotonic() + (limits.SCRUB_PAUSE_US if round_done else limits.SCRUB_WAIT_US) / US
         return mender.hurried

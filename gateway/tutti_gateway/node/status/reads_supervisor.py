@@ -115,6 +115,7 @@ class Supervisor:
                 if stopped or self._is_over(grace_s):
                     return
                 self._log_error("the reads process ended and is restarted", code=child.returncode, after_s=wait_s)
+            # A child that ran for long failed for a new reason, so the backoff starts over.
             if time.monotonic() - began > limits.READS_RESTART_US_MAX / US:
                 wait_s = grace_s
             if self._is_over(wait_s):

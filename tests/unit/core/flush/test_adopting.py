@@ -42,7 +42,7 @@ class Bench:
         context = Context(StackConfig(), standing, self.outbox, self.window, identity, Random(bytes(16)))
         self.relearning = SnapshotInstall(context, lambda position: None, lambda: None)
         peers = cast("Any", [SimpleNamespace(number=2, beat=None)])
-        self.adopting = LogAdoption(context, cast("Any", SimpleNamespace(cut=lambda to: None)), peers, self.relearning)
+        self.adopting = LogAdoption(context, cast("Any", SimpleNamespace(truncate=lambda to: None)), peers, self.relearning)
         if last > WHOLE:
             self.adopting.damage = Damage(WHOLE + 1, last, VIEW, 12345)
         self.adopting.begin(VIEW, 2, Extent(BEGIN, (), END), None)
