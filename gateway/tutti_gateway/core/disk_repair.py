@@ -31,7 +31,7 @@ class RangeRepair:
 
     Args:
         sources: returns the gateways that are heard and have a position decided.
-        ask: requests the frames from a first to a last position from one gateway.
+        request: requests the frames from a first to a last position from one gateway.
         write: writes frames where the disk lost them.
 
     Attributes:

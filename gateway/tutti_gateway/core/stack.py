@@ -57,8 +57,8 @@ class Stack:
     """One member of the group. `step` is the whole interface; all other attributes are read-only views for tests and the status.
 
     Args:
-        chance: makes the random generator of a run from the run's entropy.
-        layers: makes the layers; a test replaces it to put another *flush* under the real layers.
+        make_random: makes the random generator of a run from the run's entropy.
+        make_layers: makes the layers; a test replaces it to put another *flush* under the real layers.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class Loop:
             inbox: queue of the events that other threads report.
             beat: publishes the time (us) to readers as this thread's heartbeat.
             log: takes messages for the operator.
-            look: called about once a second.
+            every_second: called about once a second.
         """
         self._driver = driver
         self._port = port

@@ -20,9 +20,9 @@ class Lanes:
     """Starts lanes when the number of this gateway is decided, because a frame of a lane names its origin by number (lanes, U10).
 
     Args:
-        part: returns the gateways that hear each other, this one included, oldest first; empty if this one is not a member.
-        seen: called with each producer of a decided batch.
-        far: distances to other gateways.
+        connected: returns the gateways that hear each other, this one included, oldest first; empty if this one is not a member.
+        on_producer: called with each producer of a decided batch.
+        distances: distances to other gateways.
     """
 
     def __init__(

@@ -334,7 +334,7 @@ class Several(msgspec.Struct, frozen=True, tag="Several"):
     """Events that arrived together, as one step in this order. The results of these events are sent and written together
     (protocol/lifecycle, L4).
 
-    `events` holds at least two events, and only those for which `ordinary` is True.
+    `events` holds at least two events, and only those for which `groupable` is True.
     """
 
     events: tuple[Submitted | Received, ...]

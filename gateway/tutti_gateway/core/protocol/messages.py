@@ -158,7 +158,7 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="Heartbeat", kw_only=True):
         log: uuid of the log, empty on a blank disk.
         config: CRC of names and addresses of the configured members; all must agree for a genesis.
         view, members: the installed view; 0 and () without one.
-        promised, accepted: as in `Scalars`, durable.
+        promised, accepted: as in `HardState`, durable.
         claim: the view that the sender coordinates or brings about, confirmed by echoes of a majority; 0 otherwise.
         end: last position of its log; of a coordinator, the last ordered position, so a lost last message shows.
         frontier, watermark: last position that is decided here, and the last one that is durably known as decided.

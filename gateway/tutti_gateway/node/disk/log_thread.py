@@ -52,7 +52,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         Args:
             writer: the log; only this thread uses it from now on.
             report: takes events for the stack; called in the disk thread.
-            moved: called, in either thread, when new records can be read.
+            on_new_records: called, in either thread, when new records can be read.
             log: takes messages for the operator.
         """
         super().__init__("disk", report, log)
