@@ -132,5 +132,6 @@ class RangeRepair:
         if able:
             self._requested_from, self._silent = min(able)[1], 0
             self._send_request(self._requested_from, self.first, self.last)
+        # All sources have failed, so they are asked again after a while.
         elif sources:
             self._pause_beats = limits.REPAIR_WAIT_HEARTBEATS

@@ -192,6 +192,7 @@ class Stack:
         if not self._view_state.active:
             return None
         beat_us = self._beat_us
+        # An idle group of one needs no heartbeat.
         if beat_us is None and layers.beating:
             beat_us = self._beat_us = self._outbox.now.mono_us + self._config.heartbeat_us
         for deadline_us in (layers.order.housekeeping.deadline_us, layers.repair.deadline_us, layers.atomic.decisions.deadline_us):

@@ -445,8 +445,8 @@ class Driver:
         for run in self._delivered:
             self._disk.deliver(run)
         self._delivered.clear()
-        for run in self._delivered_lanes:
-            self._lanes.deliver(run)
+        for lane_run in self._delivered_lanes:
+            self._lanes.deliver(lane_run)
         self._delivered_lanes.clear()
 
     def _measure(self) -> None:

@@ -96,6 +96,7 @@ class Gateway:
             opened: closes everything that this opens, in reverse order.
             record: directory in which to record the run; empty for none.
         """
+        # Before any thread starts: the settings hold for the whole process.
         memory.tune()
         self._handlers: dict[int, Any] = {}
         opened.callback(self._restore_signals)  # runs last, so that no signal kills the process while it closes its parts
@@ -123,6 +124,7 @@ class Gateway:
             writer, self._recovered = LogWriter.open(self._directory, options, self._storage)
         if self._directory.renewed:
             log.warning(self._directory.renewed)
+        # Closes the log if the start fails; later the disk thread closes it.
         writing = opened.enter_context(contextlib.ExitStack())
         writing.callback(writer.close)
         if not self._recovered.log:
@@ -132,6 +134,7 @@ class Gateway:
         lanes = self._open_lanes(options, notifier, opened)
         path = self._directory.path
         self._lookups = DuplicateLookup(lambda: LogReader(path), self._inbox.put, log)
+        # In a lane sequences begin with 1 in each epoch.
         self._lane_lookups = DuplicateLookup(
             lambda: LogReader(path_of_disk(path, self._directory.incarnation)), self._inbox.put, log, by_epoch=True
         )
@@ -209,6 +212,7 @@ class Gateway:
         stack = Stack(Random, _stack_config(config))
         survey = self._group = GroupStatus(stack)
         clock = Clock()
+        # Retention runs in the disk threads and measures age by the group's clock (membership, M26).
         self._disk.group_time_us = self._storage.group_time_us = lambda: survey.group_time_us(clock.mono_us())
         authorizer = self._authorizer(stack)
         return Driver(
@@ -284,6 +288,7 @@ class Gateway:
         identity = Identity(config.name, self._directory.incarnation, config.group.name, config.founders)
         self._log.info("starting", listen=config.listen, data=self._directory.path, pid=os.getpid())
         self._driver.start(Started(identity, os.urandom(16), self._recovered))
+        # No effect if it runs already: for a new directory there is a log to read only now.
         self._reads.start()
         self._loop.run(self._is_done)
         return self._end()

@@ -461,7 +461,6 @@ def test_a_stack_that_set_no_timer_sees_the_clocks_about_once_a_second() -> None
 
 def test_a_failed_write_halts_the_gateway() -> None:
     bench = Bench()
-    assert not bench.driver.halted
     bench.answers = {WriteFailed: []}
     bench.happen(WriteFailed("the disk is gone"))
     assert bench.driver.halted == "the disk is gone"

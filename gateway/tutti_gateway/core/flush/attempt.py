@@ -63,6 +63,7 @@ class Attempt:
 
     def note_progress(self, member: int) -> None:
         """Note that the member made progress in the attempt."""
+        # Only gateways that were asked count.
         if member in self.last_received:
             self.last_received[member] = self.beats
 

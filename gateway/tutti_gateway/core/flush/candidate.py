@@ -171,6 +171,7 @@ class Candidate:
 
     def on_reject(self, sender: int, message: Reject) -> None:
         """Handle a refusal. The attempt may not need that member, or the refusal names a higher view."""
+        # The next view id must be above this promise.
         self.rejected = max(self.rejected, message.promised)
         attempt = self.attempt
         if attempt is None or message.view != attempt.view:

@@ -133,6 +133,7 @@ class SnapshotInstall:
         """Handle the completion of the replacement."""
         if self._token and token >= self._token:
             self._token = 0
+            # Only now is the new log durable, so only now may the frontier move.
             self._window.replace(self._state)
             self._state = LogState()
             self._replaced()

@@ -73,6 +73,7 @@ class _Judge:
         """Return how far the log is adopted, and its source."""
         first, last = self._damage.first, self._damage.last
         truncate_from, proof = last + 1, None
+        # The log ends before the first position that provably was not decided (flush, F20).
         for position in self._steps(first):
             proof = self._proof_undecided(position)
             if proof is not None:
@@ -80,6 +81,7 @@ class _Judge:
                 break
         reach, source = first - 1, self._best
         proofs_held: list[Voters] = []
+        # The source is the member that provably holds most of the rest (flush, F21).
         for member in self._states:
             end, proofs = self._provable_reach(member)
             if end > reach:

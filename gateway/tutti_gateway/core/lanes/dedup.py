@@ -59,6 +59,7 @@ class DedupTable:
         """Note that a batch is decided."""
         line = frame.epoch, frame.last_sequence
         self._decided[frame.producer] = line
+        # Nothing of the producer is undecided any more.
         if self._end.get(frame.producer) == line:
             del self._end[frame.producer]
 

@@ -96,6 +96,7 @@ class Lane:
     def append(self, frame: Frame) -> None:
         """Append the next frame."""
         invariant(frame.position == self.end + 1, f"{frame!r} is not next in a lane that ends at {self.end}")
+        # The undecided end of a lane has one attempt, and attempts only grow (lanes, U15).
         invariant(frame.view >= self.attempt, f"{frame!r} belongs to an attempt before {self.attempt}")
         self._tail.append(frame)
         self.bytes += weight(frame)
@@ -111,6 +112,7 @@ class Lane:
             return None  # the disk never got the dropped frames
         self._written = self.confirmed
         self.durable = min(self.durable, self.confirmed)
+        # A write from before the truncation must not count for a later frame at that position.
         self._writes = deque((token, min(last, self.confirmed)) for token, last in self._writes)
         return self.confirmed
 
@@ -135,6 +137,7 @@ class Lane:
     def replace(self, begin: LaneBegin) -> None:
         """Replace the lane by its state at another gateway, which the disk now holds."""
         invariant(begin.position > self.confirmed, f"a lane decided up to {self.confirmed} is replaced by {begin}")
+        # The end that was here is not decided and can never be (lanes, U27).
         self.decided = self.confirmed = self.durable = self._written = begin.position
         self.attempt, self.offset, self._chain = begin.attempt, begin.offset, begin.chain
         self._tail.clear()

@@ -177,6 +177,7 @@ class ForcedRoster:
         if self._is_made(waiting.names):
             self._waiting = None
             self._outbox.answers(waiting.session).append(Done(waiting.request))
+        # The attempt has ended, and its view was not installed.
         elif waiting.view not in (self._flush.attempt, self._view_state.view):
             self._end(waiting, f"the view with the forced roster failed: {self._flush.failed}")
         elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:

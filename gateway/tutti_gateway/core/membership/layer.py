@@ -427,6 +427,7 @@ class Membership:
             return
         invariant(self._flush.phase is not Phase.BORN, "LeaveAsked came before Started")
         self.leaving.begin()
+        # A halted member has nothing to hand over.
         if not self._view_state.active:
             self._flush.stop()
 

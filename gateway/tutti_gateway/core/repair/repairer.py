@@ -94,6 +94,7 @@ class Repairer:
         self._arm()
 
     def _want(self, first: int, last: int, sender: int, deadline_us: int) -> None:
+        # The member asks again, so a refused range is only late.
         if len(self._wants) >= limits.REPAIR_RANGES_KEPT_MAX:
             self.refused += 1
             return
@@ -109,6 +110,7 @@ class Repairer:
     def on_other_repair(self, first: int, last: int) -> None:
         """Note that another member repairs the range. If two members repair, each continues to answer its own requests."""
         now_us = self._outbox.now.mono_us
+        # The range comes from another member, so it is bounded before it is stored.
         first, last = max(first, self._window.frontier + 1), min(last, self._window.end + limits.HELD_FRAMES_MAX)
         hold = Hold(now_us + self._timing.round_us(), None)
         for low, high, own in self._holds.slices(first, last):

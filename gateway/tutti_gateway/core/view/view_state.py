@@ -70,6 +70,7 @@ class ViewState:
 
     def durable(self, scalars: HardState) -> None:
         """Adopt hard state that has reached the disk; none of its views ever moves back."""
+        # A promise that went back would let two views decide the same position.
         invariant(
             scalars.promised >= self.promised and scalars.accepted >= self.accepted and scalars.coordinated >= self.coordinated,
             f"scalars go back: {scalars} after promised {self.promised}, accepted {self.accepted}",
