@@ -9,11 +9,11 @@ confirmed first, without a frame in the log:
 3. A view decides only frames that all its members have voted for, this gateway included. So every frame decided by then is at or
    below the noted end, and the frontier reaches it.
 
-An inquiry answers all questions that came before it began. One inquiry runs at a time, and later questions share the next one. So
+An inquiry answers all questions that arrived before it. One inquiry runs at a time, and later questions share the next one. So
 many questions cost the messages of a few.
 
 A view that is installed meanwhile holds everything that earlier views decided. The end of the log is then noted again, and answers
-that came after the inquiry began still count.
+that arrived after the inquiry began still count.
 
 Source: Ongaro, "Consensus: Bridging Theory and Practice" (2014), 6.4. There a leader asks; here any member of the view may ask.
 """

@@ -460,7 +460,7 @@ class Origin:
         The attempt then ends. The member joins again when it has frames of a later attempt. The last attempt before a lost end
         continues, because nothing may end it before all of it is decided.
         """
-        goes_on = "waits for it" if self._machine.state is Phase.RESUMED else "goes on without it"
+        outcome = "waits for it" if self._machine.state is Phase.RESUMED else "continues without it"
         late: list[int] = []
         for member, vote in self._votes.items():
             waits = vote == self._before[member] < self._lane.end
@@ -471,7 +471,7 @@ class Origin:
             # reported once: a continued attempt keeps the member in `_excluded`
             if missed == self._context.config.atomic_period_heartbeats:
                 late.append(member)
-                why = f"no vote since position {vote} of lane {self._me}, but {self._lane.end} is posted: the lane {goes_on}"
+                why = f"no vote since position {vote} of lane {self._me}, but {self._lane.end} is posted: the lane {outcome}"
                 self._context.outbox.suspect(member, why)
         for member in late:
             self._eligible.discard(member)

@@ -66,36 +66,36 @@ class CoordinatorDuties:
         """Return the members of the next view, oldest first, when it is time for one; else None."""
         view_state, peers = self._view_state, self._peers
         away = {member for member in view_state.others if self._is_away(member)}
-        gone = {member for member in view_state.others if self._must_leave(member) and member not in away}
-        self.has_absent = bool(gone or away)
-        staying = [member for member in view_state.members if member not in gone]
+        leavers = {member for member in view_state.others if self._must_leave(member) and member not in away}
+        self.has_absent = bool(leavers or away)
+        staying = [member for member in view_state.members if member not in leavers]
         joining = sorted(peer.number for peer in peers if peer.number not in view_state.members and self._may_join(peer, staying))
         self._opening = 0 if view_state.primary else self._opening + 1
         # A view that has only begun does not end for a joiner. Where round trips are long, no view would ever decide otherwise.
         early = 0 < self._opening <= self._period + 4 * peers.round_beats()
-        if not gone and (early or not (joining or away)):
+        if not leavers and (early or not (joining or away)):
             self._changed = 0
             return None
         self._changed += 1
-        if self._changed <= self._batched(gone, staying):
+        if self._changed <= self._batched(leavers, staying):
             return None
-        members = (*(member for member in view_state.members if member not in gone), *joining)
+        members = (*(member for member in view_state.members if member not in leavers), *joining)
         # A view without a majority could decide nothing.
         if not peers.rosters.majority(peers.incarnations(members)):
             return None
-        for member in gone:
+        for member in leavers:
             peer = peers.get(member)
             if peer is None or peer.beat is None or not peer.beat.leaving:
                 self.booted(member)
         self._changed = 0
         return members
 
-    def _batched(self, gone: set[int], staying: Sequence[int]) -> int:
+    def _batched(self, leavers: set[int], staying: Sequence[int]) -> int:
         """Return the heartbeats that a change waits for others to join it.
 
         Where a missing vote blocks all decisions, the change waits only for other suspects.
         """
-        peers = [peer for peer in map(self._peers.get, gone) if peer is not None]
+        peers = [peer for peer in map(self._peers.get, leavers) if peer is not None]
         if not any(peer.probed > 0 or peer.number in self.stuck for peer in peers):
             return limits.BATCH_HEARTBEATS
         suspected = any(peer is not None and peer.probed >= 0 for peer in map(self._peers.get, staying))
@@ -139,7 +139,7 @@ class CoordinatorDuties:
 
     def _may_join(self, peer: Peer, staying: Sequence[int]) -> bool:
         """True if a gateway may join: it is a member, its disk has free space, it has caught up, and it hears and is heard by all
-        who stay.
+        remaining members.
         """
         beat = peer.beat
         if beat is None or beat.leaving or beat.low or not peer.fresh(self._heartbeat_us) or not self._peers.member(peer.number):

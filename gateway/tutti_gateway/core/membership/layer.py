@@ -313,9 +313,9 @@ class Membership:
         if self._patience or self._waiting < rank * (limits.CANDIDATE_HEARTBEATS + 2 * self.peers.round_beats()):
             return
         # All live gateways are asked: one that still hears a coordinator may miss it a moment later, or refuses.
-        everybody = [peer.number for peer in there]
-        able = [number for number in everybody if not self.duties.must_wait(number) and not self.peers.low(number)]
-        chosen = able if not self._needs_more and self._enough([me, *set(able) & set(missing)]) else everybody
+        answering = [peer.number for peer in there]
+        able = [number for number in answering if not self.duties.must_wait(number) and not self.peers.low(number)]
+        chosen = able if not self._needs_more and self._enough([me, *set(able) & set(missing)]) else answering
         flush.campaign(tuple(by_age(self._window.state.members, [me, *chosen])))
 
     def _may_propose(self, peer: Peer) -> bool:

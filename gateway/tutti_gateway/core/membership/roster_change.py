@@ -351,8 +351,8 @@ def _check_address(ask: AskRoster, voters: Sequence[Voter]) -> None:
         raise UsageError(f"a gateway is added by its name and its address HOST:P: {error}") from None
     if not ask.name:
         raise UsageError("a gateway is added by its name and its address HOST:P, and the name is empty")
-    if nobody := unreachable_reason(wanted.clients.host):
-        raise UsageError(f"{nobody}: {HOST_REMEDY}")
+    if unreachable := unreachable_reason(wanted.clients.host):
+        raise UsageError(f"{unreachable}: {HOST_REMEDY}")
     for voter in voters:
         other = _member(voter.address)
         if other is not None and {wanted.clients, wanted.group} & {other.clients, other.group}:
