@@ -221,6 +221,7 @@ class Driver:
         recovered: Recovered = started.recovered
         self.position, self.offset = recovered.state.position, recovered.state.next_offset
         self._in_flight.decided = self.position
+        # The tail on the disk is undecided, so it counts against the limits.
         self._in_flight.add(recovered.tail)
         self._lanes.set_recovered(recovered.lanes)
         self._now = self._clock.now()
@@ -392,6 +393,7 @@ class Driver:
         self._delivered.append(run)
         counters = self.counters
         for frame in run.frames:
+            # The figures count what readers see.
             if frame.visible and frame.position not in run.aborted:
                 counters.frames_committed += 1
                 counters.records_committed += frame.count
@@ -417,6 +419,7 @@ class Driver:
         )
         self.position, self.offset = action.position, action.next_offset
         self._frontier(action.position, action.next_offset)
+        # Nothing of the replaced log is undecided any more.
         self._in_flight.reset(action.position)
 
     def _read_index(self, action: ReadIndex) -> None:

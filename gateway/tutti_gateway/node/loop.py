@@ -80,6 +80,7 @@ class Loop:
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
             elif port.writable_fd in ready:
                 port.flush()  # replies leave even while the port is not drained
+            # Without messages only when a timer is due.
             if messages or not driver.wait_us():
                 driver.run_once(messages, ())
             if transport.next_us() is not None:
@@ -138,5 +139,6 @@ class Loop:
         else:
             self._log.error("memory is above its limit: all connections of other gateways are closed", resident_bytes=resident)
             self._transport.relieve()
+        # If this does not help, the next call uses the other measure.
         self._clients_closed = not self._clients_closed
         memory.trim()

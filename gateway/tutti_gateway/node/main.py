@@ -37,6 +37,7 @@ def run(config: Config, record: str = "") -> int:
     Raises:
         TuttiError: the gateway cannot start, because of a port in use, a refused directory or corruption; `exit_code` is its kind.
     """
+    # Before the reads process starts, which inherits the limit.
     raise_limit()
     wait_free(
         {
@@ -53,6 +54,7 @@ def run(config: Config, record: str = "") -> int:
         fds = [notifier.read_fd, status_socket.child_fd]
         reads = Supervisor(_reads_command(config, *fds), fds, ports, encrypted=config.security.has_tls)
         opened.callback(reads.stop)
+        # A new directory has nothing to read, and a refused one must not be served.
         if _holds_our_log(config):
             reads.start()
         from tutti_gateway.node.process import Gateway  # noqa: PLC0415 - a slow import, while the reads process starts

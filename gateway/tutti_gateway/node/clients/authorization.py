@@ -90,6 +90,7 @@ class Authorizer:
             NotAllowed: the connection is unencrypted, or its token is unknown.
         """
         key = self._peer(routing)
+        # A token that travelled unencrypted is not accepted, even if it is valid.
         if key is None:
             self._tokens.count("clear")
             raise NotAllowed(IN_THE_CLEAR, UNAUTHENTICATED)

@@ -114,6 +114,7 @@ class Replies:
     def send(self, session: Session, data: bytes) -> bool:
         """Send one message; return False if the connection is closed."""
         sent = self._clients.send(session.routing, data)
+        # The client repeats the request whose reply is dropped.
         if sent is Sent.FULL:
             self._counters.sends_dropped += 1
         elif sent is Sent.GONE:

@@ -114,6 +114,7 @@ class RequestHandler:
             except FormatError as error:
                 self._counters.messages_malformed += 1
                 self._deny(message.routing, "malformed", str(error))
+        # The batches of all clients form one step: one message to the coordinator and one write (lifecycle, L4).
         yield from group_events([_submitted(session, good) for session, good in submitted.values() if good])
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:

@@ -129,6 +129,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             return self._read()
         self._now = time.monotonic()
         wrote = self._guarded(self._round)
+        # One read in each round, so that writes wait for one read at most.
         if self._reads and self._read():
             return True
         return (self.scrub_schedule.wanted(self._now, late=LATE_S) and self._guarded(self._repair)) or wrote
@@ -339,6 +340,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
     def _check_space(self) -> None:
         self._space_checked_at = self._now
         space, held = self._writer.space(), self._writer.trimming.held
+        # The reader that holds retention back is the likely cause.
         self.space = space._replace(reason=f"{space.reason}; {held.told}") if space.low and held is not None else space
         self._report_space()
 

@@ -191,6 +191,7 @@ class Recording:
             return None
         stored = self._file.read(stored_length)
         if crc32c(stored, crc32c(head[: _BLOCK.size])) != _CRC.unpack_from(head, _BLOCK.size)[0]:
+            # Only the last block may be incomplete.
             if not self._file.read(1):
                 self.torn = True
                 return None

@@ -183,6 +183,7 @@ class Supervisor:
         try:
             child.wait(timeout=limits.READS_END_US_MAX / US)
         except subprocess.TimeoutExpired:
+            # A stopped or stuck child does not handle SIGTERM.
             child.kill()
             child.wait()
 

@@ -142,6 +142,7 @@ class StatusDocuments:
                 "members": self._member_documents(),
                 "frontier": driver.offset,
                 "start": decided.start_offset,
+                # No member is known before this gateway has a number.
                 "lag": {member.name: member.lag for member in members} or {config.name: 0},
                 "position": driver.position,
                 "tick": {"number": decided.tick, "time_us": decided.tick_time},

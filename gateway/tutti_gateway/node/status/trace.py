@@ -136,6 +136,7 @@ class Tracer:
     def _log_durable(self, writing: deque[tuple[int, Mapping[str, object]]], token: int) -> None:
         """Log how far the ordered log and each lane are durable, once a Persist with the token has completed."""
         last: dict[object, Mapping[str, object]] = {}
+        # A token covers all earlier writes.
         while writing and writing[0][0] <= token:
             fields = writing.popleft()[1]
             last[fields.get("lane")] = fields
