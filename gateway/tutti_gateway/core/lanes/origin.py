@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tutti.data.client_protocol import Answer, Committed, Duplicate, Expected, FencedAnswer
+from tutti.data.client_protocol import Answer, Committed, Duplicate, Expected, FencedAnswer, RefusedAnswer
 from tutti.data.frames.bodies import LaneViewBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.errors import invariant
@@ -14,7 +14,6 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.frame_runs import split_runs
 from tutti_gateway.core.lanes.dedup import DedupTable, Entrance
-from tutti_gateway.core.lanes.entries import Entry, Name, name_of, refused
 from tutti_gateway.core.lanes.lane import Lane
 from tutti_gateway.core.lanes.lost_end import LostEndRecovery
 from tutti_gateway.core.lanes.outbox import LaneOutbox
@@ -22,6 +21,18 @@ from tutti_gateway.core.lanes.phases import ATTEMPT, VOTING, Input, Phase
 from tutti_gateway.core.protocol.messages import LaneTail, Post, Posted, Settled
 from tutti_gateway.core.state_machine import Machine
 from tutti_gateway.core.window import weight
+
+Name = tuple[int, int, int, int]  # producer, epoch, first sequence and count: the name of a batch until it is decided
+
+
+class Entry:
+    """An undecided batch and the session that sent it last, 0 without one."""
+
+    __slots__ = ("frame", "session")
+
+    def __init__(self, frame: Frame, session: int) -> None:
+        self.frame = frame
+        self.session = session
 
 
 class Origin:
@@ -106,16 +117,16 @@ class Origin:
             elif how is Entrance.ACCEPT:
                 self._lines.add(frame)
                 self._bytes += weight(frame)
-                entry = self._entries[name_of(frame)] = Entry(frame, session)
+                entry = self._entries[_name_of(frame)] = Entry(frame, session)
                 fresh.append(entry)
             elif how is Entrance.UNDECIDED:
                 # The session that sent the batch last is answered. A batch with other limits must wait for the decision.
-                waiting = self._entries.get(name_of(frame))
+                waiting = self._entries.get(_name_of(frame))
                 if waiting is not None:
                     waiting.session = session
                 else:
                     reason = "part of the batch is undecided here with other limits: send it again later"
-                    answers.append(refused(frame, "busy", reason, retry=True))
+                    answers.append(_refused(frame, "busy", reason, retry=True))
             elif how is Entrance.DUPLICATE:
                 answers.append(Duplicate(frame.producer, frame.epoch, frame.first_sequence, frame.count))
             elif how is Entrance.EXPECTED:
@@ -130,27 +141,27 @@ class Origin:
         topic.
         """
         if self.halted:
-            return refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
+            return _refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
         state = self._context.window.state
         producer = state.producers.get(frame.producer)
         if producer is None or frame.topic not in state.topics or producer.epoch < frame.epoch:
             code = "producer" if producer is None else "topic" if frame.topic not in state.topics else "epoch"
-            return refused(frame, code, f"this gateway's log does not know the {code} of {frame!r}: open it first", retry=False)
+            return _refused(frame, code, f"this gateway's log does not know the {code} of {frame!r}: open it first", retry=False)
         return FencedAnswer(frame.producer, producer.epoch, frame.first_sequence) if producer.epoch > frame.epoch else None
 
     def _full(self, frame: Frame) -> Answer | None:
         """Return the refusal of a new batch that cannot be accepted now, None if it can."""
         closed = self._context.view_state.closed
         if closed is not None:
-            return refused(frame, *closed, retry=True)
+            return _refused(frame, *closed, retry=True)
         if not self._connected:
             reason = "this gateway is not a member of the group; send again to this gateway or to another one"
-            return refused(frame, "not_primary", reason, retry=True)
+            return _refused(frame, "not_primary", reason, retry=True)
         if self._low_reason:
-            return refused(frame, "space", self._low_reason, retry=True)
+            return _refused(frame, "space", self._low_reason, retry=True)
         if self._bytes >= limits.LANE_BYTES_MAX or len(self._entries) >= limits.LANE_FRAMES_MAX:
             reason = f"{len(self._entries)} batches with {self._bytes} bytes are undecided here: send it again later"
-            return refused(frame, "busy", reason, retry=True)
+            return _refused(frame, "busy", reason, retry=True)
         return None
 
     @property
@@ -327,7 +338,7 @@ class Origin:
             if frame.kind == Kind.BATCH:
                 self._lines.add(frame)
                 self._bytes += weight(frame)
-                self._entries[name_of(frame)] = Entry(frame, 0)
+                self._entries[_name_of(frame)] = Entry(frame, 0)
         self._before, self._missed = dict(self._votes), dict.fromkeys(self._votes, 0)
         for member, vote in self._votes.items():
             self._post(member, lane.after(vote))
@@ -403,7 +414,7 @@ class Origin:
         for frame in frames:
             if frame.kind == Kind.BATCH:
                 self._lines.decide(frame)
-                entry = self._entries.pop(name_of(frame), None)
+                entry = self._entries.pop(_name_of(frame), None)
                 if entry is not None:  # after a start there is no entry
                     self._bytes -= weight(frame)
                     # The batch is durable at all members and here, so the receipt may leave.
@@ -423,7 +434,7 @@ class Origin:
         """Refuse all undecided batches because a member's disk is low. None of them is or will be in the lane by this sending."""
         reason = self._low_reason
         for entry in self._entries.values():
-            self._context.outbox.answers(entry.session).append(refused(entry.frame, "space", reason, retry=True))
+            self._context.outbox.answers(entry.session).append(_refused(entry.frame, "space", reason, retry=True))
         self._entries.clear()
         self._bytes = 0
         self._lines.rollback()
@@ -478,3 +489,11 @@ class Origin:
             self._excluded[member] = self._lane.confirmed
         if late:
             self._update_attempt()
+
+
+def _name_of(frame: Frame) -> Name:
+    return frame.producer, frame.epoch, frame.first_sequence, frame.count
+
+
+def _refused(frame: Frame, code: str, reason: str, retry: bool) -> RefusedAnswer:
+    return RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, code, reason, retry)
