@@ -133,6 +133,7 @@ class Stack:
         )
         order, flush = layers.order, layers.flush
         self._handlers = {
+            # A halted member still runs the handlers that are not guarded: clients get refusals, and it may stop.
             Started: _again,
             Submitted: order.on_submitted,
             SubmittedUnordered: layers.lanes.on_submitted,

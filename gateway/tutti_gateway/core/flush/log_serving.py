@@ -57,6 +57,7 @@ class LogServer:
                 frames.append(frame)
             self._outbox.send(sender, Fetched(view=message.view, first=message.first, frames=tuple(frames)))
         else:
+            # A later request of the same gateway replaces this one, so reads stay bounded.
             token = self._outbox.read_log(message.first, min(last, window.frontier))
             self._reading[sender, message.last < limits.POSITION_MAX] = _Reading(token, sender, message)
 

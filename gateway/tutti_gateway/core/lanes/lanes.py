@@ -68,6 +68,7 @@ class Lanes:
     def _named(self) -> bool:
         """True if the decided roster names this gateway under the number that it knows."""
         voter = self._context.window.state.roster.get(self._context.view_state.me)
+        # A blank disk knows its configured number only, and that may be another gateway's in the log (flush, F9).
         return voter is not None and voter.name == self._context.identity.gateway
 
     def on_submitted(self, event: SubmittedUnordered) -> None:

@@ -76,6 +76,7 @@ class OrderlyStop:
             return False
         # From now on a coordinator orders nothing, and leaves when everything is decided (lifecycle, L14).
         view_state.draining = view_state.coordinating
+        # Everything in progress is decided before the claim is given up.
         if view_state.coordinating and self._window.frames:
             return False
         self.announced = 1

@@ -99,6 +99,7 @@ class Ordering:
         elif not view_state.primary or not view_state.current(message.view) or sender not in view_state.members:
             return
         elif isinstance(message, Forward):
+            # A coordinator that hands over orders nothing: the origins send again to the next one.
             if view_state.coordinating and not view_state.draining:
                 self.sequencer.on_forward(sender, message.frames)
         elif isinstance(message, Asking):

@@ -203,6 +203,7 @@ class ReceivedTable:
         if frame.staged:
             self._staged[frame.position] = staged_of(frame)
         else:
+            # No other TXN may name these batches from now on (order, O31).
             self._visible.update(dict.fromkeys(decode_body(TxnBody, frame.body).staged, frame))
             self.dirty = True
 

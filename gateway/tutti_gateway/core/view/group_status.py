@@ -170,6 +170,7 @@ def _waits(layers: Layers) -> str:
     peers, view_state = layers.peers, layers.context.view_state
     if peers.rosters.blank:
         return _founding(peers)
+    # A gateway with an old log may hear voters that its own roster does not name.
     if not peers.hears_majority() and (layers.membership.misses or not peers.later()):
         return _lacking(peers, view_state.me)
     if layers.membership.misses:

@@ -130,6 +130,7 @@ class Peers:
         if me or not self._rostered:
             context.view_state.me = me  # no other gateway ever gets the number
         self._rostered = self._rostered or (bool(me) and bool(self.rosters.known))
+        # A peer keeps its soft state while its number and name stay the same.
         known = {(peer.number, peer.name): peer for peer in self._peers.values()}
         others = [one for one in named if one[1] != identity.gateway]
         self._guests = {number: peer for number, peer in self._guests.items() if number not in self.rosters.known}

@@ -33,6 +33,7 @@ class Rosters:
             named = roster
             self.known.update(roster)
             counts.append({number: voter.incarnation for number, voter in roster.items() if voter.voting})
+        # The roster of a blank log is empty.
         self._all = [count for count in counts if count]
         self.named = named
         self.blank = not self._all

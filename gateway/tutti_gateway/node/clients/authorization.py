@@ -141,6 +141,7 @@ class Authorizer:
         for frame in frames:
             if not lane and frame.producer not in producers:
                 code, reason = "producer", "this session has not opened an epoch of the producer: open an epoch, then send again"
+            # Nearly always one set lookup for a batch.
             elif frame.topic in topics or not (reason := self._topic_refusal(session, frame.topic)):
                 good.append(frame)
                 continue
@@ -167,6 +168,7 @@ class Authorizer:
         self._keys.refresh()
         expired: list[Session] = []
         for session in sessions:
+            # Gateways of the group have no token that could expire.
             if not session.access.sha256:
                 continue
             access = self._tokens.still(session.access)

@@ -35,6 +35,7 @@ _TERMS = Terms(
     connections=limits.CLIENT_CONNECTIONS_MAX,
     assembly_bytes=limits.CLIENT_ASSEMBLY_BYTES_MAX,
     parts=PARTS_MAX,
+    # The handler then names the limit, instead of closing the connection.
     forgives=True,
     waiting=limits.SEND_HIGH_WATER_MARK,
     held_back_bytes=limits.CLIENT_HELD_BACK_BYTES,

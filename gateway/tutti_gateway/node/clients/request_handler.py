@@ -252,6 +252,7 @@ class RequestHandler:
     def end(self, number: int) -> SessionClosed:
         """Release the state of a session that has ended; return the event of its end."""
         self._fences.forget(number)
+        # A session that has ended withdraws its fences.
         self._unconfirmed = {key for key in self._unconfirmed if key[0] != number}
         return SessionClosed(number)
 

@@ -107,6 +107,7 @@ class Sessions:
             self._by_routing[routing] = session
             return session, evicted
         if len(self._by_number) >= self._most:
+            # Only silent sessions make space for another one.
             evicted.extend(self.idle(now_us - limits.SESSION_EVICT_US))
             for old in evicted:
                 self.remove(old)

@@ -26,6 +26,7 @@ class ViewNotifications:
     def check(self, welcome: Welcome) -> None:
         """Notify every client if the present Welcome differs from the last one; called about once a second."""
         facts: _Facts = welcome.gateways, welcome.silent, welcome.state in CUT_OFF, welcome.lane
+        # The first check only notes the facts, which clients got with their own Welcome.
         if self._last_facts is not None and facts != self._last_facts:
             data = encode_control(welcome)
             for session in self._sessions.all():

@@ -120,6 +120,7 @@ class StatusDocuments:
             if member.name == self.gateway:
                 known = self._reason()
             else:
+                # A gateway that rejects this one's messages may look silent, so its rejection is the better reason.
                 known = refused.get(member.name, "") if member.state == SILENT else ""
             reasons = known or member.reason, differing.get(member.name, "")
             found.append(_member_document(member._replace(reason="; ".join(filter(None, reasons)))))

@@ -48,6 +48,7 @@ class StatusSocketServer:
 
     def __init__(self) -> None:
         """Create the socket pair; the reads process inherits `child_fd`."""
+        # SEQPACKET keeps the boundaries of messages.
         self._socket, self._child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._thread: threading.Thread | None = None
 

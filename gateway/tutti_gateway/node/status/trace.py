@@ -83,6 +83,7 @@ class Tracer:
         """Step the stack, and log the event and the actions."""
         self._log_event(event)
         actions = self._stack.step(event, now)
+        # A receipt names no lane: the batches that this step decided in the own lane show which receipts are theirs.
         own_batches = {
             (frame.producer, frame.epoch, frame.first_sequence)
             for action in actions
