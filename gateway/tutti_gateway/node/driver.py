@@ -63,16 +63,18 @@ from tutti_gateway.core.protocol.events import (
     group_events,
 )
 from tutti_gateway.node.clients import control_requests
-from tutti_gateway.node.clients.duplicate_lookup import LocatedDuplicates
+from tutti_gateway.node.clients.duplicate_lookup import DuplicateLookup, LocatedDuplicates
 from tutti_gateway.node.clients.in_flight import ArrivalTimes, OrderedInFlight, UnorderedInFlight
-from tutti_gateway.node.clients.port import Message
+from tutti_gateway.node.clients.port import ClientPort, Message
 from tutti_gateway.node.clients.replies import Replies
 from tutti_gateway.node.clients.request_handler import RequestHandler
 from tutti_gateway.node.clients.sessions import Session, Sessions
 from tutti_gateway.node.clients.view_notifications import ViewNotifications
 from tutti_gateway.node.common.clock import Clock
 from tutti_gateway.node.common.counters import GatewayCounters
-from tutti_gateway.node.common.interfaces import DiskQueue, DuplicateQueue, LaneQueue, ReplySender, Stack
+from tutti_gateway.node.common.interfaces import Stack
+from tutti_gateway.node.disk.lane_thread import LaneThread
+from tutti_gateway.node.disk.log_thread import LogThread
 from tutti_gateway.node.peers.peers import PeerNetwork
 from tutti_gateway.node.status.snapshot import DriverSnapshot
 from tutti_gateway.node.status.status import StatusDocuments
@@ -92,11 +94,11 @@ class Driver:
         stack: Stack,
         *,
         clock: Clock,
-        disk: DiskQueue,
-        lanes: LaneQueue,
-        clients: ReplySender,
-        lookups: DuplicateQueue,
-        lane_lookups: DuplicateQueue,
+        disk: LogThread,
+        lanes: LaneThread,
+        clients: ClientPort,
+        lookups: DuplicateLookup,
+        lane_lookups: DuplicateLookup,
         network: PeerNetwork,
         frontier: Callable[[int, int], None],
         documents: Callable[[DriverSnapshot], StatusDocuments],
@@ -111,7 +113,7 @@ class Driver:
 
         Args:
             stack: the protocol.
-            clock, disk, lanes, clients, lookups, lane_lookups, network: interfaces to the I/O.
+            clock, disk, lanes, clients, lookups, lane_lookups, network: the parts that do I/O; the driver queues work for them.
             frontier: publishes (last decided position, next offset) to readers on this machine; called before any receipt leaves.
             documents: makes the status documents of the gateway from the state of this driver.
             counters, log: counters and messages for the operator.

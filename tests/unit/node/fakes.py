@@ -36,8 +36,11 @@ from tutti_gateway.core.stack import Stack
 from tutti_gateway.log.upkeep.damaged_range import CorruptRange
 from tutti_gateway.log.upkeep.retention import HeldSegments
 from tutti_gateway.log.upkeep.snapshot_scrubber import SnapshotScrubber
-from tutti_gateway.node.clients.port import Message, Sent
+from tutti_gateway.node.clients.duplicate_lookup import DuplicateLookup
+from tutti_gateway.node.clients.port import ClientPort, Message, Sent
 from tutti_gateway.node.common.clock import Clock
+from tutti_gateway.node.disk.lane_thread import LaneThread
+from tutti_gateway.node.disk.log_thread import LogThread
 from tutti_gateway.node.peers.peers import PeerNetwork
 from tutti_gateway.transport.interface import Trouble
 
@@ -87,7 +90,7 @@ def batch_frame(
     )
 
 
-class Clients:
+class Clients(ClientPort):
     """Takes answers; `gone` and `full` are routings that cannot be reached."""
 
     def __init__(self) -> None:
@@ -115,7 +118,7 @@ class Clients:
         return told
 
 
-class Lookups:
+class Lookups(DuplicateLookup):
     """Keeps what is to be looked up."""
 
     def __init__(self) -> None:
@@ -129,7 +132,7 @@ class Lookups:
         self.queued.append((session, duplicates))
 
 
-class DiskQueue:
+class DiskQueue(LogThread):
     """Keeps what the driver queues."""
 
     def __init__(self) -> None:
@@ -142,7 +145,7 @@ class DiskQueue:
         self.queued.append(action)
 
 
-class LaneQueue:
+class LaneQueue(LaneThread):
     """Keeps what the driver queues for the lanes, in order: `shown` before receipts leave, `queued` all else."""
 
     def __init__(self) -> None:

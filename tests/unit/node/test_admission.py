@@ -33,13 +33,17 @@ from tutti.zmtp.curve import new_pair
 from tutti_gateway.node.clients.authorization import Authorizer
 from tutti_gateway.node.clients.control_requests import ControlRequest
 from tutti_gateway.node.clients.sessions import Session
+from tutti_gateway.transport.keys import Keyring
 
 GATEWAY, CLIENT = new_pair().public, new_pair().public
 OWN_INSTANCES = (b"i" * 16, b"k" * 16)
 OWN = tuple(map(nameless_name, OWN_INSTANCES))
 
 
-class Keys:
+class Keys(Keyring):
+    def __init__(self) -> None:
+        """There is no file."""
+
     def name_of(self, public: str) -> str:
         return "jfk" if public == z85.encode(GATEWAY) else ""
 

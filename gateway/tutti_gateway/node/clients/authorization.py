@@ -8,7 +8,6 @@ lookup, and a record costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 from tutti.data.client_protocol import (
     SUBMIT_UNORDERED,
@@ -34,6 +33,7 @@ from tutti.security.tokens import NO_RIGHT, UNAUTHENTICATED, Access, Tokens, gat
 from tutti.zmtp import z85
 from tutti_gateway.node.clients.control_requests import ControlRequest
 from tutti_gateway.node.clients.sessions import Session
+from tutti_gateway.transport.keys import Keyring
 
 IN_THE_CLEAR = (
     "this gateway accepts only clients that encrypt and show a token: set TUTTI_TOKEN_FILE to the token file from its operator, "
@@ -50,23 +50,13 @@ _ADMIN: dict[type, str] = {
 }
 
 
-class KeyLookup(Protocol):
-    """The part of `tutti_gateway.transport.keys.Keyring` that `Authorizer` uses."""
-
-    def name_of(self, public: str) -> str:
-        """Return the name of the gateway with this public key, or an empty string if no gateway has it."""
-
-    def refresh(self) -> bool:
-        """Read the list of keys again if its file has changed."""
-
-
 class Authorizer:
     """Authenticates clients and authorizes their requests and batches. Owned by the driver's thread."""
 
     def __init__(
         self,
         tokens: Tokens,
-        keys: KeyLookup,
+        keys: Keyring,
         peer: Callable[[bytes], bytes | None],
         topics: Callable[[], Mapping[int, Topic]],
     ) -> None:

@@ -25,10 +25,10 @@ from tutti.data.client_protocol import (
     encode_control,
     encode_receipts,
 )
-from tutti_gateway.node.clients.port import Sent
+from tutti_gateway.node.clients.duplicate_lookup import DuplicateLookup
+from tutti_gateway.node.clients.port import ClientPort, Sent
 from tutti_gateway.node.clients.sessions import Session, Sessions
 from tutti_gateway.node.common.counters import GatewayCounters
-from tutti_gateway.node.common.interfaces import DuplicateQueue, ReplySender
 
 REQUEST_ANSWERS = (EpochOpened, EpochFenced, TopicOpened, Done, Denied, StatusAnswer)
 
@@ -39,9 +39,9 @@ class Replies:
     def __init__(
         self,
         sessions: Sessions,
-        clients: ReplySender,
-        lookups: DuplicateQueue,
-        lane_lookups: DuplicateQueue,
+        clients: ClientPort,
+        lookups: DuplicateLookup,
+        lane_lookups: DuplicateLookup,
         counters: GatewayCounters,
         on_disconnect: Callable[[Session], None],
     ) -> None:

@@ -1,29 +1,15 @@
-"""Narrow interfaces of the driver and the disk threads to the parts around them, so that a test can replace each part."""
+"""Interfaces of the driver and the disk thread to the parts that have more than one implementation: the stack and the log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from tutti.data.client_protocol import Duplicate
 from tutti.data.frames.frame import Frame
 from tutti.data.hard_state import HardState
 from tutti.log.files.options import FreeSpace
-from tutti.zmtp.server import Sent
-from tutti_gateway.core.protocol.actions import (
-    Action,
-    Deliver,
-    DeliverUnordered,
-    LaneHeld,
-    Persist,
-    PersistLane,
-    ReadLane,
-    ReadLog,
-    ReadSnapshot,
-    RepairLane,
-    RepairLog,
-)
-from tutti_gateway.core.protocol.events import Event, LaneLog, Now, TrimProposed
+from tutti_gateway.core.protocol.actions import Action
+from tutti_gateway.core.protocol.events import Event, Now, TrimProposed
 from tutti_gateway.log.upkeep.damaged_range import CorruptRange
 from tutti_gateway.log.upkeep.retention import HeldSegments
 from tutti_gateway.log.upkeep.snapshot_scrubber import SnapshotScrubber
@@ -64,53 +50,6 @@ class Stack(Protocol):
 
     def step(self, event: Event, now: Now) -> Sequence[Action]:
         """Process an event; return the actions to carry out, in order."""
-
-
-class DiskQueue(Protocol):
-    """The part of the disk thread that the driver uses."""
-
-    def put(self, action: Persist | ReadLog | ReadSnapshot | RepairLog) -> None:
-        """Queue a truncation, frames or hard state to make durable, a read, or frames that replace lost ones."""
-
-    def deliver(self, action: Deliver) -> None:
-        """Queue a decided run to be indexed."""
-
-
-class LaneQueue(Protocol):
-    """The part of the lane thread that the driver uses."""
-
-    def set_recovered(self, lanes: tuple[LaneLog, ...]) -> None:
-        """Set the recovered state of each lane."""
-
-    def put(self, action: PersistLane | ReadLane | RepairLane | LaneHeld) -> None:
-        """Queue frames to make durable, a read, frames that replace lost ones, or a position that retention may trim to."""
-
-    def publish_frontier(self, run: DeliverUnordered) -> None:
-        """Move the frontier of a lane that readers see."""
-
-    def deliver(self, run: DeliverUnordered) -> None:
-        """Queue a decided run to be indexed."""
-
-    def forget(self, producers: tuple[int, ...]) -> None:
-        """Queue the numbers of producers whose state the ordered log has deleted."""
-
-
-class ReplySender(Protocol):
-    """The sending side of the client port."""
-
-    def send(self, routing: bytes, data: bytes) -> Sent:
-        """Send one message, or drop it; never waits."""
-
-
-class DuplicateQueue(Protocol):
-    """Looks up the offsets of duplicates."""
-
-    @property
-    def waiting(self) -> int:
-        """The number of duplicates that wait."""
-
-    def put(self, session: int, duplicates: list[Duplicate]) -> None:
-        """Queue duplicates of a session."""
 
 
 class TrimPolicy(Protocol):
