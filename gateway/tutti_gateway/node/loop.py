@@ -69,7 +69,7 @@ class Loop:
         driver, port, inbox, transport = self._driver, self._port, self._inbox, self._transport
         ready: Collection[int] = (port.fd, *self._transport_sockets)
         while not done():
-            inputs = inbox.drain(limits.MAILBOX_ITEMS_A_TURN_MAX)
+            inputs = inbox.drain(limits.MAILBOX_DRAIN_ITEMS_MAX)
             # Other gateways are always read: their votes decide the frames whose number keeps the client port closed.
             if not self._transport_sockets.isdisjoint(ready):
                 inputs += transport.drain(limits.MESH_DRAIN_MESSAGES_MAX, limits.MESH_DRAIN_BYTES_MAX, ready)

@@ -365,7 +365,7 @@ def test_no_message_grows_a_table_or_is_told_of_without_end(phase: str, data: st
             trio.world.step(gateway, Received(sender, message, b"?" * 16))
     trio.told.clear()
     before = size(gateway.running.layers)
-    with patch.multiple(limits, REPAIR_RANGES_KEPT_MAX=8, HELD_FRAMES_MAX=16):
+    with patch.multiple(limits, REPAIR_RANGES_KEPT_MAX=8, BUFFERED_FRAMES_MAX=16):
         for count in range(300):
             trio.world.step(gateway, Received(senders[count % len(senders)], changed(message, count), b"?" * 16))
     after = size(gateway.running.layers)

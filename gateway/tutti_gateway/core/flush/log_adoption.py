@@ -245,7 +245,7 @@ class LogAdoption:
         frames_max = common_limits.UNDECIDED_FRAMES_MAX + limits.WINDOW_MORE_FRAMES
         return (
             len(window.frames) + more < frames_max
-            and window.bytes <= limits.UNDECIDED_BYTES_CONFIG_MAX + limits.HELD_MORE_BYTES_MAX
+            and window.bytes <= limits.UNDECIDED_BYTES_CONFIG_MAX + limits.BUFFERED_MORE_BYTES_MAX
         )
 
     def _on_contradiction(self, sender: int, message: Fetched, frame: Frame, wrong: str) -> None:

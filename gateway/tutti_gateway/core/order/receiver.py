@@ -46,9 +46,9 @@ class Receiver:
         self._below = below
         self._buffered: dict[int, Frame] = {}
         self._buffered_bytes = 0
-        self._buffered_bytes_max = context.config.undecided_bytes_max + limits.HELD_MORE_BYTES_MAX
+        self._buffered_bytes_max = context.config.undecided_bytes_max + limits.BUFFERED_MORE_BYTES_MAX
         undecided_bytes = max(context.config.undecided_bytes_max, limits.UNDECIDED_BYTES_CONFIG_MIN)
-        self._window_bytes_max = undecided_bytes + limits.HELD_MORE_BYTES_MAX  # the most bytes that a coordinator has undecided
+        self._window_bytes_max = undecided_bytes + limits.BUFFERED_MORE_BYTES_MAX  # the most bytes that a coordinator has undecided
         self._gaps: RangeMap[None] = RangeMap()  # positions between the window's end and `highest` that are not buffered
         self.discarded = 0
         self.streamed = self.highest = 0
@@ -80,7 +80,7 @@ class Receiver:
         An end beyond everything that may be undecided is ignored.
         """
         view_state = self._view_state
-        if not view_state.coordinating and end <= self._window.end + limits.HELD_FRAMES_MAX:
+        if not view_state.coordinating and end <= self._window.end + limits.BUFFERED_FRAMES_MAX:
             self._announce(end)
             # The coordinator's heartbeat shows that its stream has reached its end (repair, R2).
             if sender == view_state.coordinator:
@@ -134,7 +134,7 @@ class Receiver:
             return
         full = self._buffered_bytes > self._buffered_bytes_max
         # The next frame is always buffered, because all buffered frames wait for it.
-        if position > self._window.end + (1 if full else limits.HELD_FRAMES_MAX):
+        if position > self._window.end + (1 if full else limits.BUFFERED_FRAMES_MAX):
             self._missed(position)
             return
         if position <= self.highest:
@@ -157,7 +157,7 @@ class Receiver:
         """True if the position can exist: no more frames are undecided than may be buffered, and some may
         have arrived meanwhile.
         """
-        return position <= self._window.end + 2 * limits.HELD_FRAMES_MAX
+        return position <= self._window.end + 2 * limits.BUFFERED_FRAMES_MAX
 
     def _stream_reached(self, position: int) -> None:
         """Note that the coordinator's stream has reached the position."""

@@ -111,7 +111,7 @@ class Repairer:
         """Note that another member repairs the range. If two members repair, each continues to answer its own requests."""
         now_us = self._outbox.now.mono_us
         # The range comes from another member, so it is bounded before it is stored.
-        first, last = max(first, self._window.frontier + 1), min(last, self._window.end + limits.HELD_FRAMES_MAX)
+        first, last = max(first, self._window.frontier + 1), min(last, self._window.end + limits.BUFFERED_FRAMES_MAX)
         hold = Hold(now_us + self._timing.round_us(), None)
         for low, high, own in self._holds.slices(first, last):
             if own is None or own.to is None or own.until_us <= now_us:

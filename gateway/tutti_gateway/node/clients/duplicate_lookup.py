@@ -84,7 +84,7 @@ class DuplicateLookup:
     def _run(self) -> None:
         while True:
             self._queue.wait(common_limits.POLL_US_MAX // 1000)
-            taken = self._queue.drain(limits.LOOKUP_ITEMS_A_TURN_MAX)
+            taken = self._queue.drain(limits.LOOKUP_DRAIN_ITEMS_MAX)
             self._answer([item for item in taken if item is not None])
             if None in taken:
                 return

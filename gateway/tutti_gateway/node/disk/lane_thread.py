@@ -211,7 +211,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
 
     def run_once(self) -> bool:
         """Process the queued items in one round; return False if there was nothing to do."""
-        for item in self._queue.drain(limits.MAILBOX_ITEMS_A_TURN_MAX):
+        for item in self._queue.drain(limits.MAILBOX_DRAIN_ITEMS_MAX):
             if item is None:
                 self._stopping = True
             elif isinstance(item, PersistLane):

@@ -120,7 +120,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
 
     def run_once(self) -> bool:
         """Process the queued items in one round; return False if there was nothing to do."""
-        for item in self._queue.drain(limits.MAILBOX_ITEMS_A_TURN_MAX):
+        for item in self._queue.drain(limits.MAILBOX_DRAIN_ITEMS_MAX):
             self._handlers[type(item)](item)
         if self.failed:  # the page cache is unknown after a failed write, so nothing is written again; reads continue
             self._waiting.clear()

@@ -83,7 +83,7 @@ def test_what_a_member_says_of_its_end_is_missing_and_what_nobody_can_have_is_no
     receiver.log_end_reported(3, window.end)
     assert receiver.missing() == []
     receiver.log_end_reported(3, window.end + 2)
-    receiver.log_end_reported(3, window.end + limits.HELD_FRAMES_MAX + 1)
+    receiver.log_end_reported(3, window.end + limits.BUFFERED_FRAMES_MAX + 1)
     assert (receiver.missing(), receiver.streamed) == ([(3, 4)], 2)
     receiver.log_end_reported(1, window.end + 2)
     assert (receiver.missing(), receiver.streamed) == ([(3, 4)], 4)
