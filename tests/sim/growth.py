@@ -43,7 +43,7 @@ def grown(layers: Any, allowed: int = CALM_MAX) -> str:
     """The first container that holds more than a stack at rest may hold; empty if there is none."""
     roster = layers.context.window.state.roster
     disks = {(voter.number, voter.incarnation) for voter in roster.values()}
-    named = layers.context.standing.me in roster
+    named = layers.context.view_state.me in roster
 
     def bounded(one: Any, slot: str) -> bool:
         """Whether it cannot grow: the undecided end of a lane whose disk is gone for good, which stays as it was; and what a start

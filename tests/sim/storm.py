@@ -51,9 +51,11 @@ class _Table:
     def __init__(self, window: Window) -> None:
         self._window = window
 
-    def take(self, frames: Frame | Sequence[Frame]) -> None:
-        if not isinstance(frames, Frame):
-            self._window.extend(frames)
+    def apply(self, frame: Frame) -> None:
+        """Nothing is kept of producers."""
+
+    def append(self, frames: Sequence[Frame]) -> None:
+        self._window.extend(frames)
 
     def find(self, frame: Frame) -> None:
         return None
@@ -63,15 +65,15 @@ class Node:
     """A member: the real receiver and repair layer."""
 
     def __init__(self, number: int, members: int, distances: Callable[[int], int], seed: str) -> None:
-        self.standing = ViewState()
-        self.standing.me = number
-        self.standing.durable(HardState(VIEW, VIEW))
-        self.standing.install(VIEW, tuple(range(1, members + 1)), SOURCE)
-        self.outbox = Outbox(self.standing)
+        self.view_state = ViewState()
+        self.view_state.me = number
+        self.view_state.durable(HardState(VIEW, VIEW))
+        self.view_state.install(VIEW, tuple(range(1, members + 1)), SOURCE)
+        self.outbox = Outbox(self.view_state)
         self.window = Window(LogState())
         identity = Identity(f"g{number}", b"", "storm", {})
         chance = random.Random(seed)
-        context = Context(StackConfig(), self.standing, self.outbox, self.window, identity, chance)
+        context = Context(StackConfig(), self.view_state, self.outbox, self.window, identity, chance)
         table = _Table(self.window)
         self.receiver = Receiver(context, cast("ReceivedTable", table), cast("ForwardTable", table), table)
         self.receiver.installed()
@@ -83,7 +85,7 @@ class Node:
         if isinstance(message, Order):
             self.receiver.on_order(sender, message)
         elif isinstance(message, Heartbeat):
-            self.repair.heard(sender, message.end)
+            self.repair.log_end_reported(sender, message.end)
         elif isinstance(message, Missing):
             self.repair.on_missing(sender, message)
         elif isinstance(message, Repairing):
@@ -167,12 +169,12 @@ class Storm:
         node = self.nodes[number]
         node.outbox.now = Now(self.now_us, self.now_us)
         act(node)
-        node.repair.looked()
+        node.repair.end_of_step()
         lost = self._lost[number]
         for position in [position for position in lost if position <= node.receiver.highest]:
             lost.remove(position)
             self._shown[number, position] = self.now_us
-        for action in node.outbox.take(node.repair.due_us):
+        for action in node.outbox.drain(node.repair.deadline_us):
             if isinstance(action, Send):
                 self.send(number, action.to, action.message)
             elif isinstance(action, SetTimer):
@@ -216,7 +218,7 @@ class Storm:
             frame.stamp(VIEW, window.end + 1, window.chain)
             window.extend((frame,))
             frames.append(frame)
-        for member in node.standing.others:
+        for member in node.view_state.others:
             node.outbox.send(member, Order(VIEW, tuple(frames)))
 
     def beat(self) -> None:
@@ -225,8 +227,8 @@ class Storm:
             self.at(self.now_us + self._random.randrange(limits.HEARTBEAT_US), partial(self._step, number, self._beat))
 
     def _beat(self, node: Node) -> None:
-        number = node.standing.me
-        for member in node.standing.others:
+        number = node.view_state.me
+        for member in node.view_state.others:
             node.outbox.send(member, Heartbeat(sent_us=self.now_us, view=VIEW, end=node.window.end))
         self.at(self.now_us + limits.HEARTBEAT_US, lambda: self._step(number, self._beat))
 
@@ -243,20 +245,20 @@ class Storm:
             if self.whole and not self._shown:
                 break
         figures, repairs = self.figures, [node.repair for node in self.nodes.values()]
-        figures.requests = sum(repair.asker.requests for repair in repairs)
-        figures.joined = sum(repair.asker.joined for repair in repairs)
-        figures.repairs = sum(repair.holder.repairs for repair in repairs)
-        figures.claims = sum(repair.holder.claims for repair in repairs)
-        figures.repaired = sum(repair.holder.repaired for repair in repairs)
-        figures.refused = sum(repair.asker.bucket.refused + repair.holder.refused for repair in repairs)
+        figures.requests = sum(repair.requester.requests for repair in repairs)
+        figures.joined = sum(repair.requester.joined for repair in repairs)
+        figures.repairs = sum(repair.repairer.repairs for repair in repairs)
+        figures.claims = sum(repair.repairer.claims for repair in repairs)
+        figures.repaired = sum(repair.repairer.repaired for repair in repairs)
+        figures.refused = sum(repair.requester.bucket.refused + repair.repairer.refused for repair in repairs)
         end = self.nodes[SOURCE].window.end
         figures.missing = sum(end - node.window.end for node in self.nodes.values())
         return figures
 
 
 def _wake(node: Node) -> None:
-    node.outbox.timer_came()
-    node.repair.time()
+    node.outbox.timer_fired()
+    node.repair.on_timer()
 
 
 def independent(members: int, loss: float, messages: int, seed: int = 0, body_bytes: int = 0) -> Figures:

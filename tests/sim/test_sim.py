@@ -160,7 +160,7 @@ def test_what_rots_behind_the_frontier_is_mended_while_the_group_goes_on() -> No
 
 
 def test_rot_that_nobody_mends_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LogRepair, "on_rotted", lambda *_: None)
+    monkeypatch.setattr(LogRepair, "on_corrupt", lambda *_: None)
     failed = play(Options(3, members=3, seconds=60, faults=frozenset({"rot"}), pace=1.5))
     assert "cannot read positions" in failed.violation
 

@@ -69,15 +69,15 @@ class Given(Layers):
         self._names = names
 
     def start(self, event: Started) -> None:
-        self.context.standing.me = self._me
-        self.context.standing.durable(event.recovered.scalars)
+        self.context.view_state.me = self._me
+        self.context.view_state.durable(event.recovered.scalars)
         self.restore(event.recovered.tail)
         self.give(event.recovered.scalars.accepted)
 
     def give(self, view: int) -> None:
         """Begin the view of all members; its number names the coordinator."""
-        standing, outbox = self.context.standing, self.context.outbox
-        self.flush.life.state = Phase.INSTALLING
+        standing, outbox = self.context.view_state, self.context.outbox
+        self.flush.machine.state = Phase.INSTALLING
         standing.durable(HardState(view, view, standing.coordinated))
         standing.install(view, tuple(range(1, len(self._names) + 1)), coordinator_of(view))
         self.order.installed()
@@ -85,8 +85,8 @@ class Given(Layers):
         outbox.installed()
         if standing.coordinating:
             if self.context.window.end == 0:
-                self.place(Kind.ROSTER, RosterBody("test", ENTROPY, voters(self._names)))
-            self.opened(self.place(Kind.VIEW, ViewBody(standing.members)).position)
+                self.order_frame(Kind.ROSTER, RosterBody("test", ENTROPY, voters(self._names)))
+            self.view_opened(self.order_frame(Kind.VIEW, ViewBody(standing.members)).position)
 
     def suspect(self, member: int, reason: str) -> None:
         self.context.outbox.suspect(member, reason)
@@ -294,7 +294,7 @@ class Group:
                     self.deliver()
                 for member in self.members.values():
                     self.persisted(member)
-            if not any(member.stack.layers.atomic.telling.due_us for member in self.members.values()):
+            if not any(member.stack.layers.atomic.decisions.deadline_us for member in self.members.values()):
                 return
             self.advance(limits.CONFIRM_LATE_US)
 

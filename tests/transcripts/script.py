@@ -243,7 +243,7 @@ class Script:
     def repair(self, words: list[str]) -> None:
         sender, to = map(self._member, words[0].split(">"))
         window = sender.stack.layers.context.window
-        message = Order(sender.stack.layers.context.standing.view, (window.at(int(words[1])),))
+        message = Order(sender.stack.layers.context.view_state.view, (window.at(int(words[1])),))
         self.group.hand_over(sender, to, codec.encode(message))
 
     def settle(self, words: list[str]) -> None:

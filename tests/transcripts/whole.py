@@ -104,7 +104,7 @@ class Gateway:
     @property
     def me(self) -> int:
         """Its number, 0 before it is known."""
-        return self.running.layers.context.standing.me
+        return self.running.layers.context.view_state.me
 
     @property
     def up(self) -> bool:
@@ -310,4 +310,4 @@ class Whole:
 
     def _tells_later(self) -> bool:
         stacks = [gateway.stack for gateway in self.members.values()]
-        return any(stack is not None and stack.layers.atomic.telling.due_us for stack in stacks)
+        return any(stack is not None and stack.layers.atomic.decisions.deadline_us for stack in stacks)

@@ -15,7 +15,7 @@ class Context(NamedTuple):
     """Shared state of one member for its whole run."""
 
     config: StackConfig
-    standing: ViewState
+    view_state: ViewState
     outbox: Outbox
     window: Window
     identity: Identity

@@ -31,62 +31,75 @@ class RangeRepair:
 
     Args:
         sources: returns the gateways that are heard and have a position decided.
-        ask: requests the frames from a first to a last position from one gateway.
+        request: requests the frames from a first to a last position from one gateway.
         write: writes frames where the disk lost them.
 
     Attributes:
         first, last: the wanted range; 0 and 0 without one.
     """
 
-    __slots__ = ("_ask_for", "_asked", "_far", "_silent", "_sources", "_unable", "_wait", "_write", "_writer", "first", "last")
+    __slots__ = (
+        "_distances",
+        "_pause_beats",
+        "_requested_from",
+        "_send_request",
+        "_silent",
+        "_sources",
+        "_unable",
+        "_write",
+        "_written_from",
+        "first",
+        "last",
+    )
 
     def __init__(
         self,
-        far: Distances,
+        distances: Distances,
         sources: Callable[[int], Iterable[int]],
-        ask: Callable[[int, int, int], None],
+        request: Callable[[int, int, int], None],
         write: Callable[[tuple[Frame, ...]], None],
     ) -> None:
-        self._far = far
+        self._distances = distances
         self._sources = sources
-        self._ask_for = ask
+        self._send_request = request
         self._write = write
         self.first = self.last = 0
-        self._asked = 0  # gateway with an open request, 0 without one
+        self._requested_from = 0  # gateway with an open request, 0 without one
         self._silent = 0  # heartbeats since the request
-        self._wait = 0  # heartbeats until all gateways are asked again
-        self._writer = 0  # gateway whose frames the disk is writing
+        self._pause_beats = 0  # heartbeats until all gateways are asked again
+        self._written_from = 0  # gateway whose frames the disk is writing
         self._unable: set[int] = set()  # gateways that did not give the right frames
 
-    def rotted(self, first: int, last: int) -> None:
-        """Take the range that the disk reports as lost; 0 and 0 for none."""
-        if self._writer and first == self.first:
-            self._unable.add(self._writer)  # its frames were wrong, or a write of them failed
+    def on_corrupt(self, first: int, last: int) -> None:
+        """Handle the range that the disk reports as lost; 0 and 0 for none."""
+        if self._written_from and first == self.first:
+            self._unable.add(self._written_from)  # its frames were wrong, or a write of them failed
         else:
             self._unable.clear()
         self.first, self.last = first, last
-        self._writer = self._asked = self._wait = 0
-        self._ask()
+        self._written_from = self._requested_from = self._pause_beats = 0
+        self._request_next()
 
-    def fetched(self, sender: int, first: int, frames: tuple[Frame, ...]) -> bool:
-        """Take frames from `first` on. Return True if they were wanted here. A late answer counts like any other."""
-        if self._writer or not self.first or first != self.first:
+    def on_fetched(self, sender: int, first: int, frames: tuple[Frame, ...]) -> bool:
+        """Handle frames from `first` on. Return True if they were wanted here. A late answer counts like any other."""
+        if self._written_from or not self.first or first != self.first:
             return False
-        good = self._good(frames)
+        good = self._valid_prefix(frames)
         if good:
-            self._writer, self._asked = sender, 0
+            self._written_from, self._requested_from = sender, 0
             self._write(good)
             return True
         self._unable.add(sender)
-        if sender == self._asked:
-            self._asked = 0
-            self._ask()
+        if sender == self._requested_from:
+            self._requested_from = 0
+            self._request_next()
         return True
 
-    def _good(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    def _valid_prefix(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
         """Return the wanted prefix of the frames: intact, and each continues the chain of the one before."""
         good: list[Frame] = []
         for frame in frames:
+            # The frame before the range may be lost too, so the disk checks the first link itself.
             following = not good or chained(frame, good[-1].header_crc)
             if frame.position != self.first + len(good) or frame.position > self.last or not following or not payload_intact(frame):
                 break
@@ -95,29 +108,30 @@ class RangeRepair:
 
     def beat(self) -> None:
         """Run one heartbeat: ask the next gateway after a silence, and all gateways again some time after all have failed."""
-        if not self.first or self._writer:
+        if not self.first or self._written_from:
             return
-        if self._asked:
+        if self._requested_from:
             self._silent += 1
-            patience = limits.RESEND_HEARTBEATS + 2 * self._far.round_beats()
-            if self._silent < patience and self._asked in self._sources(self.first):
+            patience = limits.RESEND_HEARTBEATS + 2 * self._distances.round_beats()
+            if self._silent < patience and self._requested_from in self._sources(self.first):
                 return
-            self._unable.add(self._asked)
-            self._asked = 0
-        if self._wait:
-            self._wait -= 1
-            if not self._wait:
+            self._unable.add(self._requested_from)
+            self._requested_from = 0
+        if self._pause_beats:
+            self._pause_beats -= 1
+            if not self._pause_beats:
                 self._unable.clear()
-        if not self._wait:
-            self._ask()
+        if not self._pause_beats:
+            self._request_next()
 
-    def _ask(self) -> None:
+    def _request_next(self) -> None:
         if not self.first:
             return
-        sources = [(self._far.distance_us(number), number) for number in self._sources(self.first)]
+        sources = [(self._distances.distance_us(number), number) for number in self._sources(self.first)]
         able = [source for source in sources if source[1] not in self._unable]
         if able:
-            self._asked, self._silent = min(able)[1], 0
-            self._ask_for(self._asked, self.first, self.last)
+            self._requested_from, self._silent = min(able)[1], 0
+            self._send_request(self._requested_from, self.first, self.last)
+        # All sources have failed, so they are asked again after a while.
         elif sources:
-            self._wait = limits.REPAIR_WAIT_HEARTBEATS
+            self._pause_beats = limits.REPAIR_WAIT_HEARTBEATS

@@ -13,12 +13,12 @@ from tutti_gateway.core.window import weight
 def split_runs(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MAX) -> Iterator[tuple[Frame, ...]]:
     """Yield the frames as runs that each fit into one message of `bytes_max` bytes, at least one frame each."""
     first = size = 0
-    for place, frame in enumerate(frames):
+    for index, frame in enumerate(frames):
         size += weight(frame)
         # One frame always fits, even above `bytes_max`.
-        if place > first and (size > bytes_max or place - first >= limits.FRAMES_A_MESSAGE_MAX):
-            yield tuple(frames[first:place])
-            first, size = place, weight(frame)
+        if index > first and (size > bytes_max or index - first >= limits.FRAMES_A_MESSAGE_MAX):
+            yield tuple(frames[first:index])
+            first, size = index, weight(frame)
     if first < len(frames):
         yield tuple(frames[first:])
 

@@ -1,4 +1,4 @@
-"""Entry of messages from other gateways: each message is validated as a whole, then goes to the handler of its layer."""
+"""Entry of messages from other gateways: each message is validated completely, then goes to the handler of its layer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Inbound:
 
     def view_began(self) -> None:
         """Note the disks of the members of a view that was just installed."""
-        known = self._peers.incarnations(self._context.standing.others)
+        known = self._peers.incarnations(self._context.view_state.others)
         self._disks = {number: incarnation for number, incarnation in known.items() if incarnation}
 
     def on_received(self, event: Received) -> None:
@@ -43,7 +43,7 @@ class Inbound:
         if peer is None:
             self._context.outbox.drop(message, sender, "the gateway is not known here")
             return
-        wrong = malformed(message) or far_ahead(message, self._context.standing.promised)
+        wrong = malformed(message) or far_ahead(message, self._context.view_state.promised)
         # Members count by disk, so a message of a view from a new disk of a member is dropped (flush, F18).
         if not wrong and type(message) in OF_A_VIEW and self._disks.setdefault(sender, event.incarnation) != event.incarnation:
             wrong = "it has another disk than when this view began"
@@ -52,7 +52,9 @@ class Inbound:
         if wrong:
             self._context.outbox.drop(message, sender, wrong)
             return
+        # Every valid message shows that the gateway is alive.
         peer.missed, peer.probed, peer.up = 0, -1, True
+        # What the old disk reported does not hold for the new one.
         if event.incarnation != peer.incarnation:
             peer.incarnation, peer.beat = event.incarnation, None
         self.on_message(sender, message)

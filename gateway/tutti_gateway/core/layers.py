@@ -1,4 +1,4 @@
-"""The layers of one member, bottom to top. Only this file states their order and which layer takes each message
+"""The layers of one member, bottom to top. Only this file states their order and which layer handles each message
 (protocol/lifecycle).
 
 *repair* fetches messages that the network lost. *membership* detects live members, and *flush* installs views. *order* gives each
@@ -78,10 +78,10 @@ class Layers:
         self.order = Ordering(context, self.atomic, self.read_index.confirm, self.clocks.wall_us)
         self.flush = Flush(context, self, self.peers)
         self.repair = Repair(context, self.order.receiver, self.peers.distance_us, context.random)
-        self.changes = RosterChanges(context, self.peers, self.flush, self._place_roster)
+        self.changes = RosterChanges(context, self.peers, self.flush, self._order_roster)
         self.force = ForcedRoster(context, self.peers, self.flush)
         self.membership = Membership(context, self.peers, self.flush, self, self.changes, self.force)
-        self.lanes = Lanes(context, self._part, self.order.upkeep.sends, self.peers)
+        self.lanes = Lanes(context, self._connected, self.order.housekeeping.lane_producer_seen, self.peers)
         self.inbound = Inbound(context, self.peers, self.handlers())
 
     def start(self, event: Started) -> None:
@@ -111,7 +111,7 @@ class Layers:
             Installed: candidate.on_installed,
             Fetch: flush.on_fetch,
             Fetched: flush.on_fetched,
-            FetchSnapshot: flush.serving.on_fetch_snapshot,
+            FetchSnapshot: flush.server.on_fetch_snapshot,
             FetchedSnapshot: flush.on_snapshot,
             Missing: self.repair.on_missing,
             Repairing: self.repair.on_repairing,
@@ -119,8 +119,8 @@ class Layers:
             **dict.fromkeys(get_args(LaneMessage), self.lanes.on_message),
         }
 
-    def _part(self) -> Sequence[int]:
-        return by_age(self.context.window.state.members, self.peers.part())
+    def _connected(self) -> Sequence[int]:
+        return by_age(self.context.window.state.members, self.peers.connected())
 
     def _inquire(self) -> None:
         self.membership.inquire()
@@ -128,14 +128,14 @@ class Layers:
     def _on_asking(self, sender: int, message: Asking) -> None:
         if not isinstance(message.ask, AskRoster):
             self.order.on_message(sender, message)
-        elif self.context.standing.current(message.view):
+        elif self.context.view_state.current(message.view):
             self.changes.order(sender, message.ask)
 
     def _on_deny(self, sender: int, message: Deny) -> None:
         if not isinstance(message.ask, AskRoster):
             self.order.on_message(sender, message)
-        elif self.context.standing.current(message.view) and sender == self.context.standing.coordinator:
-            self.changes.denied(message)
+        elif self.context.view_state.current(message.view) and sender == self.context.view_state.coordinator:
+            self.changes.on_deny(message)
 
     # Called by flush and membership, for the layers above them
 
@@ -153,32 +153,33 @@ class Layers:
         if self.context.window.end != end:
             self.order.rebuild()
 
-    def cut(self, to: int) -> None:
+    def truncate(self, to: int) -> None:
         """Truncate the log after a position."""
         if self.context.window.end > to:
-            self.atomic.cut(to)
+            self.atomic.truncate(to)
             self.order.rebuild()
 
-    def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
+    def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
         """Append frames of another member's log. Return how many were appended, and why the next one was not."""
-        taken, wrong = self.order.carry(frames)
-        if taken:
-            self.atomic.carry(frames[:taken])
-        return taken, wrong
+        # *order* checks each frame first, so that an invalid one reaches neither the window nor the disk.
+        appended, wrong = self.order.append_adopted(frames)
+        if appended:
+            self.atomic.append_adopted(frames[:appended])
+        return appended, wrong
 
-    def contradicted(self, reason: str) -> None:
+    def halt_inconsistent(self, reason: str) -> None:
         """Halt: frames that others hold cannot follow this member's log."""
-        self.flush.contradicted(reason)
+        self.flush.halt_inconsistent(reason)
 
-    def learned(self, up_to: int) -> None:
+    def advance_frontier(self, up_to: int) -> None:
         """Advance the frontier: everything up to the position is decided elsewhere and durable here."""
-        self.atomic.learned(up_to)
+        self.atomic.advance_frontier(up_to)
 
-    def relearned(self) -> None:
+    def log_replaced(self) -> None:
         """Continue after a snapshot replaced the log. Clients get no single answers for frames that were decided meanwhile."""
         state = self.context.window.state
-        self.context.outbox.relearned(state.position, state.next_offset)
-        self.order.relearned()
+        self.context.outbox.log_replaced(state.position, state.next_offset)
+        self.order.log_replaced()
         self.peers.refresh()
 
     def installed(self) -> None:
@@ -189,16 +190,16 @@ class Layers:
         self.atomic.installed()
         self.membership.installed()
 
-    def place(self, kind: Kind, body: msgspec.Struct) -> Frame:
+    def order_frame(self, kind: Kind, body: msgspec.Struct) -> Frame:
         """Order a frame of the coordinator, and return it."""
-        return self.order.sequencer.place(kind, body)
+        return self.order.sequencer.order_frame(kind, body)
 
-    def _place_roster(self, body: RosterBody, origin: int) -> None:
-        self.order.sequencer.place(Kind.ROSTER, body, origin=origin)
+    def _order_roster(self, body: RosterBody, origin: int) -> None:
+        self.order.sequencer.order_frame(Kind.ROSTER, body, origin=origin)
 
-    def opened(self, view_position: int) -> None:
+    def view_opened(self, view_position: int) -> None:
         """Note that the VIEW frame was ordered at the position."""
-        self.atomic.opened(view_position)
+        self.atomic.view_opened(view_position)
 
     def primary(self) -> None:
         """Begin to order new messages: the VIEW frame is decided."""
@@ -209,17 +210,17 @@ class Layers:
         """True if this member hears no coordinator but `sender`."""
         return self.membership.leads(sender)
 
-    def attempt_failed(self, stalled: Sequence[int], unmended: bool) -> None:
+    def attempt_failed(self, stalled: Sequence[int], unresolved: bool) -> None:
         """Report that the view which this member proposed failed."""
-        self.membership.failed(stalled, unmended)
+        self.membership.campaign_failed(stalled, unresolved)
 
-    def heard_end(self, member: int, end: int) -> None:
+    def log_end_reported(self, member: int, end: int) -> None:
         """Note that the log of a member of the view reaches the position."""
-        self.repair.heard(member, end)
+        self.repair.log_end_reported(member, end)
 
-    def tell(self) -> None:
+    def send_decisions(self) -> None:
         """Send the decision to all members."""
-        self.atomic.telling.tell()
+        self.atomic.decisions.send_pending()
 
     @property
     def quiet(self) -> bool:
@@ -227,7 +228,7 @@ class Layers:
         return self.order.quiet and self.lanes.quiet
 
     @property
-    def settled(self) -> bool:
+    def lane_quiet(self) -> bool:
         """True if this gateway's lane, which needs no view, has nothing undecided."""
         return self.lanes.quiet
 
@@ -239,7 +240,7 @@ class Layers:
     # Called by atomic
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
-        """Take a decided run in all layers: the frontier has passed it."""
+        """Handle a decided run in all layers: the frontier has passed it."""
         self.order.decided(run, offsets, void)
         self.flush.decided(run)
         self.changes.decided(run)
@@ -249,27 +250,27 @@ class Layers:
         """Order an ABORT of the frame."""
         self.order.sequencer.abort(frame, body)
 
-    def room(self) -> None:
+    def space_freed(self) -> None:
         """Order waiting batches: the window or the disk may have space again."""
-        self.order.sequencer.room()
+        self.order.sequencer.space_freed()
 
     def full(self, low: Mapping[int, str]) -> None:
         """Suspect members whose disks were full for the atomic period, if the others are a majority. `low` maps members to reasons.
 
-        Without such a majority the group takes nothing until a disk has free space.
+        Without such a majority the group accepts nothing until a disk has free space.
         """
-        others = [member for member in self.context.standing.members if member not in low]
+        others = [member for member in self.context.view_state.members if member not in low]
         if self.peers.rosters.majority(self.peers.incarnations(others)):
             for member, reason in low.items():
                 self.membership.suspect(member, f"its disk takes nothing new: {reason}")
 
     @property
     def own_low(self) -> bool:
-        """True if this gateway's disk takes no batches."""
+        """True if this gateway's disk accepts no batches."""
         return self.atomic.own_low
 
     def suspect(self, member: int, reason: str) -> None:
-        """Suspect a member that holds the group up."""
+        """Suspect a member that blocks the group."""
         self.membership.suspect(member, reason)
 
     # Called by the stack
@@ -282,20 +283,21 @@ class Layers:
         self.force.session_closed(event.session)
 
     def on_log_read(self, event: LogRead) -> None:
-        """Take frames that the disk read from the log."""
+        """Handle frames that the disk read from the log."""
         if not self.repair.on_log_read(event):
-            self.flush.serving.on_log_read(event)
+            self.flush.server.on_log_read(event)
 
     def on_persisted(self, event: Persisted) -> None:
-        """Take the completion of all writes up to the token."""
+        """Handle the completion of all writes up to the token."""
         self.atomic.persisted(event.token)
         self.flush.on_persisted(event)
 
     def on_space(self, event: SpaceChanged) -> None:
         """Note that the disk runs low, or has free space again."""
+        # An empty reason would mean free space to the layers.
         low = (event.reason[: limits.SPACE_CHARACTERS_MAX] or "the disk runs low") if event.low else ""
         self.order.low = low
-        self.atomic.space(low)
+        self.atomic.set_low(low)
         self.lanes.space(low)
 
     def _on_heartbeat(self, sender: int, beat: Heartbeat) -> None:
@@ -304,15 +306,16 @@ class Layers:
 
     def on_trim_proposed(self, event: TrimProposed) -> None:
         """Order a TRIM that retention proposes."""
-        self.order.upkeep.trim(event.places, max(self.peers.held(), event.forced))
+        self.order.housekeeping.trim(event.places, max(self.peers.replicated_position(), event.forced))
 
     def end_of_step(self) -> None:
         """Send and write everything that the step ordered, as one batch."""
         if self.read_index.waiting:
-            self.read_index.look()
+            self.read_index.check()
+        # An ORDER leaves to every member, so the pending decision follows it at no cost (atomic, A5).
         if self.order.end_of_step():
-            self.atomic.telling.tell()
-        self.repair.looked()
+            self.atomic.decisions.send_pending()
+        self.repair.end_of_step()
         self.atomic.write()
         self.membership.end_of_step()
         self.flush.end_of_step()
@@ -330,6 +333,6 @@ class Layers:
     @property
     def beating(self) -> bool:
         """True if heartbeats are needed. A group of one needs them too after its view failed: they propose the next view."""
-        viewless = not self.context.standing.view and not self.flush.attempt
+        viewless = not self.context.view_state.view and not self.flush.attempt
         wanted = self.atomic.beating or self.changes.beating or self.read_index.waiting
         return not self.peers.alone or viewless or wanted or not self.quiet

@@ -81,8 +81,8 @@ WAITING_EPOCHS_MAX = 1024  # EPOCH requests that wait for earlier frames of thei
 FORWARDED_MORE_BYTES_MAX = 64 * MIB
 FORWARDED_FRAMES_MAX = 131_072
 REQUESTS_MAX = 16_384  # epoch, topic and offset requests that wait for the log at one gateway
-HELD_FRAMES_MAX = 65_536  # positions that a member holds back until earlier positions arrive
-HELD_MORE_BYTES_MAX = 64 * MIB  # bytes of held frames beyond the undecided limit: the last batch, and frames that are not batches
+BUFFERED_FRAMES_MAX = 65_536  # frames that a member buffers until earlier positions arrive
+BUFFERED_MORE_BYTES_MAX = 64 * MIB  # bytes of buffered frames beyond the undecided limit: a last batch, and other frames
 
 # Time, microseconds
 HEARTBEAT_US = 200_000
@@ -258,9 +258,9 @@ CLIENT_ANSWERS_BYTES_MAX = 128 * MIB
 CONNECTION_BEAT_MS = 1_000  # interval of the gateway's keepalives, whatever the client waits for
 CONNECTION_SILENT_MS_MAX = 15_000  # silence after which a connection is closed; messages in a queue do not count
 INFLATED_BYTES_A_TURN_MAX = 128 * MIB  # bytes decompressed for one client before the next client
-MAILBOX_ITEMS_A_TURN_MAX = 4096  # items that a thread of the node takes from its mailbox at once
+MAILBOX_DRAIN_ITEMS_MAX = 4096  # items that a thread of the node drains from its mailbox at once
 MAILBOX_LAZY_ITEMS_MAX = 64  # items that wait until such a thread wakes up
-LOOKUP_ITEMS_A_TURN_MAX = 1024
+LOOKUP_DRAIN_ITEMS_MAX = 1024
 SYNC_BYTES_MAX = 16 * MIB  # bytes written before one sync
 LOOKUPS_MAX = 4096  # duplicates whose offsets are being read; above this limit the client port is not read
 PRODUCERS_AN_ANSWER_MAX = 10_000

@@ -62,19 +62,19 @@ class Outbox:
         "_persists",
         "_reads",
         "_sends",
-        "_standing",
         "_suspects",
         "_timer_us",
         "_token",
+        "_view_state",
         "_views",
         "drops",
         "local",
         "now",
     )
 
-    def __init__(self, standing: ViewState) -> None:
-        self._standing = standing
-        self._token = 0
+    def __init__(self, view_state: ViewState) -> None:
+        self._view_state = view_state
+        self._token = 0  # grows, so that one completion covers all earlier writes
         self._timer_us: int | None = None
         self.local: deque[Message] = deque()
         self.now = Now(0, 0)
@@ -95,10 +95,12 @@ class Outbox:
         self._suspects: list[Suspect] = []
         self._finals: list[Halt | Stopped] = []
 
-    def persist(self, frames: tuple[Frame, ...] = (), scalars: HardState | None = None, cut: int | None = None) -> int:
-        """Write frames or hard state, or truncate the log after `cut`. Return the token that `Persisted` will reach."""
+    def persist(
+        self, frames: tuple[Frame, ...] = (), hard_state: HardState | None = None, truncate_after: int | None = None
+    ) -> int:
+        """Write frames or hard state, or truncate the log after a position. Return the token that `Persisted` will reach."""
         self._token += 1
-        self._persists.append(Persist(self._token, frames, scalars, cut))
+        self._persists.append(Persist(self._token, frames, hard_state, truncate_after))
         return self._token
 
     def read_log(self, first: int, last: int) -> int:
@@ -119,17 +121,17 @@ class Outbox:
         self._persists.append(Persist(self._token, snapshot=snapshot))
         return self._token
 
-    def relearned(self, position: int, next_offset: int) -> None:
+    def log_replaced(self, position: int, next_offset: int) -> None:
         """Report the new frontier after the log was replaced."""
         self._delivers.append(LogReplaced(position, next_offset))
 
-    def mend(self, frames: tuple[Frame, ...]) -> None:
+    def repair_log(self, frames: tuple[Frame, ...]) -> None:
         """Write frames where the log lost them."""
         self._reads.append(RepairLog(frames))
 
     def send(self, to: int, message: Message) -> None:
         """Send a message to a member, or to this member itself."""
-        if to == self._standing.me:
+        if to == self._view_state.me:
             self.local.append(message)
         else:
             self._sends.append(Send(to, message))
@@ -159,11 +161,11 @@ class Outbox:
 
     def installed(self) -> None:
         """Report the current view."""
-        standing = self._standing
-        self._views.append(ViewInstalled(standing.view, standing.members, standing.coordinator, standing.primary))
+        view_state = self._view_state
+        self._views.append(ViewInstalled(view_state.view, view_state.members, view_state.coordinator, view_state.primary))
 
     def suspect(self, member: int, reason: str) -> None:
-        """Report a member that holds the group up."""
+        """Report a member that blocks the group."""
         self._suspects.append(Suspect(member, reason))
 
     def peers(self, peers: tuple[tuple[int, str, str], ...]) -> None:
@@ -178,14 +180,15 @@ class Outbox:
         kind = type(message).__name__
         self.drops += 1
         key = (kind, sender)
+        # Unknown senders must not grow the table without limit.
         if key not in self._drops and len(self._drops) >= limits.DROPPED_KINDS_MAX:
             key = (kind, 0)
-        count, told_us = self._drops.get(key, (0, -limits.DROPPED_LOG_INTERVAL_US))
+        count, reported_us = self._drops.get(key, (0, -limits.DROPPED_LOG_INTERVAL_US))
         count += 1
-        if self.now.mono_us - told_us >= limits.DROPPED_LOG_INTERVAL_US:
+        if self.now.mono_us - reported_us >= limits.DROPPED_LOG_INTERVAL_US:
             self._dropped.append(Dropped(kind, sender, reason, count))
-            count, told_us = 0, self.now.mono_us
-        self._drops[key] = count, told_us
+            count, reported_us = 0, self.now.mono_us
+        self._drops[key] = count, reported_us
 
     def halt(self, reason: str, out: bool = False) -> None:
         """Stop taking part in the group."""
@@ -195,11 +198,11 @@ class Outbox:
         """Report that the orderly stop is complete."""
         self._finals.append(Stopped())
 
-    def timer_came(self) -> None:
+    def timer_fired(self) -> None:
         """Note that the timer has fired."""
         self._timer_us = None
 
-    def take(self, wake_us: int | None) -> list[Action]:
+    def drain(self, wake_us: int | None) -> list[Action]:
         """Return the actions of the step, in order. `wake_us` is the time at which the layers want the next event, None for never.
 
         A new timer is set in two cases: it is earlier than the running one, or the running one would fire soon without work. A

@@ -32,30 +32,30 @@ class RangeMap(Generic[Value]):
         """Delete all ranges."""
         self._ranges, self._lasts = [], []
 
-    def first(self, most: int) -> list[tuple[int, int, Value]]:
+    def lowest(self, most: int) -> list[tuple[int, int, Value]]:
         """Return the lowest ranges, at most `most` of them."""
         return self._ranges[:most]
 
-    def over(self, first: int, last: int) -> list[tuple[int, int, Value | None]]:
-        """Return the positions `first` to `last` as pieces, each with its value, or None where there is none."""
-        pieces: list[tuple[int, int, Value | None]] = []
+    def slices(self, first: int, last: int) -> list[tuple[int, int, Value | None]]:
+        """Return the positions `first` to `last` as slices, each with its value, or None where there is none."""
+        slices: list[tuple[int, int, Value | None]] = []
         at = bisect_left(self._lasts, first)
         while first <= last:
             if at == len(self._ranges) or self._ranges[at][0] > last:
-                pieces.append((first, last, None))
+                slices.append((first, last, None))
                 break
             start, end, value = self._ranges[at]
             if start > first:
-                pieces.append((first, start - 1, None))
-            pieces.append((max(first, start), min(last, end), value))
+                slices.append((first, start - 1, None))
+            slices.append((max(first, start), min(last, end), value))
             first, at = end + 1, at + 1
-        return pieces
+        return slices
 
     def put(self, first: int, last: int, value: Value) -> None:
         """Set the value of all positions from `first` to `last`."""
         self._replace(first, last, [(first, last, value)])
 
-    def cut(self, first: int, last: int) -> None:
+    def remove(self, first: int, last: int) -> None:
         """Delete the positions `first` to `last`."""
         self._replace(first, last, [])
 

@@ -1,4 +1,4 @@
-"""Read index: proof that this log holds every frame that was decided before a question came (protocol/membership, M28).
+"""Read index: proof that this log holds every frame that was decided before a request arrived (protocol/membership, M28).
 
 A gateway that lags, or that is cut off unnoticed, does not know which frames it lacks. An answer that a caller acts on is therefore
 confirmed first, without a frame in the log:
@@ -9,11 +9,11 @@ confirmed first, without a frame in the log:
 3. A view decides only frames that all its members have voted for, this gateway included. So every frame decided by then is at or
    below the noted end, and the frontier reaches it.
 
-An inquiry answers all questions that came before it began. One inquiry runs at a time, and later questions share the next one. So
+An inquiry answers all questions that arrived before it. One inquiry runs at a time, and later questions share the next one. So
 many questions cost the messages of a few.
 
 A view that is installed meanwhile holds everything that earlier views decided. The end of the log is then noted again, and answers
-that came after the inquiry began still count.
+that arrived after the inquiry began still count.
 
 Source: Ongaro, "Consensus: Bridging Theory and Practice" (2014), 6.4. There a leader asks; here any member of the view may ask.
 """
@@ -29,15 +29,15 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class _Inquiry:
-    """The questions that one round of heartbeats answers. `asked_us`, `view` and `end` are noted when the round begins."""
+    """The questions that one round of heartbeats answers. `begun_us`, `view` and `end` are noted when the round begins."""
 
-    __slots__ = ("answers", "asked_us", "beats", "begun", "end", "view")
+    __slots__ = ("answers", "beats", "begun", "begun_us", "end", "view")
 
     def __init__(self) -> None:
         self.answers: list[Callable[[bool], None]] = []
         self.beats = 0  # heartbeats since its first question
         self.begun = False
-        self.asked_us = self.view = self.end = 0
+        self.begun_us = self.view = self.end = 0
 
 
 class ReadIndex:
@@ -45,7 +45,7 @@ class ReadIndex:
 
     def __init__(self, context: Context, peers: Peers, inquire: Callable[[], None]) -> None:
         """`inquire` asks every voter for a heartbeat that answers one of this moment."""
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._outbox = context.outbox
         self._peers = peers
@@ -57,7 +57,7 @@ class ReadIndex:
         """True if a question waits for its answer."""
         return bool(self._waiting)
 
-    def asked(self, number: int) -> None:
+    def on_request(self, number: int) -> None:
         """Answer a reader with the action `ReadIndex` of this number."""
         self.confirm(lambda confirmed: self._outbox.read_index(number, confirmed))
 
@@ -71,19 +71,19 @@ class ReadIndex:
             answer(False)
             return
         idle = not self._waiting
-        # The last inquiry takes all questions until it begins.
+        # The last inquiry collects all questions until it begins.
         if len(self._waiting) < 2:
             self._waiting.append(_Inquiry())
         self._waiting[-1].answers.append(answer)
         if idle:
-            self.look()
+            self.check()
 
     def _may_decide(self) -> bool:
         """True if this gateway is in a view that decides, or expects to be in the next one."""
-        standing = self._standing
-        return standing.taking_part and (standing.primary or standing.pausing)
+        view_state = self._view_state
+        return view_state.active and (view_state.primary or view_state.pausing)
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Answer the questions that can be answered now, then begin the next inquiry."""
         self._peers.refresh()
         while self._waiting:
@@ -91,8 +91,8 @@ class ReadIndex:
             possible = self._may_decide() and inquiry.beats <= self._beats_max()
             begins = possible and not inquiry.begun
             if begins:
-                inquiry.begun, inquiry.asked_us = True, self._outbox.now.mono_us
-                inquiry.view, inquiry.end = self._standing.view, self._window.end
+                inquiry.begun, inquiry.begun_us = True, self._outbox.now.mono_us
+                inquiry.view, inquiry.end = self._view_state.view, self._window.end
             confirmed = possible and self._confirmed(inquiry)
             if possible and not confirmed:
                 if begins:
@@ -107,22 +107,22 @@ class ReadIndex:
         return limits.READ_INDEX_HEARTBEATS + self._peers.answer_beats()
 
     def _confirmed(self, inquiry: _Inquiry) -> bool:
-        standing = self._standing
-        if not standing.primary or not standing.current(standing.view):
+        view_state = self._view_state
+        if not view_state.primary or not view_state.current(view_state.view):
             return False
         # A new view holds everything that earlier views decided, so its end is noted instead.
-        if inquiry.view != standing.view:
-            inquiry.view, inquiry.end = standing.view, self._window.end
-        # Frames up to the noted end may have been decided when the question came.
+        if inquiry.view != view_state.view:
+            inquiry.view, inquiry.end = view_state.view, self._window.end
+        # Frames up to the noted end may have been decided when the request arrived.
         if self._window.frontier < inquiry.end:
             return False
         now_us = self._outbox.now.mono_us
         answered = [
             peer.number
             for peer in self._peers
-            if peer.beat is not None and inquiry.asked_us <= peer.beat.echo_us <= now_us and peer.beat.promised <= standing.view
+            if peer.beat is not None and inquiry.begun_us <= peer.beat.echo_us <= now_us and peer.beat.promised <= view_state.view
         ]
-        return self._peers.rosters.majority(self._peers.incarnations([standing.me, *answered]))
+        return self._peers.rosters.majority(self._peers.incarnations([view_state.me, *answered]))
 
     def beat(self) -> None:
         """Count one heartbeat. The heartbeats themselves repeat the question."""

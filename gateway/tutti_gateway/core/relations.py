@@ -74,12 +74,12 @@ invariant(
     "all undecided frames can be written when the disk runs low",
 )
 invariant(
-    common_limits.UNDECIDED_FRAMES_MAX <= limits.HELD_FRAMES_MAX,
-    "a member can hold back all frames that its coordinator may have undecided",
+    common_limits.UNDECIDED_FRAMES_MAX <= limits.BUFFERED_FRAMES_MAX,
+    "a member can buffer all frames that its coordinator may have undecided",
 )
 invariant(
-    limits.FRAME_BYTES_MAX + limits.REQUEST_UNDECIDED_FRAMES_MAX * common_limits.KIB <= limits.HELD_MORE_BYTES_MAX,
-    "a member can hold back all other frames of its coordinator, at about 1 KiB each",
+    limits.FRAME_BYTES_MAX + limits.REQUEST_UNDECIDED_FRAMES_MAX * common_limits.KIB <= limits.BUFFERED_MORE_BYTES_MAX,
+    "a member can buffer all other frames of its coordinator, at about 1 KiB each",
 )
 invariant(limits.VIEW_RESERVE_FRAMES > 0, "a view can begin after a log that fills the window of a learner")
 invariant(2 * limits.SPACE_CHARACTERS_MAX < limits.REASON_CHARACTERS_MAX, "the reason of a low disk fits into a NO and an ABORT")

@@ -57,35 +57,35 @@ class Stack:
     """One member of the group. `step` is the whole interface; all other attributes are read-only views for tests and the status.
 
     Args:
-        chance: makes the random generator of a run from the run's entropy.
-        layers: makes the layers; a test replaces it to put another *flush* under the real layers.
+        make_random: makes the random generator of a run from the run's entropy.
+        make_layers: makes the layers; a test replaces it to put another *flush* under the real layers.
     """
 
     def __init__(
         self,
-        chance: Callable[[bytes], RandomSource],
+        make_random: Callable[[bytes], RandomSource],
         config: StackConfig | None = None,
-        layers: Callable[[Context], Layers] = Layers,
+        make_layers: Callable[[Context], Layers] = Layers,
     ) -> None:
-        self._chance = chance
+        self._make_random = make_random
         self._config = config or StackConfig()
-        self._standing = ViewState()
-        self._outbox = Outbox(self._standing)
-        self._make = layers
+        self._view_state = ViewState()
+        self._outbox = Outbox(self._view_state)
+        self._make_layers = make_layers
         self._layers: Layers | None = None
         self._handlers: dict[type, Callable[[Any], None]] = {}
         self._beat_us: int | None = None
         self._current: Event | None = None
 
     def step(self, event: Event, now: Now) -> list[Action]:
-        """Take one event and return the actions that follow from it, in the order in which the driver must carry them out.
+        """Process one event and return the actions that follow from it, in the order in which the driver must execute them.
 
         Raises:
-            InvariantViolated: an invariant does not hold. The stack takes no further event.
+            InvariantViolated: an invariant does not hold. The stack accepts no further event.
         """
         if self._current is not None:
             raise InvariantViolated(f"the stack takes no further event, because {type(self._current).__name__} raised an error")
-        self._current = event
+        self._current = event  # stays set after an error, so that no further event is accepted (lifecycle, L7)
         outbox = self._outbox
         # The driver's monotonic clock does not go back. If one did, a timer would only be late.
         outbox.now = now if now.mono_us >= outbox.now.mono_us else Now(outbox.now.mono_us, now.wall_us)
@@ -97,13 +97,13 @@ class Stack:
         self._handle_own(layers)
         # One end for all events of a step: one write, and one message to each member (lifecycle, L4).
         layers.end_of_step()
-        actions = outbox.take(self._wake_us(layers))
+        actions = outbox.drain(self._wake_us(layers))
         self._current = None
         return actions
 
     def _handle_own(self, layers: Layers) -> None:
         """Handle the messages that this member sent to itself."""
-        local, me = self._outbox.local, self._standing.me
+        local, me = self._outbox.local, self._view_state.me
         while local:
             layers.inbound.on_message(me, local.popleft())
 
@@ -117,19 +117,23 @@ class Stack:
             if isinstance(one, Submitted):
                 order.submit(one)  # forwards the batches of all sessions together
                 continue
-            order.forward.leave()
+            order.forward.flush()
             handlers[Received](one)
+            # As in single steps, this member's messages to itself are handled before the next event.
             self._handle_own(layers)
-        order.forward.leave()
+        order.forward.flush()
 
     def _start(self, event: Event) -> Layers:
         if not isinstance(event, Started):
             raise InvariantViolated(f"{type(event).__name__} came before Started")
         window = Window(event.recovered.state, self._config.undecided_bytes_max)
-        random = self._chance(event.entropy)
-        layers = self._layers = self._make(Context(self._config, self._standing, self._outbox, window, event.identity, random))
+        random = self._make_random(event.entropy)
+        layers = self._layers = self._make_layers(
+            Context(self._config, self._view_state, self._outbox, window, event.identity, random)
+        )
         order, flush = layers.order, layers.flush
         self._handlers = {
+            # A halted member still runs the handlers that are not guarded: clients get refusals, and it may stop.
             Started: _again,
             Submitted: order.on_submitted,
             SubmittedUnordered: layers.lanes.on_submitted,
@@ -137,22 +141,22 @@ class Stack:
             TopicAsked: order.on_asked,
             OffsetsAsked: order.on_asked,
             ForgetAsked: order.on_asked,
-            ReadIndexAsked: lambda event: layers.read_index.asked(event.number),
+            ReadIndexAsked: lambda event: layers.read_index.on_request(event.number),
             SessionClosed: layers.on_session_closed,
-            RosterAsked: layers.changes.asked,
-            RosterForced: layers.force.asked,
-            Received: self._taking_part(layers.inbound.on_received),
-            LinkChanged: self._taking_part(layers.membership.on_link),
-            LogRead: self._taking_part(layers.on_log_read),
-            SnapshotRead: self._taking_part(flush.serving.on_snapshot_read),
-            LogCorrupt: self._taking_part(flush.mending.on_rotted),
-            Persisted: self._taking_part(layers.on_persisted),
-            LanePersisted: self._taking_part(lambda event: layers.lanes.persisted(event.token)),
-            LaneRead: self._taking_part(layers.lanes.read),
-            LaneCorrupt: self._taking_part(layers.lanes.rotted),
+            RosterAsked: layers.changes.on_request,
+            RosterForced: layers.force.on_request,
+            Received: self._while_active(layers.inbound.on_received),
+            LinkChanged: self._while_active(layers.membership.on_link),
+            LogRead: self._while_active(layers.on_log_read),
+            SnapshotRead: self._while_active(flush.server.on_snapshot_read),
+            LogCorrupt: self._while_active(flush.log_repair.on_corrupt),
+            Persisted: self._while_active(layers.on_persisted),
+            LanePersisted: self._while_active(lambda event: layers.lanes.persisted(event.token)),
+            LaneRead: self._while_active(layers.lanes.read),
+            LaneCorrupt: self._while_active(layers.lanes.on_corrupt),
             TimeAdvanced: self._on_time,
-            SpaceChanged: self._taking_part(layers.on_space),
-            TrimProposed: self._taking_part(layers.on_trim_proposed),
+            SpaceChanged: self._while_active(layers.on_space),
+            TrimProposed: self._while_active(layers.on_trim_proposed),
             WriteFailed: lambda event: flush.on_failed(event.reason),
             LeaveAsked: lambda event: layers.membership.leave(),
             Several: self._several,
@@ -160,39 +164,41 @@ class Stack:
         layers.start(event)
         return layers
 
-    def _taking_part(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:
+    def _while_active(self, handler: Callable[[Any], None]) -> Callable[[Any], None]:
         """Wrap a handler so that it runs only while this member has neither halted nor stopped."""
 
         def guarded(event: Event) -> None:
-            if self._standing.taking_part:
+            if self._view_state.active:
                 handler(event)
 
         return guarded
 
     def _on_time(self, event: TimeAdvanced) -> None:
-        self._outbox.timer_came()
+        self._outbox.timer_fired()
         layers = self._layers
-        if layers is None or not self._standing.taking_part:
+        if layers is None or not self._view_state.active:
             return
-        layers.repair.time()
-        layers.order.upkeep.time()
-        layers.atomic.telling.time()
+        layers.repair.on_timer()
+        layers.order.housekeeping.on_timer()
+        layers.atomic.decisions.on_timer()
         if self._beat_us is None:
             layers.clocks.wall_us()  # no heartbeat is due that would read the clocks
         elif self._outbox.now.mono_us >= self._beat_us:
+            # Cleared first: the end of the step arms the next heartbeat.
             self._beat_us = None
             layers.beat()
 
     def _wake_us(self, layers: Layers) -> int | None:
         """Return the time at which the stack needs the next `TimeAdvanced`, or None."""
-        if not self._standing.taking_part:
+        if not self._view_state.active:
             return None
         beat_us = self._beat_us
+        # An idle group of one needs no heartbeat.
         if beat_us is None and layers.beating:
             beat_us = self._beat_us = self._outbox.now.mono_us + self._config.heartbeat_us
-        for due_us in (layers.order.upkeep.due_us, layers.repair.due_us, layers.atomic.telling.due_us):
-            if due_us is not None and (beat_us is None or due_us < beat_us):
-                beat_us = due_us
+        for deadline_us in (layers.order.housekeeping.deadline_us, layers.repair.deadline_us, layers.atomic.decisions.deadline_us):
+            if deadline_us is not None and (beat_us is None or deadline_us < beat_us):
+                beat_us = deadline_us
         return beat_us
 
     # Read-only views
@@ -215,12 +221,12 @@ class Stack:
     @property
     def lane_members(self) -> tuple[int, ...]:
         """Members whose disks hold the acknowledged frames of this gateway's lane, oldest first; empty without an attempt."""
-        return () if self._layers is None else self._layers.lanes.sharers
+        return () if self._layers is None else self._layers.lanes.replicas
 
     @property
     def me(self) -> int:
         """This gateway's number, 0 before it is known."""
-        return self._standing.me
+        return self._view_state.me
 
     @property
     def log(self) -> bytes:

@@ -22,7 +22,7 @@ from tutti_gateway.core import limits
 class Stage(enum.IntEnum):
     """Stage of a position at this member."""
 
-    TAKEN = 0  # the frame is in the window: ordered here, or received in order with an unbroken chain
+    APPENDED = 0  # the frame is in the window: ordered here, or received in order with an unbroken chain
     WRITING = 1  # the disk has the frame to write
     DURABLE = 2  # the disk has reported its sync
     VOTED = 3  # a YES that covers it has left
@@ -58,8 +58,8 @@ class Window:
 
     __slots__ = (
         "_bytes_max",
+        "_extra_frames",
         "_marks",
-        "_more",
         "barriers",
         "base",
         "bytes",
@@ -75,7 +75,7 @@ class Window:
     def __init__(self, state: LogState, bytes_max: int = limits.UNDECIDED_BYTES_MAX) -> None:
         self.state = state
         self._bytes_max = bytes_max
-        self._more = 0
+        self._extra_frames = 0
         self.frames: deque[Frame] = deque()
         self.bytes = 0
         self.end = state.position
@@ -124,32 +124,32 @@ class Window:
         """Append the next frames; each continues the chain. A start may hold `more` undecided frames than a coordinator orders."""
         end, chain = self.end, self.chain
         # The limit keeps the memory of a member bounded (lifecycle, L6).
-        if len(self.frames) + len(frames) > common_limits.UNDECIDED_FRAMES_MAX + self._more + more:
+        if len(self.frames) + len(frames) > common_limits.UNDECIDED_FRAMES_MAX + self._extra_frames + more:
             raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more exceed the limit")
         view = self.runs[-1][0] if self.runs else 0
         for frame in frames:
             end += 1
             if frame.view != view:
                 view = frame.view
-                self._run(view, end)
+                self._begin_run(view, end)
             if frame.position != end or not chained(frame, chain):
                 raise InvariantViolated(f"{frame!r} does not continue the log at {end - 1} by position and chain")
             chain = frame.header_crc
             self.bytes += weight(frame)
             if frame.kind != Kind.BATCH:
-                self._note(frame)
+                self._track(frame)
         self.frames.extend(frames)
         self.end, self.chain = end, chain
-        self._marks[Stage.TAKEN] = end
+        self._marks[Stage.APPENDED] = end
 
-    def _note(self, frame: Frame) -> None:
+    def _track(self, frame: Frame) -> None:
         if frame.kind == Kind.ABORT:
-            self._bar(frame)
+            self._add_barrier(frame)
         elif frame.kind == Kind.ROSTER:
             self.rosters.append(frame)
             self.roster_changes += 1
 
-    def _run(self, view: int, first: int) -> None:
+    def _begin_run(self, view: int, first: int) -> None:
         self.runs.append((view, first))
         if len(self.runs) > limits.VIEW_RUNS_MAX:
             self.runs.popleft()
@@ -169,7 +169,7 @@ class Window:
         """Return the view of the last frame in the window; 0 if there was none since the start."""
         return self.runs[-1][0] if self.runs else 0
 
-    def cut(self, to: int) -> None:
+    def truncate(self, to: int) -> None:
         """Truncate the window after position `to`. All stages move back too, so that no old vote counts for a later frame there.
 
         Raises:
@@ -190,7 +190,7 @@ class Window:
         # All marks move back, so that no old sync or vote counts for a later frame at that position.
         self._marks = [min(mark, to) for mark in self._marks]
 
-    def _bar(self, frame: Frame) -> None:
+    def _add_barrier(self, frame: Frame) -> None:
         first = decode_body(AbortBody, frame.body).position
         invariant(self.frontier < first < frame.position, f"{frame!r} aborts {first} and the frontier is {self.frontier}")
         self.barriers.append(Barrier(first, frame.position, frame.producer, frame.epoch))
@@ -204,7 +204,7 @@ class Window:
         """Return the chain value of the frontier or of an undecided position."""
         return self.state.chain if position == self.frontier else self.at(position).header_crc
 
-    def barred(self, position: int) -> bool:
+    def is_void(self, position: int) -> bool:
         """True if an ordered ABORT voids the batch at the position."""
         frame = self.at(position)
         return any(
@@ -269,7 +269,7 @@ class Window:
     def restore(self, tail: Iterable[Frame]) -> None:
         """Append the frames that a start found after the frontier; all of them are durable."""
         self.extend(tuple(tail), limits.TAIL_FRAMES_MAX - common_limits.UNDECIDED_FRAMES_MAX)
-        self._more = max(
+        self._extra_frames = max(
             0, len(self.frames) + limits.WINDOW_MORE_FRAMES - common_limits.UNDECIDED_FRAMES_MAX
         )  # a view continues after this tail
         self.advance(Stage.WRITING, self.end)

@@ -1,6 +1,6 @@
 """The work of the socket thread without its sockets: takes messages and events, steps the stack and carries out its actions.
 
-The order within a turn:
+The order within an iteration:
 
 1. the frontier that readers see moves;
 2. messages to other gateways and replies to clients leave;
@@ -54,7 +54,6 @@ from tutti_gateway.core.protocol.events import (
     Event,
     LeaveAsked,
     Persisted,
-    ReadIndexAsked,
     Recovered,
     SpaceChanged,
     Started,
@@ -64,16 +63,21 @@ from tutti_gateway.core.protocol.events import (
     group_events,
 )
 from tutti_gateway.node.clients import control_requests
-from tutti_gateway.node.clients.duplicate_lookup import LocatedDuplicates
+from tutti_gateway.node.clients.duplicate_lookup import DuplicateLookup, LocatedDuplicates
 from tutti_gateway.node.clients.in_flight import ArrivalTimes, OrderedInFlight, UnorderedInFlight
-from tutti_gateway.node.clients.port import Message
+from tutti_gateway.node.clients.port import ClientPort, Message
 from tutti_gateway.node.clients.replies import Replies
 from tutti_gateway.node.clients.request_handler import RequestHandler
 from tutti_gateway.node.clients.sessions import Session, Sessions
 from tutti_gateway.node.clients.view_notifications import ViewNotifications
+from tutti_gateway.node.common.clock import Clock
 from tutti_gateway.node.common.counters import GatewayCounters
-from tutti_gateway.node.common.interfaces import DiskQueue, DuplicateQueue, LaneQueue, ReplySender, Stack, TimeSource
+from tutti_gateway.node.common.interfaces import Stack
+from tutti_gateway.node.disk.lane_thread import LaneThread
+from tutti_gateway.node.disk.log_thread import LogThread
 from tutti_gateway.node.peers.peers import PeerNetwork
+from tutti_gateway.node.status.snapshot import DriverSnapshot
+from tutti_gateway.node.status.status import StatusDocuments
 from tutti_gateway.node.status.status_socket import ReadIndexRequest, StatusRequest
 
 if TYPE_CHECKING:  # only a gateway with tokens loads this module
@@ -89,33 +93,33 @@ class Driver:
         self,
         stack: Stack,
         *,
-        clock: TimeSource,
-        disk: DiskQueue,
-        lanes: LaneQueue,
-        clients: ReplySender,
-        lookups: DuplicateQueue,
-        lane_lookups: DuplicateQueue,
+        clock: Clock,
+        disk: LogThread,
+        lanes: LaneThread,
+        clients: ClientPort,
+        lookups: DuplicateLookup,
+        lane_lookups: DuplicateLookup,
         network: PeerNetwork,
         frontier: Callable[[int, int], None],
-        books: Callable[[Driver], control_requests.StatusDocuments],
-        meters: GatewayCounters,
+        documents: Callable[[DriverSnapshot], StatusDocuments],
+        counters: GatewayCounters,
         log: FilteringBoundLogger,
         sessions_max: int = limits.SESSIONS_MAX,
         undecided_bytes_max: int = limits.UNDECIDED_BYTES_MAX,
         entropy: bytes,
-        admission: Authorizer | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         """Assemble a gateway; `start` starts it.
 
         Args:
             stack: the protocol.
-            clock, disk, lanes, clients, lookups, lane_lookups, network: interfaces to the I/O.
+            clock, disk, lanes, clients, lookups, lane_lookups, network: the parts that do I/O; the driver queues work for them.
             frontier: publishes (last decided position, next offset) to readers on this machine; called before any receipt leaves.
-            books: makes the status documents of this driver.
-            meters, log: counters and messages for the operator.
+            documents: makes the status documents of the gateway from the state of this driver.
+            counters, log: counters and messages for the operator.
             sessions_max, undecided_bytes_max: limits; above the latter the client port is not drained.
             entropy: 16 random bytes.
-            admission: authorizes clients; None if every client may do everything.
+            authorizer: authorizes clients; None if every client may do everything.
         """
         self._stack = stack
         self._clock = clock
@@ -126,61 +130,63 @@ class Driver:
         self._frontier = frontier
         self._log = log
         self._undecided_bytes_max = undecided_bytes_max
-        self.books = books(self)
-        self.meters = meters
+        self._make_documents = documents
+        self.counters = counters
         self.sessions = Sessions(sessions_max)
-        self.answers = Replies(self.sessions, clients, lookups, lane_lookups, meters, self._client_gone)
-        self._notifications = ViewNotifications(self.books.welcome, self.sessions, self.answers)
+        self.replies = Replies(self.sessions, clients, lookups, lane_lookups, counters, self._on_disconnect)
+        self._notifications = ViewNotifications(self.sessions, self.replies)
         self._fences = control_requests.PendingFences(entropy)
+        self._read_indexes = control_requests.PendingReadIndexes()
         self._request_handler = RequestHandler(
-            self._step, self._confirm, self.sessions, self.answers, self._fences, self.books, meters, log, admission
+            self.sessions, self.replies, self._fences, self._read_indexes, self.documents, counters, log, authorizer
         )
-        self._next: deque[Event] = deque()  # events that result from answers of the stack
+        # Events that result from actions; `step` is not reentrant, so they wait until the current step is over.
+        self._next: deque[Event] = deque()
         self._disk_actions: list[tuple[Callable[[Any], None], Action]] = []  # writes and reads, in order
         self._delivered: list[Deliver] = []
         self._delivered_lanes: list[DeliverUnordered] = []
         self._in_flight = OrderedInFlight()
-        self._awaited = UnorderedInFlight()
-        self._committed_batches, self._committed_unordered = ArrivalTimes(), ArrivalTimes()  # batches decided in this turn
-        self._voted, self._decided = ArrivalTimes(), ArrivalTimes()  # batches voted for and decided in this turn, for the latencies
-        self._now = clock.now()  # all events of a turn have the same time
+        self._unordered_in_flight = UnorderedInFlight()
+        self._committed_batches, self._committed_unordered = ArrivalTimes(), ArrivalTimes()  # batches decided in this iteration
+        self._voted, self._decided = ArrivalTimes(), ArrivalTimes()  # votes and decisions of this iteration, for the latencies
+        self._now = clock.now()  # all events of an iteration have the same time
         self._timer_us: int | None = None
         self._closing: list[Session] = []
-        self._last_read_index = 0  # number of the last request to confirm the frontier
-        self._read_index_callbacks: dict[int, Callable[[bool], None]] = {}  # by the number of the request
         self.view: ViewInstalled | None = None
         self.position = self.offset = 0
         self.halted = ""
-        self.cast_out = ""  # why this gateway is no longer in the group; empty while it is
+        self.removed = ""  # why this gateway is no longer in the group; empty while it is
         self._blocking: dict[int, str] = {}  # members that block decisions since the last decided frame, and why
-        self.low = ""  # why the disk accepts no new records; empty if it does
+        self.disk_low = ""  # why the disk accepts no new records; empty if it does
         self.leaving = self.stopped = False
 
     # State for other modules
-
-    @property
-    def state(self) -> str:
-        """The state of the gateway: `primary`, `minority`, `joining`, `leaving` or `halted`."""
-        return "halted" if self.halted else self.books.state
 
     @property
     def suspected(self) -> str:
         """The members that block decisions, each with the reason; empty if there are none."""
         return "; ".join(self._blocking.values())
 
-    @property
-    def clients(self) -> int:
-        """The number of client sessions."""
-        return len(self.sessions)
+    def documents(self) -> StatusDocuments:
+        """Return the status documents of this moment."""
+        return self._make_documents(
+            DriverSnapshot(
+                position=self.position,
+                offset=self.offset,
+                halted=self.halted,
+                suspected=self.suspected,
+                sessions=len(self.sessions),
+                undecided_frames=self.undecided_frames,
+                undecided_bytes=self.undecided_bytes,
+                counters=self.counters,
+                transport=self.network.facts(),
+            )
+        )
 
     @property
-    def leave_asked(self) -> bool:
+    def leave_requested(self) -> bool:
         """True if a client with admin rights has asked this gateway to leave the group."""
-        return self._request_handler.leave_asked
-
-    def transport_facts(self) -> dict[str, object]:
-        """Return the transport's figures: messages sent, received and lost."""
-        return self.network.facts()
+        return self._request_handler.leave_requested
 
     @property
     def undecided_frames(self) -> int:
@@ -193,7 +199,7 @@ class Driver:
         return self._in_flight.bytes
 
     @property
-    def takes_messages(self) -> bool:
+    def accepts_messages(self) -> bool:
         """True if the client port is to be drained: lookups and undecided frames are below their limits.
 
         A halted gateway always drains its port, so that clients get refusals; its undecided frames do not increase.
@@ -210,15 +216,16 @@ class Driver:
             return common_limits.POLL_US_MAX
         return min(common_limits.POLL_US_MAX, max(0, self._timer_us - self._clock.mono_us()))
 
-    # Turns
+    # Iterations
 
     def start(self, started: Started) -> None:
         """Step the stack with its first event."""
         recovered: Recovered = started.recovered
         self.position, self.offset = recovered.state.position, recovered.state.next_offset
         self._in_flight.decided = self.position
-        self._in_flight.wrote(recovered.tail)
-        self._lanes.found(recovered.lanes)
+        # The tail on the disk is undecided, so it counts against the limits.
+        self._in_flight.add(recovered.tail)
+        self._lanes.set_recovered(recovered.lanes)
         self._now = self._clock.now()
         self._step(started)
         self.flush()
@@ -231,35 +238,37 @@ class Driver:
             self._step(LeaveAsked())
             self.flush()
 
-    def turn(self, messages: Sequence[Message], happenings: Sequence[DriverInput]) -> None:
+    def run_once(self, messages: Sequence[Message], inputs: Sequence[DriverInput]) -> None:
         """Process events, expired timers and client messages, and carry out the resulting actions."""
         now = self._now = self._clock.now()
         events: list[Event] = []
-        for happening in happenings:
-            if isinstance(happening, LocatedDuplicates):
-                self.answers.add(happening.session, happening.answers)
-            elif isinstance(happening, StatusRequest):
+        for item in inputs:
+            if isinstance(item, LocatedDuplicates):
+                self.replies.add(item.session, item.answers)
+            elif isinstance(item, StatusRequest):
+                # The status must include the events that arrived before the request.
                 self._step_each(events)
                 events = []
-                happening.answer(self.books.status())
-            elif isinstance(happening, ReadIndexRequest):
-                events.append(self._read_index_event(happening.answer))
+                item.answer(self.documents().status())
+            elif isinstance(item, ReadIndexRequest):
+                events.append(self._read_indexes.begin(item.answer))
             else:
-                if isinstance(happening, WriteFailed):
-                    self.halted = happening.reason
-                elif isinstance(happening, SpaceChanged):
-                    self.low = happening.reason if happening.low else ""
-                elif isinstance(happening, Persisted):
-                    self._voted += self._in_flight.voted(happening.token, now.mono_us)
-                events.append(happening)
-        if happenings:
+                if isinstance(item, WriteFailed):
+                    self.halted = item.reason  # set before the step, so that the port is drained and clients get refusals
+                elif isinstance(item, SpaceChanged):
+                    self.disk_low = item.reason if item.low else ""
+                elif isinstance(item, Persisted):
+                    self._voted += self._in_flight.pop_voted(item.token, now.mono_us)
+                events.append(item)
+        if inputs:
             self._step_each(events)
             self.flush()
         if self._timer_us is not None and now.mono_us >= self._timer_us:
             self._timer_us = None
             self._step(TimeAdvanced())
         if messages:
-            self._request_handler.take(messages, now.mono_us)
+            for event in self._request_handler.receive(messages, now.mono_us):
+                self._step(event)
         self.flush()
 
     def sweep(self) -> None:
@@ -270,64 +279,60 @@ class Driver:
         self._now = self._clock.now()
         self._step(TimeAdvanced())
         for session in self.sessions.idle(self._now.mono_us - limits.SESSION_IDLE_US):
-            self._request_handler.close(session)
-        self._request_handler.sweep()
-        self._notifications.look()
+            self._step(self._request_handler.close(session))
+        for event in self._request_handler.end_expired():
+            self._step(event)
+        self._notifications.check(self.documents().welcome())
         self.flush()
 
     def drop_clients(self) -> None:
         """End all sessions, after all connections were closed."""
         self._now = self._clock.now()
         for session in self.sessions.clear():
-            self._request_handler.end(session.number)
+            self._step(self._request_handler.end(session.number))
 
-    def _client_gone(self, session: Session) -> None:
+    def _on_disconnect(self, session: Session) -> None:
         self.sessions.remove(session)
         self._closing.append(session)  # the send failed during a flush, and the stack gets SessionClosed after it
 
     # Actions of the stack
 
     def _step(self, event: Event) -> None:
-        self._carry_out(event)
+        self._execute(event)
         while self._next:
-            self._carry_out(self._next.popleft())
+            self._execute(self._next.popleft())
 
     def _step_each(self, events: Sequence[Event]) -> None:
         for event in group_events(events):
             self._step(event)
 
-    def _carry_out(self, event: Event) -> None:
-        self.meters.steps += 1
+    def _execute(self, event: Event) -> None:
+        self.counters.steps += 1
         if isinstance(event, SubmittedUnordered):
-            self._awaited.arrived(event.frames, self._now.mono_us)
-        acts = self._handlers
+            self._unordered_in_flight.track(event.frames, self._now.mono_us)
+        handlers = self._handlers
         for action in self._stack.step(event, self._now):
-            acts[type(action)](action)
+            handlers[type(action)](action)
 
     @cached_property
     def _handlers(self) -> dict[type, Callable[[Any], None]]:
         network = self.network
         return {
             Persist: self._persist,
-            ReadLog: self._queue_on(self._disk.read),
-            ReadSnapshot: self._queue_on(self._disk.read),
-            RepairLog: self._queue_on(self._disk.mend),
-            PersistLane: self._queue_on(self._lanes.persist),
-            ReadLane: self._queue_on(self._lanes.read),
-            RepairLane: self._queue_on(self._lanes.mend),
-            LaneHeld: self._queue_on(self._lanes.held),
+            **dict.fromkeys((ReadLog, ReadSnapshot, RepairLog), self._queue_on(self._disk.put)),
+            **dict.fromkeys((PersistLane, ReadLane, RepairLane, LaneHeld), self._queue_on(self._lanes.put)),
             DeliverUnordered: self._deliver_lane,
             Send: network.send,
             Reply: self._reply,
             Deliver: self._deliver,
-            LogReplaced: self._relearned,
+            LogReplaced: self._on_log_replaced,
             SetTimer: self._set_timer,
             ReadIndex: self._read_index,
-            ViewInstalled: self._view,
+            ViewInstalled: self._on_view,
             Halt: self._halt,
             Stopped: self._stop,
             Suspect: self._suspect,
-            Peers: network.meet,
+            Peers: network.set_peers,
             Dropped: network.dropped,
         }
 
@@ -337,7 +342,7 @@ class Driver:
     def _halt(self, action: Halt) -> None:
         self.halted = action.reason
         if action.out:
-            self.cast_out = action.reason
+            self.removed = action.reason
             self._log.error("removed: the group continued without this gateway, which exits", reason=action.reason)
         else:
             self._log.error("halted: this gateway takes no part in the group until a restart, reads continue", reason=action.reason)
@@ -346,36 +351,37 @@ class Driver:
         self.stopped = True
 
     def _suspect(self, action: Suspect) -> None:
-        logged = action.member in self._blocking or self.low  # the warning about a full disk is more specific
+        logged = action.member in self._blocking or self.disk_low  # the warning about a full disk is more specific
         name = self.network.name(action.member)
         self._blocking[action.member] = f"{name} blocks the group: {action.reason}" if name else action.reason
         if not logged:
             self._log.warning("a member blocks the group", member=name or action.member, reason=action.reason)
 
     def _persist(self, action: Persist) -> None:
+        # A truncation precedes the frames of the same action.
         if action.cut is not None:
-            self._in_flight.cut(action.cut)
+            self._in_flight.truncate(action.cut)
         if action.frames:
-            self._in_flight.wrote(action.frames)
-            self._in_flight.arrived(action.frames, action.token, self._now.mono_us)
-        self._disk_actions.append((self._disk.persist, action))
+            self._in_flight.add(action.frames)
+            self._in_flight.track(action.frames, action.token, self._now.mono_us)
+        self._disk_actions.append((self._disk.put, action))
 
     def _queue_on(self, put: Callable[[Any], None]) -> Callable[[Action], None]:
         return lambda action: self._disk_actions.append((put, action))
 
     def _reply(self, action: Reply) -> None:
-        session = self.sessions.get(action.session) if len(self._awaited) else None
+        session = self.sessions.get(action.session) if len(self._unordered_in_flight) else None
         if session is not None and session.form == SUBMIT_UNORDERED:
-            self._committed_unordered += self._awaited.answered(action.answers)
-        if not self._fences.waiting:
-            self.answers.add(action.session, action.answers)
+            self._committed_unordered += self._unordered_in_flight.pop_answered(action.answers)
+        if not self._fences.waiting:  # only the epoch of a fence needs translation
+            self.replies.add(action.session, action.answers)
             return
         for answer in action.answers:
             translated = self._fences.translate(action.session, answer)
             if isinstance(translated, EpochAsked):
                 self._next.append(translated)
             else:
-                self.answers.add_one(action.session, translated)
+                self.replies.add_one(action.session, translated)
 
     def _deliver(self, run: Deliver) -> None:
         last = run.frames[-1].position
@@ -384,28 +390,30 @@ class Driver:
         )
         self.position, self.offset = last, run.next_offset
         self._blocking.clear()
+        # Published before any receipt leaves, so that a reader that asks after a receipt finds the record.
         self._frontier(last, run.next_offset)
         self._delivered.append(run)
-        meters = self.meters
+        counters = self.counters
         for frame in run.frames:
+            # The figures count what readers see.
             if frame.visible and frame.position not in run.aborted:
-                meters.frames_committed += 1
-                meters.records_committed += frame.count
+                counters.frames_committed += 1
+                counters.records_committed += frame.count
             elif frame.kind == Kind.FORGET:
                 self._lanes.forget(decode_body(ForgetBody, frame.body).producers)
-        landed, decided = self._in_flight.landed(run.frames)
-        self._committed_batches += landed
+        committed, decided = self._in_flight.pop_decided(run.frames)
+        self._committed_batches += committed
         self._decided += decided
 
     def _deliver_lane(self, run: DeliverUnordered) -> None:
-        self._lanes.show(run)
+        self._lanes.publish_frontier(run)
         for frame in run.frames:
             if frame.kind == Kind.BATCH:
-                self.meters.frames_unordered += 1
-                self.meters.records_unordered += frame.count
+                self.counters.frames_unordered += 1
+                self.counters.records_unordered += frame.count
         self._delivered_lanes.append(run)
 
-    def _relearned(self, action: LogReplaced) -> None:
+    def _on_log_replaced(self, action: LogReplaced) -> None:
         self._log.info(
             "a snapshot replaced the log: the other gateways have trimmed the frames that are missing here",
             position=action.position,
@@ -413,59 +421,48 @@ class Driver:
         )
         self.position, self.offset = action.position, action.next_offset
         self._frontier(action.position, action.next_offset)
-        self._in_flight.replaced(action.position)
-
-    def _read_index_event(self, answer: Callable[[bool], None]) -> ReadIndexAsked:
-        """Return the event of a read index request; `answer` is called with True once the stack has confirmed the frontier."""
-        self._last_read_index += 1
-        self._read_index_callbacks[self._last_read_index] = answer
-        return ReadIndexAsked(self._last_read_index)
-
-    def _confirm(self, answer: Callable[[bool], Event | None]) -> None:
-        """Ask the stack to confirm the frontier; `answer` gets the result and may return the next event."""
-
-        def confirmed(known: bool) -> None:
-            if (event := answer(known)) is not None:
-                self._next.append(event)
-
-        self._step(self._read_index_event(confirmed))
+        # Nothing of the replaced log is undecided any more.
+        self._in_flight.reset(action.position)
 
     def _read_index(self, action: ReadIndex) -> None:
-        self._read_index_callbacks.pop(action.number)(action.confirmed)
+        if (event := self._read_indexes.resolve(action)) is not None:
+            self._next.append(event)
 
-    def _view(self, view: ViewInstalled) -> None:
+    def _on_view(self, view: ViewInstalled) -> None:
         self.view = view
-        self.meters.views += 1
-        names = self.network.names(view.members, self.books.gateway)
+        self.counters.views += 1
+        names = self.network.names(view.members, self.documents().gateway)
         self._log.info("view installed", view=view_text(view.view), members=list(view.members), names=names, primary=view.primary)
 
     def flush(self) -> None:
         """Send messages and replies, then queue writes and reads for the disks, then decided runs for the index."""
+        # Peers and clients come first: the network is the longer way to durability, and a woken disk thread takes the interpreter.
         self.network.flush()
-        self.answers.flush()
+        self.replies.flush()
         while self._closing:
-            self._request_handler.end(self._closing.pop().number)
+            self._step(self._request_handler.end(self._closing.pop().number))
         for put, action in self._disk_actions:
             put(action)
         self._disk_actions.clear()
         if self._committed_batches or self._committed_unordered or self._voted:
             self._measure()
+        # No client waits for the index.
         for run in self._delivered:
             self._disk.deliver(run)
         self._delivered.clear()
-        for part in self._delivered_lanes:
-            self._lanes.deliver(part)
+        for lane_run in self._delivered_lanes:
+            self._lanes.deliver(lane_run)
         self._delivered_lanes.clear()
 
     def _measure(self) -> None:
-        """Add the latencies of the batches that this turn acknowledged or decided to the histograms."""
-        now_us, meters = self._clock.mono_us(), self.meters
-        for since, meter in (
-            (self._committed_batches, meters.commit_us),
-            (self._committed_unordered, meters.commit_unordered_us),
-            (self._voted, meters.vote_us),
-            (self._decided, meters.decide_us),
+        """Add the latencies of the batches that this iteration acknowledged or decided to the histograms."""
+        now_us, counters = self._clock.mono_us(), self.counters
+        for since, histogram in (
+            (self._committed_batches, counters.commit_us),
+            (self._committed_unordered, counters.commit_unordered_us),
+            (self._voted, counters.vote_us),
+            (self._decided, counters.decide_us),
         ):
             for since_us, count in since:
-                meter.add(now_us - since_us, count)
+                histogram.add(now_us - since_us, count)
             since.clear()

@@ -32,7 +32,7 @@ class Loop:
         inbox: Mailbox[DriverInput],
         beat: Callable[[int], None],
         log: FilteringBoundLogger,
-        look: Callable[[], None] = lambda: None,
+        every_second: Callable[[], None] = lambda: None,
     ) -> None:
         """Create the loop.
 
@@ -42,7 +42,7 @@ class Loop:
             inbox: queue of the events that other threads report.
             beat: publishes the time (us) to readers as this thread's heartbeat.
             log: takes messages for the operator.
-            look: called about once a second.
+            every_second: called about once a second.
         """
         self._driver = driver
         self._port = port
@@ -50,9 +50,9 @@ class Loop:
         self._inbox = inbox
         self._beat = beat
         self._log = log
-        self._every_second = look
+        self._every_second = every_second
         self._transport_sockets = frozenset(transport.descriptors())
-        # One for everything, and one without what clients say, for when nothing more is taken from them.
+        # The second poller is used above the limits, while clients are not read.
         self._poller, self._poller_without_clients = select.poll(), select.poll()
         for poller in (self._poller, self._poller_without_clients):
             for fd in (inbox.fd, *self._transport_sockets):
@@ -65,22 +65,24 @@ class Loop:
         self._clients_closed = False  # True if closing the client connections has not freed enough memory
 
     def run(self, done: Callable[[], bool]) -> None:
-        """Run turns until `done` returns True; it is called at least twice a second."""
+        """Run until `done` returns True; it is called at least twice a second."""
         driver, port, inbox, transport = self._driver, self._port, self._inbox, self._transport
         ready: Collection[int] = (port.fd, *self._transport_sockets)
         while not done():
-            happenings = inbox.take(limits.MAILBOX_ITEMS_A_TURN_MAX)
+            inputs = inbox.drain(limits.MAILBOX_DRAIN_ITEMS_MAX)
+            # Other gateways are always read: their votes decide the frames whose number keeps the client port closed.
             if not self._transport_sockets.isdisjoint(ready):
-                happenings += transport.drain(limits.MESH_DRAIN_MESSAGES_MAX, limits.MESH_DRAIN_BYTES_MAX, ready)
-            if happenings:
-                driver.turn((), happenings)  # replies that are ready leave before new client messages are read
+                inputs += transport.drain(limits.MESH_DRAIN_MESSAGES_MAX, limits.MESH_DRAIN_BYTES_MAX, ready)
+            if inputs:
+                driver.run_once((), inputs)  # replies that are ready leave before new client messages are read
             messages: list[Message] = []
-            if port.fd in ready and driver.takes_messages:
+            if port.fd in ready and driver.accepts_messages:
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
             elif port.writable_fd in ready:
                 port.flush()  # replies leave even while the port is not drained
+            # Without messages only when a timer is due.
             if messages or not driver.wait_us():
-                driver.turn(messages, ())
+                driver.run_once(messages, ())
             if transport.next_us() is not None:
                 transport.flush()  # sends what waited for pacing or for free space in a socket buffer
             now = time.monotonic()
@@ -90,36 +92,38 @@ class Loop:
             if now - self._housekeeping_at >= _HOUSEKEEPING_S:
                 self._housekeeping_at = now
                 self._housekeeping(now)
-            ready = self._wait(driver.takes_messages)
+            ready = self._wait(driver.accepts_messages)
 
-    def _wait(self, open_: bool) -> Collection[int]:
-        """Sleep until something comes in; the descriptors that have something."""
+    def _wait(self, with_clients: bool) -> Collection[int]:
+        """Sleep until input arrives; return the descriptors that are ready."""
         inbox = self._inbox
-        unread = [self._port.fd] if open_ and self._port.unread else []
+        # Messages that were received but not drained do not make a descriptor readable again.
+        unread = [self._port.fd] if with_clients and self._port.unread else []
         if self._transport.unread:
             unread += self._transport_sockets
-        timeout_ms = self._sleep_ms() if inbox.sleep_begins() and not unread else 0
-        ready = dict((self._poller if open_ else self._poller_without_clients).poll(timeout_ms))
-        inbox.sleep_ended(signalled=ready.pop(inbox.fd, None) is not None)
+        timeout_ms = self._sleep_ms() if inbox.begin_sleep() and not unread else 0
+        ready = dict((self._poller if with_clients else self._poller_without_clients).poll(timeout_ms))
+        inbox.end_sleep(signalled=ready.pop(inbox.fd, None) is not None)
         ready.update(dict.fromkeys(unread, select.POLLIN))
         return ready
 
     def _sleep_ms(self) -> int:
         """Return the time until the next timer of the driver or the transport, ms."""
-        wait_us, due_us = self._driver.wait_us(), self._transport.next_us()
-        return -(-(wait_us if due_us is None else min(wait_us, due_us)) // US_PER_MS)
+        wait_us, transport_us = self._driver.wait_us(), self._transport.next_us()
+        return -(-(wait_us if transport_us is None else min(wait_us, transport_us)) // US_PER_MS)
 
     def _housekeeping(self, now: float) -> None:
         self._beat(time.time_ns() // NS_PER_US)
         self._every_second()
-        self._driver.meters.connections_refused = self._port.refused
-        for reason in self._port.maintain(reads=self._driver.takes_messages):
+        self._driver.counters.connections_refused = self._port.refused
+        for reason in self._port.maintain(reads=self._driver.accepts_messages):
             self._log.warning("problem at the client port", reason=reason)
-        self._driver.network.look()
+        self._driver.network.log_troubles()
         self._driver.sweep()
         resident = memory.resident_bytes()
         if resident > limits.NODE_MEMORY_BYTES_MAX:
             self._free_memory(resident)
+        # Once for each idle period.
         elif not self._trimmed and now - self._last_message_at > limits.TRIM_IDLE_US / US:
             memory.trim()
             self._trimmed = True
@@ -135,5 +139,6 @@ class Loop:
         else:
             self._log.error("memory is above its limit: all connections of other gateways are closed", resident_bytes=resident)
             self._transport.release_memory()
+        # If this does not help, the next call uses the other measure.
         self._clients_closed = not self._clients_closed
         memory.trim()

@@ -37,6 +37,7 @@ def run(config: Config, record: str = "") -> int:
     Raises:
         TuttiError: the gateway cannot start, because of a port in use, a refused directory or corruption; `exit_code` is its kind.
     """
+    # Before the reads process starts, which inherits the limit.
     raise_limit()
     wait_free(
         {
@@ -49,18 +50,19 @@ def run(config: Config, record: str = "") -> int:
     with contextlib.ExitStack() as opened:
         notifier = opened.enter_context(contextlib.closing(Notifier()))
         ports = [config.reads_address, config.admin_address]
-        desk = opened.enter_context(contextlib.closing(StatusSocketServer()))
-        fds = [notifier.read_fd, desk.their_fd]
+        status_socket = opened.enter_context(contextlib.closing(StatusSocketServer()))
+        fds = [notifier.read_fd, status_socket.child_fd]
         reads = Supervisor(_reads_command(config, *fds), fds, ports, encrypted=config.security.has_tls)
         opened.callback(reads.stop)
+        # A new directory has nothing to read, and a refused one must not be served.
         if _holds_our_log(config):
             reads.start()
         from tutti_gateway.node.process import Gateway  # noqa: PLC0415 - a slow import, while the reads process starts
 
-        gateway = Gateway(config, reads, notifier, desk, opened, record)
+        gateway = Gateway(config, reads, notifier, status_socket, opened, record)
         sys.setswitchinterval(limits.SWITCH_INTERVAL_US / US)
-        gateway.heed_signals()
-        return gateway.work()
+        gateway.handle_signals()
+        return gateway.run()
 
 
 def _holds_our_log(config: Config) -> bool:

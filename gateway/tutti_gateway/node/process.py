@@ -33,7 +33,7 @@ from tutti_gateway.config import Config
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Identity, StackConfig, Started
 from tutti_gateway.core.stack import Stack
-from tutti_gateway.core.view.group_status import GroupStatus
+from tutti_gateway.core.view.group_status import PRIMARY, GroupStatus
 from tutti_gateway.log.lanes.lane_logs import LaneLogs, path_of_disk
 from tutti_gateway.log.write.segment import prepared_paths
 from tutti_gateway.log.writer import LogWriter
@@ -52,6 +52,14 @@ from tutti_gateway.node.peers.open_transport import open_transport
 from tutti_gateway.node.peers.peers import PeerNetwork
 from tutti_gateway.node.replay.recorder import Recorder, header_of
 from tutti_gateway.node.status.reads_supervisor import Notifier, Supervisor
+from tutti_gateway.node.status.snapshot import (
+    DiskSnapshot,
+    DriverSnapshot,
+    GatewayIdentity,
+    GroupSnapshot,
+    LanesSnapshot,
+    Snapshot,
+)
 from tutti_gateway.node.status.status import StatusDocuments, release
 from tutti_gateway.node.status.status_socket import StatusSocketServer
 from tutti_gateway.node.status.trace import Tracer
@@ -62,6 +70,7 @@ if TYPE_CHECKING:
 
 US = 1_000_000
 US_PER_MS = 1000
+NS_PER_US = 1000
 FAILED = 1
 
 
@@ -73,7 +82,7 @@ class Gateway:
         config: Config,
         reads: Supervisor,
         notifier: Notifier,
-        desk: StatusSocketServer,
+        status_socket: StatusSocketServer,
         opened: contextlib.ExitStack,
         record: str = "",
     ) -> None:
@@ -83,10 +92,11 @@ class Gateway:
             config: the gateway's configuration.
             reads: supervisor of the reads process, which runs already or starts when there is a log to read.
             notifier: the pipe to the reads process.
-            desk: the socket at which the reads process asks for the status.
+            status_socket: the socket at which the reads process requests the status.
             opened: closes everything that this opens, in reverse order.
             record: directory in which to record the run; empty for none.
         """
+        # Before any thread starts: the settings hold for the whole process.
         memory.tune()
         self._handlers: dict[int, Any] = {}
         opened.callback(self._restore_signals)  # runs last, so that no signal kills the process while it closes its parts
@@ -114,15 +124,17 @@ class Gateway:
             writer, self._recovered = LogWriter.open(self._directory, options, self._storage)
         if self._directory.renewed:
             log.warning(self._directory.renewed)
+        # Closes the log if the start fails; later the disk thread closes it.
         writing = opened.enter_context(contextlib.ExitStack())
         writing.callback(writer.close)
         if not self._recovered.log:
-            check_room_to_begin(self._directory, options)
-        reads.attach(log, self._inbox.wake)
+            check_free_space(self._directory, options)
+        reads.attach(log, self._inbox.wake)  # its readiness wakes the loop, which prints the ready line
         self._disk = LogThread(writer, self._inbox.put, notifier.notify, log)
         lanes = self._open_lanes(options, notifier, opened)
         path = self._directory.path
         self._lookups = DuplicateLookup(lambda: LogReader(path), self._inbox.put, log)
+        # In a lane sequences begin with 1 in each epoch.
         self._lane_lookups = DuplicateLookup(
             lambda: LogReader(path_of_disk(path, self._directory.incarnation)), self._inbox.put, log, by_epoch=True
         )
@@ -131,7 +143,7 @@ class Gateway:
         )
         self._driver = self._make_driver(writer, lambda stack: self._wrapped(stack, record, opened))
         self._loop = Loop(self._driver, self._port, self._transport, self._inbox, writer.heartbeat, log, self._log_changes)
-        desk.open(
+        status_socket.open(
             self._inbox.put,
             self._disk.suspect,
             self._lanes.suspect,
@@ -143,7 +155,7 @@ class Gateway:
         opened.callback(self._stop_lanes, lanes.pop_all().close)
         for lookups in (self._lookups, self._lane_lookups):
             lookups.start()
-            opened.callback(lookups.stop, self._hurried)
+            opened.callback(lookups.stop, self._hurry)
 
     def _open_port(self) -> ClientPort:
         config = self._config
@@ -160,9 +172,9 @@ class Gateway:
 
     def _is_authenticated(self, routing: bytes) -> bool:
         """True if the connection has an authenticated session."""
-        return self._driver.sessions.knows(routing)
+        return self._driver.sessions.has(routing)
 
-    def _admission(self, stack: Stack) -> Authorizer | None:
+    def _authorizer(self, stack: Stack) -> Authorizer | None:
         """Return the authorizer of clients, or None if clients need no token."""
         if self._keyring is None or self._tokens is None:
             return None
@@ -181,7 +193,7 @@ class Gateway:
         halted = [LaneName(lane.origin, lane.incarnation) for lane in self._recovered.lanes if lane.halted]
         ends = {lane: end for lane in halted if (end := last_known_end(lane_path(self._directory.path, lane))) is not None}
         self._lanes = LaneThread(logs, self._inbox.put, notifier.notify, self._log, ends)
-        self._disk.beside = lambda: self._lanes.full
+        self._disk.other_full = lambda: self._lanes.full
         return lanes
 
     def _wrapped(self, stack: Stack, record: str, opened: contextlib.ExitStack) -> interfaces.Stack:
@@ -200,10 +212,11 @@ class Gateway:
     def _make_driver(self, writer: LogWriter, observed: Callable[[Stack], interfaces.Stack]) -> Driver:
         config = self._config
         stack = Stack(Random, _stack_config(config))
-        survey = self._survey = GroupStatus(stack)
+        survey = self._group = GroupStatus(stack)
         clock = Clock()
+        # Retention runs in the disk threads and measures age by the group's clock (membership, M26).
         self._disk.group_time_us = self._storage.group_time_us = lambda: survey.group_time_us(clock.mono_us())
-        admission = self._admission(stack)
+        authorizer = self._authorizer(stack)
         return Driver(
             observed(stack),
             clock=clock,
@@ -214,44 +227,53 @@ class Gateway:
             lane_lookups=self._lane_lookups,
             network=PeerNetwork(self._transport, stack, self._log),
             frontier=writer.frontier,
-            books=lambda driver: StatusDocuments(
-                config,
-                stack,
-                driver,
-                self._disk,
-                self._lookups,
-                self._reads,
-                self._survey,
-                self._lanes,
-                self._directory.incarnation,
-                dict if admission is None else admission.facts,
-                lambda: survey.clock_ahead_us,
-            ),
-            meters=GatewayCounters(),
+            documents=self._documents(stack, authorizer),
+            counters=GatewayCounters(),
             log=self._log,
             sessions_max=config.limits.sessions,
             undecided_bytes_max=config.limits.undecided_bytes,
             entropy=os.urandom(16),
-            admission=admission,
+            authorizer=authorizer,
         )
+
+    def _documents(self, stack: Stack, authorizer: Authorizer | None) -> Callable[[DriverSnapshot], StatusDocuments]:
+        """Return the function that makes the status documents from the state of the driver and of all other parts."""
+        identity = GatewayIdentity.of(self._config, self._directory.incarnation, release(), time.time_ns() // NS_PER_US)
+
+        def documents(driver: DriverSnapshot) -> StatusDocuments:
+            snapshot = Snapshot(
+                identity=identity,
+                decided=stack.decided,
+                driver=driver,
+                group=GroupSnapshot.of(self._group),
+                disk=DiskSnapshot.of(self._disk),
+                lanes=LanesSnapshot.of(self._lanes, stack.lane_halted, stack.lane_members),
+                lookups=self._lookups.waiting,
+                reads=(self._reads.pid, self._reads.starts),
+                security={} if authorizer is None else authorizer.to_dict(),
+                resident_bytes=memory.resident_bytes(),
+            )
+            return StatusDocuments(snapshot)
+
+        return documents
 
     def _log_changes(self) -> None:
         """Log what the operator has to do when that changes; called once a second."""
-        reason = self._survey.reason
+        reason = self._group.reason
         if reason != self._logged_reason:
             self._logged_reason = reason
             if reason:
                 self._log.warning(reason)
         self._check_clock()
-        waits = self._driver.books.waits  # the same text as in the status, which includes the refusals of peers
+        waits = self._driver.documents().waits  # the same text as in the status, which includes the refusals of peers
         self._waited_s = self._waited_s + 1 if waits == self._waits else 0
         self._waits = waits
         if waits and self._waited_s == limits.WAIT_LOG_S:
-            self._log.warning(f"this gateway accepts no ordered records: {waits}", state=self._survey.state)
+            self._log.warning(f"this gateway accepts no ordered records: {waits}", state=self._group.state)
 
     def _check_clock(self) -> None:
         """Log once when the host clock begins to differ from the group's clock, and once when it agrees again."""
-        ahead_us = self._survey.clock_ahead_us
+        ahead_us = self._group.clock_ahead_us
         apart = abs(ahead_us) > limits.CLOCK_APART_US
         if apart == self._clock_apart:
             return
@@ -262,30 +284,31 @@ class Gateway:
         how = f"{abs(ahead_us) // 1_000_000} s {'ahead of' if ahead_us > 0 else 'behind'}"
         self._log.warning(f"the wall clock of this host is {how} the group's, which ticks and retention use: correct the clock")
 
-    def work(self) -> int:
+    def run(self) -> int:
         """Start the stack and serve until a stop; return the exit code."""
         config = self._config
         identity = Identity(config.name, self._directory.incarnation, config.group.name, config.founders)
         self._log.info("starting", listen=config.listen, data=self._directory.path, pid=os.getpid())
         self._driver.start(Started(identity, os.urandom(16), self._recovered))
+        # No effect if it runs already: for a new directory there is a log to read only now.
         self._reads.start()
         self._loop.run(self._is_done)
         return self._end()
 
     def _is_done(self) -> bool:
-        """True if the loop must end; called by the loop in each turn."""
-        if self._driver.cast_out:
+        """True if the loop must end; called by the loop in each iteration."""
+        if self._driver.removed:
             return True  # the process ends at once, because its log may differ from the group's
-        if self._signals or self._driver.leave_asked:
+        if self._signals or self._driver.leave_requested:
             if self._signals > 1 or self._driver.halted or self._driver.stopped or time.monotonic() > self._stop_by:
                 return True
             if not self._driver.leaving:
                 self._stop_by = time.monotonic() + self._stop_us / US
-                self._reads.let_end()
+                self._reads.stop_restarting()
                 self._log.info("stopping: no new records are accepted, undecided ones are finished")
                 self._driver.leave()
                 return self._driver.stopped
-        if not self._ready_printed and self._reads.ready and self._driver.state == "primary":
+        if not self._ready_printed and self._reads.ready and not self._driver.halted and self._group.state == PRIMARY:
             self._ready_printed = True
             self._print_ready()
             memory.collapse()  # huge pages for code pay off only once all libraries are loaded
@@ -311,8 +334,8 @@ class Gateway:
     def _end(self) -> int:
         self._port.close()  # the port closes before the slow steps, so that clients reconnect elsewhere at once
         driver = self._driver
-        if driver.cast_out:
-            self._directory.mark_left(driver.cast_out)
+        if driver.removed:
+            self._directory.mark_left(driver.removed)
         orderly = driver.stopped and not driver.halted
         if driver.stopped or driver.halted:
             why = driver.halted or "as asked"
@@ -321,25 +344,25 @@ class Gateway:
         self._log.info("stopped", why=why, frontier=driver.offset, undecided_frames=driver.undecided_frames)
         return 0 if orderly or (self._signals > 1 and not driver.halted) else FAILED
 
-    def _hurried(self) -> bool:
+    def _hurry(self) -> bool:
         return self._signals > 1
 
     def _stop_disk(self, close_log: Callable[[], None]) -> None:
-        self._disk_hangs |= not self._disk.stop(close_log, self._hurried)
+        self._disk_hangs |= not self._disk.stop(close_log, self._hurry)
 
     def _stop_lanes(self, close_logs: Callable[[], None]) -> None:
-        self._disk_hangs |= not self._lanes.stop(close_logs, self._hurried)
+        self._disk_hangs |= not self._lanes.stop(close_logs, self._hurry)
 
     def _close_directory(self) -> None:
         if not self._disk_hangs:  # an abandoned thread may still write, so the lock is kept until the process ends
             self._directory.close()
 
-    def heed_signals(self) -> None:
+    def handle_signals(self) -> None:
         """Handle SIGTERM and SIGINT until everything is closed: the first begins the orderly stop, a second one ends it at once."""
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             self._signals += 1
-            self._reads.let_end()
+            self._reads.stop_restarting()
             self._inbox.wake()
 
         if threading.current_thread() is threading.main_thread():
@@ -370,7 +393,7 @@ def stop_us_max(heartbeat_us: int) -> int:
     return max(common_limits.STOP_US_MAX, (limits.LEAVE_HEARTBEATS + 2) * heartbeat_us)
 
 
-def check_room_to_begin(directory: DataDirectory, options: LogOptions) -> None:
+def check_free_space(directory: DataDirectory, options: LogOptions) -> None:
     """Check that the disk has free space for the first segment; without it the gateway would start but accept no records.
 
     Raises:

@@ -216,7 +216,7 @@ class FakeGateway:
         self.port = self._socket.bind_to_random_port("tcp://127.0.0.1")
         self._ended = threading.Event()
         self._desk = StatusSocketServer()
-        self.status_fd = self._desk.their_fd
+        self.status_fd = self._desk.child_fd
         self._desk.open(self._told, self.unreadable.append)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()

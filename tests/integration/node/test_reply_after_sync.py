@@ -37,6 +37,7 @@ from tutti_gateway.node.clients.port import SendResult
 from tutti_gateway.node.common.counters import GatewayCounters
 from tutti_gateway.node.disk.log_thread import LogThread
 from tutti_gateway.node.driver import Driver, DriverInput
+from tutti_gateway.node.status.status import StatusDocuments
 
 OPTIONS = LogOptions(segment_bytes=32 << 20, prepared_segments=0, reserved_bytes=16 << 20, disk_low_bytes=64 << 20)
 STEPS = 250
@@ -64,19 +65,13 @@ class Witness(Clients):
         return super().send(routing, data)
 
 
-class Shelf:
+class Documents(StatusDocuments):
     """Answers questions with nothing."""
 
     gateway = "g"
-    waits = ""
 
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
-
-    @property
-    def state(self) -> str:
-        view = self._driver.view
-        return "primary" if view is not None and view.primary else "joining"
+    def __init__(self) -> None:
+        """There is nothing to tell."""
 
     def members(self) -> bytes:
         return b"[]"
@@ -115,20 +110,25 @@ class Bench:
             lane_lookups=Lookups(),
             network=network(),
             frontier=self.writer.frontier,
-            books=Shelf,
-            meters=GatewayCounters(),
+            documents=lambda _state: Documents(),
+            counters=GatewayCounters(),
             log=LOG,
             entropy=os.urandom(16),
         )
         identity = Identity("g", self.directory.incarnation, "t", {"g": "127.0.0.1:1"})
         self.driver.start(Started(identity, os.urandom(16), recovered))
-        self.until(lambda: self.driver.state == "primary")
+        self.until(lambda: self.primary)
+
+    @property
+    def primary(self) -> bool:
+        view = self.driver.view
+        return view is not None and view.primary and not self.driver.halted
 
     def turn(self, *parts: list[bytes]) -> None:
         """One turn of the socket thread, with what the disk reported so far."""
         self.clock.time_us += 1000
         happenings, self.reports[:] = list(self.reports), []
-        self.driver.turn([message(b"client", one) for one in parts], happenings)
+        self.driver.run_once([message(b"client", one) for one in parts], happenings)
 
     def until(self, condition: Callable[[], bool]) -> None:
         for _ in range(20):

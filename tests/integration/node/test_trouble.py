@@ -102,7 +102,7 @@ def test_a_low_disk_refuses_early_with_a_reason_and_recovers(client: Client, pla
     assert isinstance(refused, RefusedAnswer)
     assert (refused.code, refused.retry) == ("space", True)
     assert "free some space" in refused.reason
-    assert client.bench.driver.state == "primary"
+    assert client.bench.primary
     with_reads = LogReader(client.bench.path)
     assert with_reads.frontier().offset == 1
     with_reads.close()
@@ -123,7 +123,7 @@ def test_a_disk_that_fills_up_keeps_what_was_taken_and_goes_on_when_there_is_roo
         if client.bench.disk.full:
             break
     assert client.bench.disk.full
-    assert client.bench.driver.state == "primary"
+    assert client.bench.primary
     waiting = client.bench.driver.undecided_frames
     assert waiting == 1
     (refused,) = client.send()
@@ -147,7 +147,7 @@ def test_a_failed_sync_halts_at_once_acknowledges_nothing_and_leaves_reads_alone
     platter.sync_error = number
     assert client.send() == []
     driver = client.bench.driver
-    assert driver.state == "halted"
+    assert driver.halted
     assert os.strerror(number) in driver.halted
     platter.sync_error = 0
     told = client.send()

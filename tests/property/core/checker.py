@@ -101,7 +101,7 @@ def _tables(member: Member) -> None:
     assert list(held._visible) == list(fresh._visible)
     # Frames that a rebuild applies by LogState itself come to the same producers.
     for frame in window.frames:
-        state.apply(frame, window.barred(frame.position) if frame.kind == Kind.BATCH else False)
+        state.apply(frame, window.is_void(frame.position) if frame.kind == Kind.BATCH else False)
     open_at_end = {**window.state.staged, **held._staged}
     ends_too = {position for position in open_at_end if position not in held._visible and _is_open(held, open_at_end[position])}
     assert ends_too == state.staged.keys()

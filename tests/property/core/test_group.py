@@ -172,7 +172,7 @@ class Run:
 
     def _commit(self, member: Member, reader: str, offset: int, back: bool = False) -> None:
         request = 2 + len(self.commits)
-        self.commits[request] = member.stack.layers.context.standing.me, reader, offset
+        self.commits[request] = member.stack.layers.context.view_state.me, reader, offset
         self.group.step(member, OffsetsAsked(self.asking, request, reader, offset, back))
 
     def again(self, a: int, b: int) -> None:
@@ -200,7 +200,7 @@ class Run:
         if self.alone:
             return
         self._repair()
-        if any(member.stack.layers.atomic._withheld for member in members):
+        if any(member.stack.layers.atomic._deferred for member in members):
             return  # what a member could not take when a view ends is for the view change to settle, which is given here
         self.view = view_of(counter_of(self.view) + 1, 1 + b % len(NAMES))
         if a % 2:

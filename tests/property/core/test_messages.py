@@ -182,7 +182,7 @@ def wrong_bodies(state: Any) -> list[tuple[Kind, bytes, dict[str, int]]]:
 def fitting(draw: st.DrawFn, to: Gateway, sender: int) -> list[Message]:
     """Messages that fit what the gateway is doing, one of each kind."""
     context = to.running.layers.context
-    window, standing = context.window, context.standing
+    window, standing = context.window, context.view_state
     view = standing.view or standing.promised or VIEW
     end, frontier = window.end, window.frontier
     higher = view_of(counter_of(view) + draw(st.integers(0, 3)), sender)
@@ -347,7 +347,7 @@ def test_who_promised_a_view_that_nobody_proposed_comes_back() -> None:
     trio = Trio("restarted")
     coordinator = next(gateway for gateway in trio.up if gateway.view is not None and gateway.view.coordinator == gateway.me)
     waiting = next(gateway for gateway in trio.up if gateway.view is None or not gateway.view.view)
-    view = view_of(counter_of(waiting.running.layers.context.standing.promised) + 9, coordinator.me)
+    view = view_of(counter_of(waiting.running.layers.context.view_state.promised) + 9, coordinator.me)
     message = messages.Propose(view, (1, 2, 3))
     trio.world.step(waiting, Received(waiting.numbers[coordinator.name], message, coordinator.disk.incarnation))
     assert trio.decides()
@@ -365,7 +365,7 @@ def test_no_message_grows_a_table_or_is_told_of_without_end(phase: str, data: st
             trio.world.step(gateway, Received(sender, message, b"?" * 16))
     trio.told.clear()
     before = size(gateway.running.layers)
-    with patch.multiple(limits, REPAIR_RANGES_KEPT_MAX=8, HELD_FRAMES_MAX=16):
+    with patch.multiple(limits, REPAIR_RANGES_KEPT_MAX=8, BUFFERED_FRAMES_MAX=16):
         for count in range(300):
             trio.world.step(gateway, Received(senders[count % len(senders)], changed(message, count), b"?" * 16))
     after = size(gateway.running.layers)
@@ -426,7 +426,7 @@ def test_what_is_looked_at_for_growth_holds_the_tables() -> None:
     layers = Trio("primary").up[0].running.layers
     before = size(layers)
     layers.order.received.lines[7] = ProducerLine(7, "p", b"", 1, 0, b"")
-    layers.order.receiver._held[9] = Frame(Kind.TICK, b"")
+    layers.order.receiver._buffered[9] = Frame(Kind.TICK, b"")
     layers.peers._peers[9] = Peer(9, "g9", "g9:1")
     gaps: RangeMap[None] = layers.order.receiver._gaps
     gaps.put(50, 60, None)

@@ -45,7 +45,7 @@ ATOMIC = (
         "yes-of-an-old-view",
         "4.4",
         "a YES of another view is not counted",
-        [Edit(Atomic, "on_vote", "not self._standing.current(message.view) or ", "")],
+        [Edit(Atomic, "on_vote", "not self._view_state.current(message.view) or ", "")],
         LATE,
     ),
     Mutant(
@@ -56,7 +56,7 @@ ATOMIC = (
             Edit(
                 Atomic,
                 "on_confirm",
-                "not standing.current(message.view) or sender != standing.coordinator or up_to <= window.frontier",
+                "not view_state.current(message.view) or sender != view_state.coordinator or up_to <= window.frontier",
                 "up_to <= window.frontier",
             )
         ],
@@ -83,7 +83,7 @@ ATOMIC = (
         "4.4",
         "a CONFIRM is repeated in heartbeats, as nobody caches or asks for one",
         [
-            Edit(Atomic, "beat", "self._outbox.send(member, Confirm(standing.view, window.frontier))", "pass"),
+            Edit(Atomic, "beat", "self._outbox.send(member, Confirm(view_state.view, window.frontier))", "pass"),
             Edit(Atomic, "on_vote", "elif again and sender", "elif False and sender"),
         ],
         Mix(seconds=15, producers=1, rate=0.5, readers=0, script=lossy),
@@ -92,7 +92,7 @@ ATOMIC = (
         "a-heartbeat-tells-first",
         "4.4",
         "who reads a frontier in a heartbeat was told of the decision before",
-        [Edit(Membership, "_announce", "self._others.tell()", "pass")],
+        [Edit(Membership, "_announce", "self._others.send_decisions()", "pass")],
         Mix("leave", seconds=30, pace=1.0, rate=40.0, pipeline=1, readers=0),
     ),
     Mutant(
@@ -118,7 +118,7 @@ ATOMIC = (
             ),
             Edit(Atomic, "on_no", " or not 0 < self._view_position <= window.frontier", ""),
             Edit(Atomic, "on_no", "if position <= ballot.votes[sender]:", "if False:"),
-            Edit(Atomic, "on_no", "if frame.view != self._standing.view:", "if False:"),
+            Edit(Atomic, "on_no", "if frame.view != self._view_state.view:", "if False:"),
         ],
         BUSY.but(latency="wan", script=low_after_decision),
     ),
@@ -162,7 +162,7 @@ ATOMIC = (
         "declined-without-its-abort",
         "4.4",
         "what was declined is written only together with the ABORT that voids it (STUB)",
-        [Edit(Atomic, "decline", "self._withheld.append(frame)", "self._unwritten.append(frame)")],
+        [Edit(Atomic, "decline", "self._deferred.append(frame)", "self._unwritten.append(frame)")],
         LOW,
     ),
     Mutant(
@@ -173,9 +173,9 @@ ATOMIC = (
             Edit(
                 ForwardTable,
                 "installed",
-                "        behind = self._unordered(queue)",
-                "        behind = self._unordered(queue)\n"
-                "        self._outbox.answers(queue.session).extend([_aborted(frame, 'it was cut') for frame in behind])",
+                "        unordered = self._unordered(queue)",
+                "        unordered = self._unordered(queue)\n"
+                "        self._outbox.answers(queue.session).extend([_aborted(frame, 'it was cut') for frame in unordered])",
             )
         ],
         MUCH,
@@ -184,14 +184,14 @@ ATOMIC = (
         "cut-not-durable",
         "5.4",
         "a cut is made on the disk before anything is written there",
-        [Edit(Atomic, "cut", "self._outbox.persist(cut=to)", "pass")],
+        [Edit(Atomic, "truncate", "self._outbox.persist(truncate_after=to)", "pass")],
         MUCH,
     ),
     Mutant(
         "unwritten-survives-its-view",
         "5.2",
         "a log is told of as the disk has it: what was not handed to the disk is given up with its view",
-        [Edit(Atomic, "ended", "    self._window.cut(self._window.mark(Stage.WRITING))\n", "")],
+        [Edit(Atomic, "ended", "    self._window.truncate(self._window.mark(Stage.WRITING))\n", "")],
         LOW,
     ),
     Mutant(
@@ -220,7 +220,7 @@ ATOMIC = (
         "no-of-another-view",
         "5",
         "a NO of another view is not counted",
-        [Edit(Atomic, "on_no", "not self._standing.current(message.view) or ", "")],
+        [Edit(Atomic, "on_no", "not self._view_state.current(message.view) or ", "")],
         proof=f"{_OUTCOMES}test_a_no_of_another_view_aborts_nothing",
     ),
     Mutant(

@@ -51,7 +51,7 @@ FORCE = (
         "left-out-goes-on",
         "5",
         "who was left out by force takes no part any more",
-        [Edit(ForcedRoster, "estranged", "    if beat.out and beat.forced > state.forced:", "    if False:")],
+        [Edit(ForcedRoster, "is_separated", "    if beat.out and beat.forced > state.forced:", "    if False:")],
         proof=f"{_TRANSCRIPT}[group_forced_apart]",
     ),
 )

@@ -22,7 +22,7 @@ INDEXES = (
         "confirmed-with-old-answers",
         "10",
         "a frontier is confirmed by answers to heartbeats that left after the question",
-        [Edit(ReadIndex, "_confirmed", "inquiry.asked_us <= peer.beat.echo_us <= now_us", "True")],
+        [Edit(ReadIndex, "_confirmed", "inquiry.begun_us <= peer.beat.echo_us <= now_us", "True")],
         _ASKED,
         shows="confirms frontier",
     ),

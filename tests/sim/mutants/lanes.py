@@ -33,9 +33,9 @@ LANES = (
             Edit(
                 Member,
                 "_persist",
-                "lane.end, cut=cut), lane))",
-                "lane.end, cut=cut), lane))\n"
-                "    self._box.send(lane.origin, Posted(lane.incarnation, lane.attempt, lane.end, self.low, False))",
+                "lane.end, truncate_after=truncate_after), lane))",
+                "lane.end, truncate_after=truncate_after), lane))\n"
+                "    self._outbox.send(lane.origin, Posted(lane.incarnation, lane.attempt, lane.end, self.low, False))",
             )
         ],
         _LANES,
@@ -53,7 +53,7 @@ LANES = (
         "lane-origin-votes-first",
         "7",
         "the origin votes last: its own log holds nothing undecided",
-        [Edit(Origin, "_place", "    self._advance()", "    self._box.persist(lane, up_to=lane.end)\n    self._advance()")],
+        [Edit(Origin, "_order", "    self._advance()", "    self._outbox.persist(lane, up_to=lane.end)\n    self._advance()")],
         _LANES,
     ),
     Mutant(
@@ -108,7 +108,7 @@ LANES = (
         "lane-of-an-old-number",
         "7",
         "who was removed and added again while it runs begins no attempt in the lane of its old number",
-        [Edit(Unordered, "members", "part if self.number in part else ()", "part")],
+        [Edit(Unordered, "set_connected", "connected if self.number in connected else ()", "connected")],
         _AGAIN,
         shows="is not that of gateway",
         quick=True,
@@ -125,7 +125,7 @@ LANES = (
         "lane-let-go-too-far",
         "7",
         "a lane is let go only as far as every gateway of the roster has it",
-        [Edit(Member, "tell_held", "held = min(", "held = max(")],
+        [Edit(Member, "report_replicated", "replicated = min(", "replicated = max(")],
         _LANES,
         shows="lets lane",
         quick=True,
@@ -169,7 +169,7 @@ LANES = (
         "lane-healed-with-another-chain",
         "7",
         "the chain at the mark is that of the frame that was lost",
-        [Edit(LostEndRecovery, "learned", "if frame.position == lost.last and", "if False and")],
+        [Edit(LostEndRecovery, "on_copied", "if frame.position == lost.last and", "if False and")],
         proof=_UNIT + "test_healing.py::test_another_frame_at_the_mark_than_the_disk_had_halts_the_lane",
     ),
     Mutant(
@@ -193,7 +193,7 @@ LANES = (
         "lane-healed-without-a-view",
         "7",
         "the roster is believed in a primary view alone",
-        [Edit(LostEndRecovery, "tail", " and self._context.standing.primary", "")],
+        [Edit(LostEndRecovery, "tail", " and self._context.view_state.primary", "")],
         proof=_UNIT + "test_healing.py::test_the_roster_is_believed_in_a_view_alone",
     ),
     Mutant(
@@ -218,7 +218,7 @@ LANES = (
         proof=_UNIT + "test_resumed.py::test_what_others_let_go_does_not_come_back_as_a_beginning",
     ),
     Mutant(
-        "lane-healing-ended-by-a-low-disk",
+        "lane-recovery-ended-by-a-low-disk",
         "7",
         "nothing ends the last attempt before all of it is decided",
         [
@@ -232,31 +232,31 @@ LANES = (
         proof=_UNIT + "test_resumed.py::test_a_low_disk_is_no_reason_to_end_what_may_be_decided",
     ),
     Mutant(
-        "lane-healing-without-votes-beyond",
+        "lane-recovery-without-votes-beyond",
         "7",
         "who has more of an earlier run votes for the end",
         [Edit(Origin, "on_posted", "message.up_to > end and self._machine.state is Phase.OPEN", "message.up_to > end")],
         proof=_UNIT + "test_resumed.py::test_who_got_more_of_an_earlier_run_votes_for_the_end",
     ),
     Mutant(
-        "lane-healing-held-by-one-removed",
+        "lane-recovery-held-by-one-removed",
         "7",
         "the last attempt goes on without the votes of who was removed",
         [Edit(Origin, "beat", "self._drop_removed(self._recovery.removed(self._votes))", "pass")],
         proof=_UNIT + "test_resumed.py::test_who_is_removed_is_waited_for_no_longer",
     ),
     Mutant(
-        "lane-healing-without-one-unknown",
+        "lane-recovery-without-one-unknown",
         "7",
         "who the roster lacks was removed only where a primary view knows the roster",
-        [Edit(LostEndRecovery, "removed", "if self._context.standing.primary else ()", "")],
+        [Edit(LostEndRecovery, "removed", "if self._context.view_state.primary else ()", "")],
         proof=_UNIT + "test_resumed.py::test_nobody_is_taken_as_removed_without_a_view",
     ),
     Mutant(
-        "lane-healing-waits-for-one-removed",
+        "lane-recovery-waits-for-one-removed",
         "7",
         "what one that was removed answered is waited for no longer",
-        [Edit(LostEndRecovery, "_heard", " if one in roster", "")],
+        [Edit(LostEndRecovery, "_current_answers", " if one in roster", "")],
         proof=_UNIT + "test_resumed.py::test_who_was_removed_before_it_gave_what_it_alone_has_is_waited_for_no_longer",
     ),
     Mutant(
@@ -271,28 +271,28 @@ LANES = (
         "lane-healed-by-an-earlier-disk",
         "7",
         "an answer counts for the disk that gave it",
-        [Edit(Unordered, "_see_disk", "self._recovery.forget(number)", "pass")],
+        [Edit(Unordered, "_check_disk", "self._recovery.drop_reports(number)", "pass")],
         proof=_UNIT + "test_replaced.py::test_an_answer_counts_for_the_disk_that_gave_it",
     ),
     Mutant(
         "lane-vote-of-an-earlier-disk",
         "7",
         "a vote counts for the disk that gave it",
-        [Edit(Origin, "replaced", "self._votes[member] = 0", "pass")],
+        [Edit(Origin, "disk_replaced", "self._votes[member] = 0", "pass")],
         proof=_UNIT + "test_replaced.py::test_a_vote_counts_for_the_disk_that_gave_it",
     ),
     Mutant(
         "lane-attempt-with-another-disk",
         "7",
         "an attempt ends when another disk takes the place of a member's",
-        [Edit(Unordered, "_see_disk", "self._origin.replaced(number)", "pass")],
+        [Edit(Unordered, "_check_disk", "self._origin.disk_replaced(number)", "pass")],
         proof=_UNIT + "test_replaced.py::test_an_attempt_ends_when_another_disk_takes_the_place_of_a_member_s",
     ),
     Mutant(
         "lane-source-of-an-earlier-disk",
         "7",
         "what a disk had is not asked of the one that took its place",
-        [Edit(Unordered, "_see_disk", "self._member.replaced(number)", "pass")],
+        [Edit(Unordered, "_check_disk", "self._member.disk_replaced(number)", "pass")],
         proof=_UNIT + "test_replaced.py::test_a_disk_that_was_replaced_is_a_source_no_more",
     ),
     Mutant(
@@ -313,7 +313,7 @@ LANES = (
         "lane-end-in-doubt-taken-for-given",
         "7",
         "a copy that ends in an earlier attempt than the mark gives what is decided there, and nothing behind it",
-        [Edit(LostEndRecovery, "_givers", "attempt >= least and up_to", "up_to")],
+        [Edit(LostEndRecovery, "_holders", "attempt >= least and up_to", "up_to")],
         proof=_UNIT + "test_gone.py::test_an_end_that_only_the_lost_disk_could_decide_is_named_with_who_holds_it",
     ),
     Mutant(

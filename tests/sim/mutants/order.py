@@ -41,14 +41,14 @@ def _trusting(take: Any) -> Any:
     return trusting
 
 
-_TRUSTING = Value(ReceivedTable, "take", _trusting, wraps=True)
+_TRUSTING = Value(ReceivedTable, "apply", _trusting, wraps=True)
 
 ORDER = (
     Mutant(
         "table-not-rolled-back",
         "3",
         "the received-table goes back with a cut of the log",
-        [Edit(Layers, "cut", "self.order.rebuild()", "pass"), Edit(Layers, "view_ended", "self.order.rebuild()", "pass")],
+        [Edit(Layers, "truncate", "self.order.rebuild()", "pass"), Edit(Layers, "view_ended", "self.order.rebuild()", "pass")],
         MUCH,
     ),
     Mutant(
@@ -74,7 +74,7 @@ ORDER = (
             Edit(
                 ForwardTable,
                 "installed",
-                "        self._forward(queue, [fresh.get(id(frame), frame) for frame in behind])",
+                "        self._forward(queue, [fresh.get(id(frame), frame) for frame in unordered])",
                 "        queue.sent_us = self._outbox.now.mono_us",
             ),
             Edit(Sequencer, "on_forward", "frame.first_sequence != line.sequence + 1", "frame.first_sequence <= line.sequence"),
@@ -90,7 +90,7 @@ ORDER = (
             Edit(
                 ForwardTable,
                 "installed",
-                "        self._forward(queue, [fresh.get(id(frame), frame) for frame in behind])",
+                "        self._forward(queue, [fresh.get(id(frame), frame) for frame in unordered])",
                 "        queue.sent_us = self._outbox.now.mono_us",
             ),
             Edit(ForwardTable, "beat", "            self._forward(queue, self._unordered(queue))", "            pass"),
@@ -121,8 +121,8 @@ ORDER = (
         "4.3",
         "an EPOCH is ordered when all earlier frames of its producer are decided",
         [
-            Edit(Sequencer, "_ask_epoch", "if not line.undecided:", "if True:"),
-            Edit(Sequencer, "_place_epoch", "    invariant(not line.undecided, f", "    invariant(True, f"),
+            Edit(Sequencer, "_on_epoch_request", "if not line.undecided:", "if True:"),
+            Edit(Sequencer, "_order_epoch", "    invariant(not line.undecided, f", "    invariant(True, f"),
         ],
         LOW.but(faults="low loss rival restart", pace=1.0, latency="wan", sync_us=20_000.0, producers=2),
     ),
@@ -131,7 +131,7 @@ ORDER = (
         "4.3",
         "an EPOCH carries the producer's progress on",
         [
-            Edit(Sequencer, "_place_epoch", "line.sequence, line.progress)", "line.sequence, b'')"),
+            Edit(Sequencer, "_order_epoch", "line.sequence, line.progress)", "line.sequence, b'')"),
             Edit(ReceivedTable, "_epoch", " and body.progress == line.progress", ""),
         ],
         RIVALS,
@@ -182,7 +182,7 @@ ORDER = (
         "late-offset-commit",
         "4.3",
         "a copy of an offset commit that comes late takes nothing back",
-        [Edit(Sequencer, "_ask_offsets", "if self._received.commit(ask.reader) > ask.frontier:", "if False:")],
+        [Edit(Sequencer, "_on_offsets_request", "if self._received.last_commit(ask.reader) > ask.frontier:", "if False:")],
         NETWORK.but(readers=3, script=late_copies),
         shows="reader",
     ),
@@ -211,8 +211,8 @@ ORDER = (
                 "on_repair",
                 "        self._receiver.on_repair(sender, message)",
                 "        self._receiver.on_repair(sender, message)\n"
-                "        window = self.holder._window\n"
-                "        self.holder._outbox.send(self._standing.coordinator, messages.Vote(message.view, window.end))",
+                "        window = self.repairer._window\n"
+                "        self.repairer._outbox.send(self._view_state.coordinator, messages.Vote(message.view, window.end))",
             )
         ],
         NETWORK,
@@ -221,7 +221,7 @@ ORDER = (
         "lost-last-message",
         "4.1",
         "heartbeats tell how far the log is: a last message that was lost shows too",
-        [Edit(Repair, "heard", "        self._receiver.heard(member, end)\n", "        pass\n")],
+        [Edit(Repair, "log_end_reported", "        self._receiver.log_end_reported(member, end)\n", "        pass\n")],
         QUIET.but(producers=1, rate=0.3, readers=0, script=lost_last),
     ),
     Mutant(
@@ -229,8 +229,8 @@ ORDER = (
         "5.4",
         "an ORDER of another view is not taken",
         [
-            Edit(Receiver, "_counts", "standing.current(view) and sender == standing.coordinator and sender", "sender"),
-            Edit(Receiver, "_take", "if frame.view != view:", "if False:"),
+            Edit(Receiver, "_counts", "view_state.current(view) and sender == view_state.coordinator and sender", "sender"),
+            Edit(Receiver, "_accept", "if frame.view != view:", "if False:"),
         ],
         LATE,
     ),
@@ -334,8 +334,8 @@ ORDER = (
             Edit(
                 Ordering,
                 "on_message",
-                "if standing.coordinating and not standing.draining:\n            self.sequencer.on_forward",
-                "if standing.coordinating:\n            self.sequencer.on_forward",
+                "if view_state.coordinating and not view_state.draining:\n            self.sequencer.on_forward",
+                "if view_state.coordinating:\n            self.sequencer.on_forward",
             )
         ],
         proof=f"{_OUTCOMES}test_a_coordinator_that_leaves_orders_nothing_new",
@@ -348,8 +348,8 @@ ORDER = (
             Edit(
                 Ordering,
                 "on_message",
-                "if standing.coordinating and not standing.draining:\n            self.sequencer.on_ask",
-                "if standing.coordinating:\n            self.sequencer.on_ask",
+                "if view_state.coordinating and not view_state.draining:\n            self.sequencer.on_request",
+                "if view_state.coordinating:\n            self.sequencer.on_request",
             )
         ],
         proof=f"{_OUTCOMES}test_a_coordinator_that_leaves_orders_nothing_new",

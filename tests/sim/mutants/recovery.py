@@ -62,7 +62,7 @@ RECOVERY = (
         "a damaged end counts as present when logs are compared",
         [
             Edit(
-                Flush, "state", "    window, damage = self._window, self.adopting.damage", "    window, damage = self._window, None"
+                Flush, "state", "    window, damage = self._window, self.adoption.damage", "    window, damage = self._window, None"
             )
         ],
         BUSY.but(script=damage),
@@ -82,7 +82,10 @@ RECOVERY = (
         "a damaged end is refilled up to the chain value of its mark",
         [
             Edit(
-                _Judge, "_says", "LACKS if view and position == self._damage.last and view != self._damage.view else view", "view"
+                _Judge,
+                "_view_of",
+                "LACKS if view and position == self._damage.last and view != self._damage.view else view",
+                "view",
             ),
             Edit(Candidate, "_collect", "chain = best.chain if best.end == choice.end else None", "chain = None"),
         ],
@@ -121,7 +124,7 @@ RECOVERY = (
         "damage-cut-by-one",
         "6",
         "a damaged position is cut when so many voters lack it that no majority is without one of them",
-        [Edit(_Judge, "_in_the_way", "return voters if self._rosters.blocks(voters) else None", "return voters")],
+        [Edit(_Judge, "_blocking_voters", "return voters if self._rosters.blocks(voters) else None", "return voters")],
         BUSY.but(script=damage),
     ),
     Mutant(

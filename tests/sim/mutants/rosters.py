@@ -31,7 +31,7 @@ ROSTERS = (
         "roster-before-its-view",
         "5.7",
         "a ROSTER is ordered when the VIEW frame of its view is decided",
-        [Edit(RosterChanges, "_may_order", " and standing.primary", "")],
+        [Edit(RosterChanges, "_may_order", " and view_state.primary", "")],
         proof=f"{_VOTES}test_a_roster_is_ordered_when_the_view_is_decided",
     ),
     Mutant(
@@ -52,7 +52,7 @@ ROSTERS = (
         "promoted-outside-the-view",
         "5.7",
         "an added gateway votes when the view has taken it in",
-        [Edit(RosterChanges, "_promote", " and number in self._standing.members", "")],
+        [Edit(RosterChanges, "_promote", " and number in self._view_state.members", "")],
         proof=f"{_VOTES}test_a_gateway_that_has_caught_up_votes_when_a_view_has_taken_it_in",
     ),
     Mutant(
@@ -73,7 +73,7 @@ ROSTERS = (
         "blocking-not-counted-again",
         "6",
         "who proves that a damaged position was not decided does so by every ROSTER of the adopted log",
-        [Edit(Candidate, "_counts", "not all(map(rosters.blocks, attempt.choice.blocking))", "False")],
+        [Edit(Candidate, "_suffices", "not all(map(rosters.blocks, attempt.choice.blocking))", "False")],
         proof=f"{_VOTES}test_a_proof_of_a_candidate_has_to_hold_by_every_roster_of_the_log_that_it_adopts",
     ),
     Mutant(
@@ -108,7 +108,7 @@ ROSTERS = (
         "draining-coordinator-changes-the-roster",
         "5.0",
         "a coordinator that leaves orders no ROSTER",
-        [Edit(RosterChanges, "_may_order", " and not standing.draining", "")],
+        [Edit(RosterChanges, "_may_order", " and not view_state.draining", "")],
         proof=f"{_OUTCOMES}test_a_coordinator_that_leaves_orders_nothing_new",
     ),
 )

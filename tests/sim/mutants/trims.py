@@ -18,7 +18,7 @@ TRIMS = (
         "trim-what-a-voter-lacks",
         "6",
         "what a voter does not hold yet stays, unless a limit forces it out",
-        [Edit(Peers, "held", "    return min(", "    return limits.POSITION_MAX or min(")],
+        [Edit(Peers, "replicated_position", "    return min(", "    return limits.POSITION_MAX or min(")],
         RETENTION,
         "lacks some of what goes",
         quick=True,
@@ -30,7 +30,7 @@ TRIMS = (
         [
             Edit(
                 SnapshotInstall,
-                "_take",
+                "_install",
                 "        self._token = self._outbox.replace_log(data)",
                 "        self._token = self._outbox.replace_log(data)\n        self.persisted(self._token)",
             )
@@ -57,7 +57,7 @@ TRIMS = (
         "draining-coordinator-trims",
         "5.0",
         "a coordinator that leaves orders no TRIM",
-        [Edit(Housekeeping, "trim", " or self._standing.draining", "")],
+        [Edit(Housekeeping, "trim", " or self._view_state.draining", "")],
         proof="tests/unit/core/test_outcomes.py::test_a_coordinator_that_leaves_orders_nothing_new",
     ),
 )

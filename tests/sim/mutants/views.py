@@ -50,7 +50,7 @@ VIEWS = (
                 "campaign",
                 "    flush.persist(msgspec",
                 "    for member in members:\n"
-                "        if member != standing.me:\n"
+                "        if member != view_state.me:\n"
                 "            self._outbox.send(member, Propose(view, members))\n"
                 "    flush.persist(msgspec",
             )
@@ -65,8 +65,8 @@ VIEWS = (
             Edit(
                 Candidate,
                 "_next_view",
-                "        scalars.promised,\n        scalars.accepted,\n        scalars.coordinated,\n",
-                "        scalars.accepted,\n",
+                "        hard_state.promised,\n        hard_state.accepted,\n        hard_state.coordinated,\n",
+                "        hard_state.accepted,\n",
             ),
             Edit(Candidate, "_next_view", "        self._peers.seen_view(),\n        self.rejected,\n", ""),
         ],
@@ -93,7 +93,7 @@ VIEWS = (
         "no YES of an old view leaves once a higher one is promised",
         [
             Edit(ViewState, "current", "0 < view == self.promised == self.accepted == self.view", "0 < view == self.view"),
-            Edit(Flush, "end_view", "        self._standing.end_view()\n", "        pass\n"),
+            Edit(Flush, "end_view", "        self._view_state.end_view()\n", "        pass\n"),
         ],
         CRASHES,
     ),
@@ -105,13 +105,14 @@ VIEWS = (
             Edit(
                 Flush,
                 "on_started",
-                "        self.life.on(Step.STARTED)",
-                "        self.life.on(Step.STARTED)\n"
-                "        standing, members = self._standing, self._window.state.members\n"
-                "        mine = 0 < standing.accepted == standing.promised and coordinator_of(standing.accepted) == standing.me\n"
-                "        if mine and standing.me in members and self._window.state.view == standing.accepted:\n"
+                "        self.machine.on(Step.STARTED)",
+                "        self.machine.on(Step.STARTED)\n"
+                "        view_state, members = self._view_state, self._window.state.members\n"
+                "        accepted = view_state.accepted\n"
+                "        mine = 0 < accepted == view_state.promised and coordinator_of(accepted) == view_state.me\n"
+                "        if mine and view_state.me in members and self._window.state.view == accepted:\n"
                 "            self.install(members)\n"
-                "            self.life.state, standing.primary = Phase.PRIMARY, True\n"
+                "            self.machine.state, view_state.primary = Phase.PRIMARY, True\n"
                 "            self._layers.opened(self._window.frontier)\n"
                 "            self._layers.primary()",
             )
@@ -129,7 +130,7 @@ VIEWS = (
                 "return peers.rosters.majority(attempt.incarnations)",
                 "return 2 * len(attempt.states) > 1 + len(peers.hears())",
             ),
-            Edit(Candidate, "_counts", "return rosters.majority(attempt", "return True or rosters.majority(attempt"),
+            Edit(Candidate, "_suffices", "return rosters.majority(attempt", "return True or rosters.majority(attempt"),
             Edit(
                 Membership,
                 "_enough",
@@ -159,7 +160,7 @@ VIEWS = (
         "the members of a view are a majority of the roster, all of whom told of their logs",
         [
             Edit(Candidate, "_majority", "return peers.rosters.majority(attempt.incarnations)", "return bool(attempt.states)"),
-            Edit(Candidate, "_counts", "return rosters.majority(attempt", "return True or rosters.majority(attempt"),
+            Edit(Candidate, "_suffices", "return rosters.majority(attempt", "return True or rosters.majority(attempt"),
         ],
         NETWORK,
     ),
@@ -179,10 +180,10 @@ VIEWS = (
             Edit(
                 Candidate,
                 "_collect",
-                "    attempt.unmended = not choice.source\n",
-                "    own = self._standing.me\n"
+                "    attempt.unresolved = not choice.source\n",
+                "    own = self._view_state.me\n"
                 "    choice = choice._replace(best=own, source=own, end=attempt.states[own].end)\n"
-                "    attempt.unmended = not choice.source\n",
+                "    attempt.unresolved = not choice.source\n",
             ),
         ],
         QUIET.but(script=late_comer, latency="wan", rate=0.4),
@@ -198,8 +199,8 @@ VIEWS = (
                 "common(self.extent(), theirs, window.frontier)",
                 "Common(max(min(window.end, theirs.end), window.frontier), True)",
             ),
-            Edit(LogAdoption, "begin", "self._log.cut(equal.position)", "pass"),
-            Edit(LogAdoption, "done", "        self.replaced(wanted.end)\n", "        pass\n"),
+            Edit(LogAdoption, "begin", "self._log.truncate(equal.position)", "pass"),
+            Edit(LogAdoption, "done", "        self.end_overwritten(wanted.end)\n", "        pass\n"),
             Edit(LogAdoption, "done", "window.end == wanted.end and wanted.chain in (None, window.chain)", "True"),
         ],
         MUCH,
@@ -237,11 +238,12 @@ VIEWS = (
             Edit(
                 Flush,
                 "on_install",
-                "message.view != standing.promised or message.view != self.scalars.promised or "
-                "coordinator_of(message.view) != sender",
+                "message.view != view_state.promised\n"
+                "        or message.view != self.hard_state.promised\n"
+                "        or coordinator_of(message.view) != sender",
                 "coordinator_of(message.view) != sender",
             ),
-            Edit(Flush, "_accepted", "install is None or install.view != self._standing.accepted", "install is None"),
+            Edit(Flush, "_accepted", "install is None or install.view != self._view_state.accepted", "install is None"),
         ],
         LATE.but(faults="kill snipe broken leave split cut loss"),
     ),
@@ -255,7 +257,7 @@ VIEWS = (
                 "_adopted",
                 "        self.accept()",
                 "        self.accept()\n"
-                "        self._outbox.send(coordinator_of(self._standing.promised), Installed(self._standing.promised))",
+                "        self._outbox.send(coordinator_of(self._view_state.promised), Installed(self._view_state.promised))",
             )
         ],
         quick=True,
@@ -269,7 +271,7 @@ VIEWS = (
                 Flush,
                 "_adopted",
                 "    elif done:",
-                "    else:\n        self.adopting.stop()",
+                "    else:\n        self.adoption.stop()",
             )
         ],
         MUCH,
@@ -284,7 +286,7 @@ VIEWS = (
                 LogServer,
                 "on_fetch",
                 "frames=tuple(frames)))",
-                "frames=tuple(frames), source=0 if message.view else standing.view, stop=frames[-1].position))",
+                "frames=tuple(frames), source=0 if message.view else view_state.view, stop=frames[-1].position))",
             ),
         ],
         MUCH.but(rate=15.0, sync_us=20_000.0),
@@ -324,7 +326,11 @@ VIEWS = (
         "roster-without-a-majority-of-the-new",
         "5.7",
         "a roster changes in a view that holds a majority of the new one",
-        [Edit(RosterChanges, "_objection", "if not new.majority(self._peers.incarnations(self._standing.members)):", "if False:")],
+        [
+            Edit(
+                RosterChanges, "_objection", "if not new.majority(self._peers.incarnations(self._view_state.members)):", "if False:"
+            )
+        ],
         ROSTER,
     ),
     Mutant(
@@ -334,7 +340,7 @@ VIEWS = (
         [
             Edit(
                 Candidate,
-                "_counts",
+                "_suffices",
                 "return rosters.majority(attempt.incarnations) and rosters",
                 "return True or rosters.majority(attempt.incarnations) and rosters",
             )
@@ -360,7 +366,7 @@ VIEWS = (
         "claim-without-echoes",
         "5.0",
         "a coordinator says that it coordinates while a majority echoes it",
-        [Edit(Membership, "_claim", "return view if self._enough([standing.me, *hearing]) else 0", "return view")],
+        [Edit(Membership, "_claim", "return view if self._enough([view_state.me, *hearing]) else 0", "return view")],
         QUIET.but(script=deaf_coordinator),
     ),
     Mutant(
@@ -375,8 +381,13 @@ VIEWS = (
         "5.0",
         "a candidate proposes when a majority misses the coordinator, and who hears it refuses",
         [
-            Edit(Membership, "_consider", "if self._may_answer(peer)]", "]"),
-            Edit(Membership, "_consider", "for peer in there if peer.beat is not None and peer.beat.misses]", "for peer in there]"),
+            Edit(Membership, "_maybe_campaign", "if self._may_answer(peer)]", "]"),
+            Edit(
+                Membership,
+                "_maybe_campaign",
+                "for peer in there if peer.beat is not None and peer.beat.misses]",
+                "for peer in there]",
+            ),
             Edit(Membership, "leads", "return self.misses or", "return True or"),
         ],
         QUIET.but(script=deaf_member),

@@ -91,7 +91,7 @@ def test_requests_and_ticks_wait_for_room_and_views_do_not(monkeypatch: pytest.M
     assert len(window.frames) == 3
     group.advance(10 * common_limits.TICK_INTERVAL_US)
     assert len(window.frames) == 3, "nothing that can wait is ordered while there is no room"
-    member.stack.layers.place(Kind.VIEW, ViewBody((1,)))
+    member.stack.layers.order_frame(Kind.VIEW, ViewBody((1,)))
     assert len(window.frames) == 4
     group.settle()
     for _ in range(5):
@@ -107,7 +107,7 @@ def test_no_more_is_ever_undecided_than_where_an_abort_is_looked_for(monkeypatch
     monkeypatch.setattr(common_limits, "UNDECIDED_FRAMES_MAX", 3)
     group.step(member, Submitted(1, batches(1, 3)))
     with pytest.raises(InvariantViolated, match="3 frames are undecided, and 1 more exceed the limit"):
-        member.stack.layers.place(Kind.TICK, TickBody(1, 1))
+        member.stack.layers.order_frame(Kind.TICK, TickBody(1, 1))
 
 
 def test_a_producer_that_waits_for_room_is_not_forgotten() -> None:

@@ -30,8 +30,8 @@ def beat(script: WholeScript, member: Gateway, number: int, *, misses: bool) -> 
     said = Heartbeat(
         sent_us=script.world.mono_us,
         log=context.window.log(),
-        promised=context.standing.accepted,
-        accepted=context.standing.accepted,
+        promised=context.view_state.accepted,
+        accepted=context.view_state.accepted,
         end=context.window.end,
         frontier=context.window.frontier,
         misses=misses,
@@ -78,7 +78,7 @@ def test_after_an_attempt_that_damage_ended_nobody_who_is_there_is_left_out() ->
     for _ in range(PERIOD):
         beat(script, member, 3, misses=True)
         script.run("beats 1\n----\n")
-    assert membership.duties.waits(3)
+    assert membership.duties.must_wait(3)
     views = sorted({view for view, _ in found})
     assert [to for view, to in found if view == views[0]] == [2]
     assert {to for view, to in found if view == views[1]} == {2, 3}
@@ -159,7 +159,7 @@ def test_who_was_without_a_view_for_long_waits_for_the_answer_to_its_promise_bef
     member = script.world.members["g2"]
     for _ in range(3 * PERIOD):
         script.run("beats 1\n----\n")
-    view = view_of(counter_of(member.running.layers.context.standing.accepted) + 5, 1)
+    view = view_of(counter_of(member.running.layers.context.view_state.accepted) + 5, 1)
     beat(script, member, 1, misses=True)
     script.world.step(member, Received(1, Propose(view, (1, 2, 3)), b"g1/1".ljust(16, b"-")))
     script.run("settle\n----\n")
@@ -196,9 +196,9 @@ def test_whose_answer_came_too_late_is_waited_for_the_next_time() -> None:
     script = played("kill g3\nuntil primary g1 g2\n")
     assert len(answers_after(script, 3)) == 2
     candidate = script.world.members["g1"].running.layers.flush.candidate
-    assert candidate._late == 2  # beyond the first moment
+    assert candidate._extra_beats == 2  # beyond the first moment
     script.run("heal\nkill g3\nuntil primary g1 g2\n----\n")
-    assert candidate._late == 0  # all of the last view answered at once
+    assert candidate._extra_beats == 0  # all of the last view answered at once
 
 
 def test_what_was_just_said_is_not_said_again_in_the_same_heartbeat() -> None:
@@ -246,6 +246,6 @@ def test_the_next_view_is_above_what_a_heartbeat_names(field: str) -> None:
     peer = member.running.layers.peers.get(2)
     assert peer is not None
     assert peer.beat is not None
-    named = view_of(counter_of(member.running.layers.context.standing.promised) + 5, 2)
+    named = view_of(counter_of(member.running.layers.context.view_state.promised) + 5, 2)
     script.world.step(member, Received(2, msgspec.structs.replace(peer.beat, **{field: named}), DISK_2))
     assert member.running.layers.flush.candidate._next_view() == view_of(counter_of(named) + 1, 1)

@@ -123,7 +123,7 @@ def test_a_coordinator_that_began_behind_the_asker_leaves_what_it_cannot_judge()
     group.settle()
     begun = group.restart("g1", watermark=len(member.log), keep=len(member.log))
     group.settle()
-    view = begun.stack.layers.context.standing.view
+    view = begun.stack.layers.context.view_state.view
     begun.stack.layers.inbound.on_message(1, Asking(view, AskOffsets("r", 11, member.runs[-2])))
     group.step(begun, OffsetsAsked(1, 6, "r", 10))
     group.settle()

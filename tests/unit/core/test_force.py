@@ -156,7 +156,7 @@ def test_one_who_hears_a_gateway_with_a_later_log_does_not_promise_a_forced_view
     script = renumbered()
     member = script.world.members["g5"]
     script.world.step(member, Received(4, Propose(view_of(99, 4), members, True), b"g4/1".ljust(16, b"-")))
-    assert (member.running.layers.flush.scalars.promised != view_of(99, 4)) == refused
+    assert (member.running.layers.flush.hard_state.promised != view_of(99, 4)) == refused
 
 
 def test_one_who_did_not_answer_makes_the_operator_hear_why() -> None:

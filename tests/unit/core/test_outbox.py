@@ -54,7 +54,7 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     box.answers(7).append(Done(1))
     box.deliver_lane(DeliverUnordered(1, b"", 0, ()))
     box.deliver((), (), frozenset(), 0)
-    box.relearned(1, 0)
+    box.log_replaced(1, 0)
     box.send(2, Confirm(1, 1))
     box.write_lane(PersistLane(1, 1, b""))
     box.write_lane(ReadLane(2, 1, b"", 1, 2))
@@ -62,20 +62,20 @@ def test_the_order_is_persist_send_deliver_reply_view_suspect_timer_end() -> Non
     box.write_lane(LaneHeld(1, b"", 1))
     box.read_log(1, 2)
     box.read_snapshot(0, 0)
-    box.mend(())
-    box.persist(scalars=HardState())
-    kinds = [type(action) for action in box.take(5000)]
+    box.repair_log(())
+    box.persist(hard_state=HardState())
+    kinds = [type(action) for action in box.drain(5000)]
     written = [Persist, ReadLog, ReadSnapshot, RepairLog, PersistLane, ReadLane, RepairLane, LaneHeld]
     told = [Deliver, LogReplaced, DeliverUnordered, Reply, ReadIndex]
     assert kinds == [*written, Send, *told, ViewInstalled, Suspect, Peers, Dropped, SetTimer, Stopped, Halt]
     assert tuple(kinds[:-2]) == get_args(Action)[:-2], "docs/explanation/protocol.md lists them in this order"
-    assert box.take(5000) == []
+    assert box.drain(5000) == []
 
 
 def test_tokens_increase_and_name_one_persist_each() -> None:
     box = outbox()
     assert [box.persist(), box.persist()] == [1, 2]
-    box.take(None)
+    box.drain(None)
     assert box.persist() == 3
 
 
@@ -83,21 +83,21 @@ def test_messages_to_itself_stay_inside() -> None:
     box = outbox()
     box.send(1, Vote(1, 5))
     assert list(box.local) == [Vote(1, 5)]
-    assert box.take(None) == []
+    assert box.drain(None) == []
 
 
 def test_nobody_is_answered_under_number_0_or_with_nothing() -> None:
     box = outbox()
     box.answers(0).append(Done(1))
     box.answers(3)
-    assert box.take(None) == []
+    assert box.drain(None) == []
 
 
 def test_a_timer_is_set_when_it_comes_earlier_or_the_last_one_came() -> None:
     box = outbox()
-    assert box.take(5000) == [SetTimer(5000)]
-    assert box.take(6000) == []
-    assert box.take(None) == []
-    assert box.take(4000) == [SetTimer(4000)]
-    box.timer_came()
-    assert box.take(6000) == [SetTimer(6000)]
+    assert box.drain(5000) == [SetTimer(5000)]
+    assert box.drain(6000) == []
+    assert box.drain(None) == []
+    assert box.drain(4000) == [SetTimer(4000)]
+    box.timer_fired()
+    assert box.drain(6000) == [SetTimer(6000)]

@@ -171,7 +171,7 @@ def ordered(script: WholeScript) -> list[str]:
 def test_a_coordinator_that_leaves_orders_nothing_new() -> None:
     """It stops when everything that it ordered is decided. With more and more to order it would never stop."""
     script, member = leaving()
-    standing = member.running.layers.context.standing
+    standing = member.running.layers.context.view_state
     assert standing.draining
     assert ordered(script) == ["BATCH"]
     view, disk = standing.view, script.world.members["g2"].disk.incarnation
@@ -202,7 +202,7 @@ def test_a_vote_of_another_disk_than_the_view_began_with_does_not_count() -> Non
     end, frontier = context.window.end, context.window.frontier
     assert frontier < end
     drops = context.outbox.drops
-    vote = Vote(context.standing.view, end)
+    vote = Vote(context.view_state.view, end)
     script.world.step(member, Received(3, vote, b"g3/2".ljust(16, b"-")))
     assert (context.window.frontier, context.outbox.drops) == (frontier, drops + 1)
     script.world.step(member, Received(3, vote, script.world.members["g3"].disk.incarnation))

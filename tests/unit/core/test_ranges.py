@@ -17,7 +17,7 @@ def test_it_is_what_a_dictionary_of_positions_would_be(changes: list[tuple[int, 
     model: dict[int, str] = {}
     for first, last, value in changes:
         if value is None:
-            ranges.cut(first, last)
+            ranges.remove(first, last)
         else:
             ranges.put(first, last, value)
         for position in range(first, last + 1):
@@ -25,12 +25,12 @@ def test_it_is_what_a_dictionary_of_positions_would_be(changes: list[tuple[int, 
             if value is not None:
                 model[position] = value
     assert {position: value for first, last, value in ranges for position in range(first, last + 1)} == model
-    pieces = ranges.over(low, high)
+    pieces = ranges.slices(low, high)
     assert [position for first, last, _ in pieces for position in range(first, last + 1)] == list(range(low, high + 1))
     assert all(model.get(position) == value for first, last, value in pieces for position in range(first, last + 1))
     for (_, last, value), (first, _, other) in zip(list(ranges), list(ranges)[1:], strict=False):
         assert first > last + 1 or value != other, "neighbours with one value are one range"
-    assert ranges.first(2) == list(ranges)[:2]
+    assert ranges.lowest(2) == list(ranges)[:2]
 
 
 def test_it_may_change_while_it_is_looked_through() -> None:
@@ -38,8 +38,8 @@ def test_it_may_change_while_it_is_looked_through() -> None:
     ranges.put(1, 2, 7)
     ranges.put(5, 6, 8)
     for first, last, _ in ranges:
-        ranges.cut(first, last)
+        ranges.remove(first, last)
     assert len(ranges) == 0
     ranges.put(3, 3, 1)
     ranges.clear()
-    assert ranges.over(1, 9) == [(1, 9, None)]
+    assert ranges.slices(1, 9) == [(1, 9, None)]

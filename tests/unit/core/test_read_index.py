@@ -176,7 +176,7 @@ def test_a_question_that_shares_the_next_inquiry_waits_no_longer_than_the_first(
 def test_a_view_that_ends_answers_all_questions() -> None:
     group, second = asking()
     assert confirmed(group.step(second, ReadIndexAsked(8))) == []
-    standing = second.stack.layers.context.standing
+    standing = second.stack.layers.context.view_state
     standing.primary = standing.pausing = False
     assert confirmed(group.step(second, TimeAdvanced())) == [(7, False), (8, False)]
     assert not second.stack.layers.read_index.waiting

@@ -62,8 +62,8 @@ def go_on(group: Group, member: Member) -> dict[int, list[Answer]]:
     layers = member.stack.layers
     state = further(member)
     layers.context.window.replace(state)
-    layers.relearned()
-    actions = layers.context.outbox.take(None)
+    layers.log_replaced()
+    actions = layers.context.outbox.drain(None)
     assert LogReplaced(state.position, state.next_offset) in actions
     return {action.session: list(action.answers) for action in actions if isinstance(action, Reply)}
 

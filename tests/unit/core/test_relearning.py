@@ -39,15 +39,15 @@ class Bench:
     """A member whose log goes to `end` and is decided up to `decided`."""
 
     def __init__(self, decided: int = settled(10), end: int = settled(20)) -> None:
-        self.standing = ViewState()
-        self.standing.me = 1
-        self.outbox = Outbox(self.standing)
+        self.view_state = ViewState()
+        self.view_state.me = 1
+        self.outbox = Outbox(self.view_state)
         self.outbox.now = Now(0, 0)
         self.window = Window(state_at(decided))
         self.window.restore(HISTORY.frames[decided:end])
         self.told: list[tuple[str, int]] = []
         identity = Identity("g1", bytes(16), "test", {})
-        context = Context(StackConfig(), self.standing, self.outbox, self.window, identity, Random(bytes(16)))
+        context = Context(StackConfig(), self.view_state, self.outbox, self.window, identity, Random(bytes(16)))
         self.relearning = SnapshotInstall(
             context,
             lambda position: self.told.append(("known", position)),
@@ -58,10 +58,10 @@ class Bench:
         self, data: bytes, position: int, *, at: int = 0, size: int = 0, sender: int = 2, last: int = limits.POSITION_MAX
     ) -> bool:
         piece = FetchedSnapshot(view=0, position=position, size=size or len(data), at=at, data=data, source=VIEW)
-        return self.relearning.on_piece(sender, piece, last)
+        return self.relearning.on_chunk(sender, piece, last)
 
     def actions(self) -> list[object]:
-        return list(self.outbox.take(None))
+        return list(self.outbox.drain(None))
 
 
 def test_a_log_that_ends_before_is_replaced_once_that_is_durable() -> None:
@@ -102,7 +102,7 @@ def test_the_pieces_are_asked_for_one_after_the_other_and_copies_do_no_harm() ->
     assert bench.give(data[:half], position, size=size)
     assert bench.actions() == [Send(2, FetchSnapshot(0, position, half))]
     assert bench.give(data[:9], position, at=9, size=size)
-    bench.relearning.ask()
+    bench.relearning.request_next()
     assert bench.actions() == [Send(2, FetchSnapshot(0, position, half))]
     assert bench.relearning.busy
     assert bench.give(data[half:], position, at=half, size=size)
@@ -176,7 +176,7 @@ def test_a_source_that_has_it_no_more_or_goes_on_with_another_is_given_up() -> N
     position = settled(50)
     data = state_at(position).to_bytes()
     assert bench.give(data[:100], position, size=len(data))
-    assert not bench.relearning.on_piece(2, FetchedSnapshot(view=0, position=position, size=0, at=0, data=b""), limits.POSITION_MAX)
+    assert not bench.relearning.on_chunk(2, FetchedSnapshot(view=0, position=position, size=0, at=0, data=b""), limits.POSITION_MAX)
     assert not bench.relearning.busy
     assert not bench.give(data[100:], position, at=100, size=len(data))  # nobody asked
     assert bench.give(data[:100], position, size=len(data))

@@ -58,7 +58,7 @@ def test_a_roster_is_ordered_when_the_view_is_decided() -> None:
     phases, may = [], []
     for commands in ("", "heal\nlet YES g2>g1\nsettle\n----\n"):
         script.run(commands)
-        assert layers.context.standing.coordinating
+        assert layers.context.view_state.coordinating
         phases.append(layers.flush.phase)
         may.append(layers.changes._may_order())
     assert (phases, may) == ([Phase.INSTALLING, Phase.PRIMARY], [False, True])
@@ -85,7 +85,7 @@ def test_a_new_gateway_is_taken_into_a_view_when_it_has_caught_up_and_votes_only
         "gateway g4 g1 g2 g3\nlose FETCHED *>g4\nroster g1 s1 #5 add g4 g4:7400\nuntil answer g1 s1 #5 Done\nbeats 30\n"
     )
     assert rosters(script) == [["G1", "G2", "G3"], ["G1", "G2", "G3", "g4"]]
-    assert script.world.members["g1"].running.layers.context.standing.members == (1, 2, 3)
+    assert script.world.members["g1"].running.layers.context.view_state.members == (1, 2, 3)
     script.run("heal\nuntil votes g4\n----\n")
     assert rosters(script)[-1] == ["G1", "G2", "G3", "G4"]
 
@@ -100,7 +100,7 @@ def test_a_gateway_that_has_caught_up_votes_when_a_view_has_taken_it_in() -> Non
     assert peer is not None
     assert peer.beat is not None
     assert peer.beat.ready, "the learner keeps up"
-    assert 4 not in script.world.members["g1"].running.layers.context.standing.members
+    assert 4 not in script.world.members["g1"].running.layers.context.view_state.members
     assert rosters(script)[-1] == ["G1", "G2", "G3", "g4"]
 
 

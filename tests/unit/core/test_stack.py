@@ -124,7 +124,7 @@ def test_a_member_does_not_take_what_breaks_the_chain() -> None:
 
 
 def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HELD_FRAMES_MAX", 4)
+    monkeypatch.setattr(limits, "BUFFERED_FRAMES_MAX", 4)
     group = three()
     member = group.members["g2"]
     receiver = member.stack.layers.order.receiver
@@ -151,7 +151,7 @@ def carried(group: Group, count: int, size: int) -> list[Frame]:
 
 
 def test_what_is_next_is_taken_however_much_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "HELD_MORE_BYTES_MAX", 0)
+    monkeypatch.setattr(limits, "BUFFERED_MORE_BYTES_MAX", 0)
     group = three(undecided_bytes_max=4000)
     frames = carried(group, 9, 1000)
     member = group.members["g2"]
@@ -243,7 +243,7 @@ def test_a_frame_that_the_chain_puts_there_and_that_does_not_follow_is_not_taken
 def test_only_the_coordinator_orders() -> None:
     group = three()
     with pytest.raises(InvariantViolated, match="a VIEW is ordered by a member that does not coordinate"):
-        group.members["g2"].stack.layers.place(Kind.VIEW, ViewBody((2,)))
+        group.members["g2"].stack.layers.order_frame(Kind.VIEW, ViewBody((2,)))
 
 
 def test_a_reply_never_comes_with_the_persist_it_waits_for() -> None:

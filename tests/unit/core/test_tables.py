@@ -27,7 +27,7 @@ def test_every_case_has_a_decision() -> None:
 
 
 def test_a_batch_is_taken_in_one_case_only() -> None:
-    assert [case for case, verdict in VERDICT.items() if verdict is Verdict.TAKE] == [(Seen.OPEN, Relation.NEXT)]
+    assert [case for case, verdict in VERDICT.items() if verdict is Verdict.ORDER] == [(Seen.OPEN, Relation.NEXT)]
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_nobody_is_told_after_a_higher_view_was_promised(group: Group) -> None:
     submit(group, "g1", 1)
     all_vote(group)
     one = group.members["g1"]
-    standing = one.stack.layers.context.standing
+    standing = one.stack.layers.context.view_state
     standing.durable(type(one.scalars)(view_of(2, 2), VIEW, VIEW))
     group.advance(limits.CONFIRM_LATE_US)
     assert (2, Confirm) not in said(group)

@@ -444,7 +444,7 @@ def test_a_cut_gives_back_what_an_undecided_transaction_spent() -> None:
     member = group.members["g2"]
     received, frames = member.stack.layers.order.received, list(member.stack.layers.context.window.frames)
     assert (list(received._staged), list(received._visible)) == ([frames[0].position], [one.position])
-    member.stack.layers.cut(frames[0].position)
+    member.stack.layers.truncate(frames[0].position)
     assert (list(received._staged), received._visible) == ([frames[0].position], {})
-    member.stack.layers.cut(one.position)
+    member.stack.layers.truncate(one.position)
     assert (received._staged, received._visible, received.staged_count) == ({}, {}, 1)

@@ -96,6 +96,6 @@ def test_a_trim_of_less_than_is_gone_changes_nothing() -> None:
     group, member = opened()
     window = member.stack.layers.context.window
     window.state.start, window.state.start_offset = 4, 9
-    member.stack.layers.place(Kind.TRIM, msgspec.convert([2, 1], TrimBody))
+    member.stack.layers.order_frame(Kind.TRIM, msgspec.convert([2, 1], TrimBody))
     group.settle()
     assert start(member.stack) == (4, 9)

@@ -74,10 +74,10 @@ def test_decisions_never_stop_between_a_batch_and_its_abort() -> None:
     add(held, batch(2, 1), batch(1, 1), batch(2, 2), batch(1, 2), abort(1, 2), abort(2, 3))
     # ABORT 5 covers from 2, ABORT 6 from 3: nothing stops in [2, 5) and [3, 6).
     assert [held.reach(position) for position in range(7)] == [0, 1, 1, 1, 1, 1, 6]
-    assert held.barred(2)
-    assert held.barred(3)
-    assert held.barred(4)
-    assert not held.barred(1)
+    assert held.is_void(2)
+    assert held.is_void(3)
+    assert held.is_void(4)
+    assert not held.is_void(1)
     vote(held, 6)
     with pytest.raises(InvariantViolated, match="between a batch and its ABORT"):
         held.decide(5)
@@ -138,16 +138,16 @@ def test_a_member_is_late_after_the_period_and_only_while_something_waits() -> N
 
 def test_a_low_disk_is_believed_while_it_is_said() -> None:
     ballot = Ballot((1, 2), 0)
-    ballot.space(2, "full")
+    ballot.report_space(2, "full")
     for _ in range(5):
         ballot.beat(0, PERIOD)
         assert ballot.low == {2: "full"}
-        ballot.space(2, "full")
+        ballot.report_space(2, "full")
     for _ in range(3):
         ballot.beat(0, PERIOD)
     assert ballot.low == {}
-    ballot.space(1, "full")
-    ballot.space(1, "")
+    ballot.report_space(1, "full")
+    ballot.report_space(1, "")
     assert ballot.low == {}
 
 

@@ -24,7 +24,7 @@ BATCHES = 8
 def group(monkeypatch: pytest.MonkeyPatch) -> Group:
     """A group of three with one producer, where few frames may be undecided."""
     monkeypatch.setattr(common_limits, "UNDECIDED_FRAMES_MAX", FRAMES)
-    monkeypatch.setattr(limits, "HELD_FRAMES_MAX", FRAMES)
+    monkeypatch.setattr(limits, "BUFFERED_FRAMES_MAX", FRAMES)
     monkeypatch.setattr(limits, "BATCH_UNDECIDED_FRAMES_MAX", FRAMES // 2)
     monkeypatch.setattr(limits, "REQUEST_UNDECIDED_FRAMES_MAX", FRAMES // 2)
     monkeypatch.setattr(limits, "WINDOW_MORE_FRAMES", 4)
@@ -85,7 +85,7 @@ def test_a_member_without_confirms_takes_no_frame_over_its_bound_and_catches_up(
 
 def test_a_member_without_confirms_bounds_the_bytes_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "UNDECIDED_BYTES_CONFIG_MIN", 20_000)
-    monkeypatch.setattr(limits, "HELD_MORE_BYTES_MAX", 4_000)
+    monkeypatch.setattr(limits, "BUFFERED_MORE_BYTES_MAX", 4_000)
     group = opened(undecided_bytes_max=20_000)
     window, size = window_of(group), 0
     for number in range(12):
@@ -131,6 +131,6 @@ def test_a_view_frame_is_taken_behind_a_log_that_leaves_no_room(group: Group) ->
     carried = stamped(
         window, *ticks(FRAMES + limits.WINDOW_MORE_FRAMES), Frame(Kind.VIEW, encode_body(ViewBody((1, 2, 3))), origin=1)
     )
-    assert member.stack.layers.carry(carried[:-1]) == (len(carried) - 1, "")
+    assert member.stack.layers.append_adopted(carried[:-1]) == (len(carried) - 1, "")
     group.step(member, Received(1, Order(VIEW, carried[-1:])))
     assert window.end == carried[-1].position

@@ -174,7 +174,7 @@ def test_drops_of_more_senders_than_are_remembered_are_told_together(monkeypatch
     outbox = Outbox(ViewState())
     for sender in range(1, 9):
         outbox.drop(Vote(VIEW, 1), sender, "why")
-    assert [action.sender for action in outbox.take(None) if isinstance(action, Dropped)] == [1, 2, 3]
+    assert [action.sender for action in outbox.drain(None) if isinstance(action, Dropped)] == [1, 2, 3]
     assert outbox.drops == 8
 
 
@@ -219,19 +219,19 @@ def test_a_contradiction_halts_only_when_another_question_brings_it_again() -> N
     world.run(world.mono_us + 20 * limits.HEARTBEAT_US)
     world.start("g3")
     layers = gateway.running.layers
-    adopting, window = layers.flush.adopting, layers.context.window
+    adopting, window = layers.flush.adoption, layers.context.window
     frame = Frame(Kind.TICK, encode_body(TickBody(77, 1)), origin=1)
     frame.stamp(5 << 16 | 1, window.end + 1, window.chain)
     message = Fetched(view=0, first=frame.position, frames=(frame,), source=5 << 16 | 1, stop=frame.position)
     for _ in range(3):
-        assert adopting.graft(1, message, frame.position, frame.position) == frame.position
-    assert (layers.context.standing.taking_part, gateway.halted) == (True, ""), "copies of one message prove nothing"
+        assert adopting.append(1, message, frame.position, frame.position) == frame.position
+    assert (layers.context.view_state.active, gateway.halted) == (True, ""), "copies of one message prove nothing"
     learner = layers.flush.learner
     learner._source = 1
-    learner._ask()
-    adopting.graft(1, message, frame.position, frame.position)
-    assert not layers.context.standing.taking_part
-    actions = layers.context.outbox.take(None)
+    learner._request_next()
+    adopting.append(1, message, frame.position, frame.position)
+    assert not layers.context.view_state.active
+    actions = layers.context.outbox.drain(None)
     assert [action.reason for action in actions if isinstance(action, Halt)] == [
         f"gateway 'g1' holds a frame that cannot follow this log: tick 77 cannot follow tick {layers.order.received.tick}; "
         "what is decided here can still be read"

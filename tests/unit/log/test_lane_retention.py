@@ -121,13 +121,13 @@ def test_retention_also_runs_while_the_thread_is_never_idle(tmp_path: Path) -> N
         last = len(history.frames)
         for first in range(1, last + 1, every):
             until = min(last, first + every - 1)
-            disk.persist(history.write(first, until))
+            disk.put(history.write(first, until))
             disk.run_once()  # durable before it is decided, as everywhere
-            disk.show(history.deliver(first, until))
+            disk.publish_frontier(history.deliver(first, until))
             disk.deliver(history.deliver(first, until))
             if history.lane == OTHER:
-                disk.held(LaneHeld(*OTHER, until))
-                disk.held(LaneHeld(*OWN, 180))
+                disk.put(LaneHeld(*OTHER, until))
+                disk.put(LaneHeld(*OWN, 180))
             assert disk.run_once()
     assert (disk.failed, disk.full) == ("", "")
     slack = 2 * limits.LANE_SEGMENT_BYTES  # what came since the lane's last turn, and what the mark does not name yet

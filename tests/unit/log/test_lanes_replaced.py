@@ -38,11 +38,11 @@ class Gateway:
         self.logs = LaneLogs(Owner(str(path)))
         self.found = self.logs.start()
         self.disk = LaneThread(self.logs, self.events.append, lambda: None, LOG, dict[LaneName, LaneEnd]())
-        self.disk.found(self.found)
+        self.disk.set_recovered(self.found)
 
     def decide(self, history: LaneHistory, first: int, last: int) -> None:
         """As the driver does."""
-        self.disk.show(history.deliver(first, last))
+        self.disk.publish_frontier(history.deliver(first, last))
         self.disk.deliver(history.deliver(first, last))
 
     def until_nothing_waits(self) -> None:
@@ -71,12 +71,12 @@ class Gateway:
 def overtaking(gateway: Gateway, history: LaneHistory) -> None:
     """Both in one round: writes are performed before indexing."""
     gateway.decide(history, 1, 21)
-    gateway.disk.persist(replacing(history, 41))
+    gateway.disk.put(replacing(history, 41))
 
 
 def late(gateway: Gateway, history: LaneHistory) -> None:
     """Frames of the round before are decided while the lane is replaced."""
-    gateway.disk.persist(replacing(history, 41))
+    gateway.disk.put(replacing(history, 41))
     gateway.disk.run_once()
     gateway.decide(history, 1, 21)
 
@@ -89,7 +89,7 @@ def test_a_run_of_the_old_lane_moves_nothing_back(
     """The lane continues up to `end`; at 41, where the replacement ends, the next start follows at once."""
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     history, gateway = sample(OTHER, 60), Gateway(tmp_path)
-    gateway.disk.persist(history.write(1, 21))
+    gateway.disk.put(history.write(1, 21))
     gateway.disk.run_once()
     if not room:
         lacks, persist = [DiskFull("no room")], gateway.logs.persist
@@ -103,7 +103,7 @@ def test_a_run_of_the_old_lane_moves_nothing_back(
     order(gateway, history)
     gateway.until_nothing_waits()
     if end > 41:
-        gateway.disk.persist(history.write(42, end))
+        gateway.disk.put(history.write(42, end))
         gateway.until_nothing_waits()
         gateway.decide(history, 42, end)
         gateway.until_nothing_waits()

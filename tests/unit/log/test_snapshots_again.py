@@ -206,7 +206,7 @@ def test_the_operator_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     with structlog.testing.capture_logs() as logged:
         scrubbing = ScrubSchedule(writer.scrubber, events.append, structlog.get_logger())
         while not writer.scrubber.rounds:
-            scrubbing.look()
+            scrubbing.scrub()
     assert [line["told"].endswith("was rebuilt") for line in logged] == [False, True]
     assert read_snapshot(str(tmp_path), position) is not None
     assert events == []

@@ -431,5 +431,5 @@ def test_what_an_undecided_trim_lets_go_is_in_no_transaction() -> None:
     received = ReceivedTable(state)
     txn = history.txn("task", [part])
     assert not received.not_visible(txn)
-    received.take(history.trim(part.position + 1, 0))
+    received.apply(history.trim(part.position + 1, 0))
     assert received.not_visible(txn) == f"nothing is staged at position {part.position}, or no longer"

@@ -10,20 +10,21 @@ from tutti_gateway.core.protocol.events import Event
 from tutti_gateway.node.clients.port import Message
 from tutti_gateway.node.common.counters import GatewayCounters
 from tutti_gateway.node.driver import Driver, DriverInput
+from tutti_gateway.node.status.status import StatusDocuments
 
 A, B = b"routing-a", b"routing-b"
 WELCOME = Welcome(PROTOCOL, "g", "group", "", "primary", "1", "", "", {}, 1, 1, 1)
 
 
-class Shelf:
+class Documents(StatusDocuments):
     """Answers questions with fixed words."""
 
-    def __init__(self, _driver: Driver) -> None:
+    gateway = "jfk"
+    waits = ""
+
+    def __init__(self) -> None:
         self.epochs = {"old": 4}
-        self.state = "primary"
         self.greeting = WELCOME
-        self.waits = ""
-        self.gateway = "jfk"
 
     def welcome(self) -> Welcome:
         return self.greeting
@@ -50,6 +51,7 @@ class Bench:
         self.clock, self.clients, self.lookups, self.disk = HandClock(), Clients(), Lookups(), DiskQueue()
         self.lanes, self.lane_lookups = LaneQueue(), Lookups()
         self.wire = Wire()
+        self.documents = Documents()
         self.frontiers: list[tuple[int, int, int]] = []  # position, offset, messages sent before
         self.driver = Driver(
             self.stack,
@@ -61,8 +63,8 @@ class Bench:
             lane_lookups=self.lane_lookups,
             network=network(self.wire),
             frontier=self.frontier,
-            books=Shelf,
-            meters=GatewayCounters(),
+            documents=lambda _state: self.documents,
+            counters=GatewayCounters(),
             log=LOG,
             sessions_max=sessions_max,
             undecided_bytes_max=undecided_bytes_max,
@@ -75,12 +77,12 @@ class Bench:
     def say(self, *messages: Message) -> list[Event]:
         """One turn; returns the events that it led to."""
         before = len(self.stack.events)
-        self.driver.turn(messages, ())
+        self.driver.run_once(messages, ())
         return self.stack.events[before:]
 
     def happen(self, *events: DriverInput) -> list[Event]:
         before = len(self.stack.events)
-        self.driver.turn((), events)
+        self.driver.run_once((), events)
         return self.stack.events[before:]
 
     def hello(self, routing: bytes = A) -> None:
@@ -89,7 +91,7 @@ class Bench:
 
 
 def takes(bench: Bench) -> bool:
-    return bench.driver.takes_messages
+    return bench.driver.accepts_messages
 
 
 def control(routing: bytes, asked: object) -> Message:

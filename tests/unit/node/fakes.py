@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from random import Random
 from typing import Any, Literal
 
 import pyarrow as pa
@@ -31,9 +32,15 @@ from tutti_gateway.core.protocol.actions import (
 )
 from tutti_gateway.core.protocol.events import Event, LaneLog, LinkChanged, Now, Received, TrimProposed
 from tutti_gateway.core.protocol.messages import Message as GroupMessage
+from tutti_gateway.core.stack import Stack
 from tutti_gateway.log.upkeep.retention import BlockedSegments
 from tutti_gateway.log.upkeep.scrubber import CorruptRange
-from tutti_gateway.node.clients.port import Message, SendResult
+from tutti_gateway.log.upkeep.snapshot_scrubber import SnapshotScrubber
+from tutti_gateway.node.clients.duplicate_lookup import DuplicateLookup
+from tutti_gateway.node.clients.port import ClientPort, Message, SendResult
+from tutti_gateway.node.common.clock import Clock
+from tutti_gateway.node.disk.lane_thread import LaneThread
+from tutti_gateway.node.disk.log_thread import LogThread
 from tutti_gateway.node.peers.peers import PeerNetwork
 from tutti_gateway.transport.interface import Trouble
 
@@ -83,7 +90,7 @@ def batch_frame(
     )
 
 
-class Clients:
+class Clients(ClientPort):
     """Takes answers; `gone` and `full` are routings that cannot be reached."""
 
     def __init__(self) -> None:
@@ -111,7 +118,7 @@ class Clients:
         return told
 
 
-class Lookups:
+class Lookups(DuplicateLookup):
     """Keeps what is to be looked up."""
 
     def __init__(self) -> None:
@@ -125,26 +132,20 @@ class Lookups:
         self.queued.append((session, duplicates))
 
 
-class DiskQueue:
+class DiskQueue(LogThread):
     """Keeps what the driver queues."""
 
     def __init__(self) -> None:
         self.queued: list[Persist | ReadLog | ReadSnapshot | Deliver | RepairLog] = []
 
-    def persist(self, action: Persist) -> None:
-        self.queued.append(action)
-
-    def mend(self, action: RepairLog) -> None:
-        self.queued.append(action)
-
-    def read(self, action: ReadLog | ReadSnapshot) -> None:
+    def put(self, action: Persist | ReadLog | ReadSnapshot | RepairLog) -> None:
         self.queued.append(action)
 
     def deliver(self, action: Deliver) -> None:
         self.queued.append(action)
 
 
-class LaneQueue:
+class LaneQueue(LaneThread):
     """Keeps what the driver queues for the lanes, in order: `shown` before receipts leave, `queued` all else."""
 
     def __init__(self) -> None:
@@ -153,22 +154,13 @@ class LaneQueue:
         self.forgotten: list[int] = []
         self.queued: list[PersistLane | ReadLane | RepairLane | LaneHeld | DeliverUnordered] = []
 
-    def found(self, lanes: tuple[LaneLog, ...]) -> None:
+    def set_recovered(self, lanes: tuple[LaneLog, ...]) -> None:
         self.there = lanes
 
-    def persist(self, action: PersistLane) -> None:
+    def put(self, action: PersistLane | ReadLane | RepairLane | LaneHeld) -> None:
         self.queued.append(action)
 
-    def read(self, action: ReadLane) -> None:
-        self.queued.append(action)
-
-    def held(self, action: LaneHeld) -> None:
-        self.queued.append(action)
-
-    def mend(self, action: RepairLane) -> None:
-        self.queued.append(action)
-
-    def show(self, run: DeliverUnordered) -> None:
+    def publish_frontier(self, run: DeliverUnordered) -> None:
         self.shown.append(run)
 
     def deliver(self, run: DeliverUnordered) -> None:
@@ -178,7 +170,7 @@ class LaneQueue:
         self.forgotten.extend(producers)
 
 
-class HandClock:
+class HandClock(Clock):
     """Moves when it is told to."""
 
     def __init__(self) -> None:
@@ -203,8 +195,11 @@ class Script:
         return self.answer(event)
 
 
-class Snapshots:
+class Snapshots(SnapshotScrubber):
     """Has nothing to tell."""
+
+    def __init__(self) -> None:
+        """There are no files."""
 
     def pop_messages(self) -> list[str]:
         return []
@@ -391,13 +386,6 @@ class Wire:
         """Nothing is open."""
 
 
-class Nobody:
-    """A gateway without number and log."""
-
-    me = 0
-    log = b""
-
-
 def network(wire: Wire | None = None) -> PeerNetwork:
     """The other gateways, of whom nothing is heard unless the wire says so."""
-    return PeerNetwork(wire or Wire(), Nobody(), LOG)
+    return PeerNetwork(wire or Wire(), Stack(Random), LOG)

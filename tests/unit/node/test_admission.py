@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -25,25 +24,26 @@ from tutti.data.client_protocol import (
     encode_control,
 )
 from tutti.data.frames.frame import Frame, Kind
+from tutti.data.log_state import Topic
 from tutti.data.names import nameless_name
 from tutti.errors import NotAllowed
 from tutti.security.tokens import FULL_ACCESS, Access, Tokens, change_tokens, digest_of
 from tutti.zmtp import z85
 from tutti.zmtp.curve import new_key_pair
-from tutti_gateway.node.clients.authorization import Asked, Authorizer
+from tutti_gateway.node.clients.authorization import Authorizer
+from tutti_gateway.node.clients.control_requests import ControlRequest
 from tutti_gateway.node.clients.sessions import Session
+from tutti_gateway.transport.keys import Keyring
 
 GATEWAY, CLIENT = new_key_pair().public, new_key_pair().public
 OWN_INSTANCES = (b"i" * 16, b"k" * 16)
 OWN = tuple(map(nameless_name, OWN_INSTANCES))
 
 
-@dataclass
-class Topic:
-    name: str
+class Keys(Keyring):
+    def __init__(self) -> None:
+        """There is no file."""
 
-
-class Keys:
     def name_of(self, public: str) -> str:
         return "jfk" if public == z85.encode(GATEWAY) else ""
 
@@ -78,22 +78,22 @@ def test_a_gateway_is_known_by_its_key_and_a_client_by_its_token_where_nobody_el
         with pytest.raises(NotAllowed) as error:
             admission.access(routing, Hello(1, "test", b"s" * 16, token))
         assert error.value.code == "token"
-    assert admission.facts()["refused"] == {"missing": 1, "unknown": 1, "clear": 1}
+    assert admission.to_dict()["refused"] == {"missing": 1, "unknown": 1, "clear": 1}
 
 
 def test_frames_that_nobody_opened_anything_for_are_not_taken(admission: Authorizer) -> None:
     """Of another's producer, of a topic that it did not ask for, and of one that nobody knows yet."""
     feed = session(admission, "feed")
     feed.producers.add(7)
-    good, refused = admission.judge(feed, [frame(7, 1), frame(8, 1), frame(7, 2), frame(7, 3), frame(7, 1)])
+    good, refused = admission.authorize(feed, [frame(7, 1), frame(8, 1), frame(7, 2), frame(7, 3), frame(7, 1)])
     assert [(one.producer, one.topic) for one in good] == [(7, 1), (7, 1)]
     assert [answer.code for answer in refused] == ["producer", "rights", "topic"]
     assert feed.topics == {1}
     feed.form = SUBMIT_UNORDERED
-    good, refused = admission.judge(feed, [frame(8, 1), frame(8, 2)])
+    good, refused = admission.authorize(feed, [frame(8, 1), frame(8, 2)])
     assert [one.topic for one in good] == [1]
     assert [answer.code for answer in refused] == ["rights"]
-    assert admission.facts()["refused"] == {"rights": 2}, (
+    assert admission.to_dict()["refused"] == {"rights": 2}, (
         "as metrics have it: what is a mistake and no lack of a right is not in it"
     )
 
@@ -103,13 +103,13 @@ def test_rights_that_become_fewer_hold_for_a_session_that_is_open(admission: Aut
     feed = session(admission, "feed")
     admission.check(feed, OpenProducer(1, "jfk-1", b"i" * 16, 1))
     feed.producers.add(7)
-    assert admission.judge(feed, [frame(7, 1)])[1] == []
+    assert admission.authorize(feed, [frame(7, 1)])[1] == []
     fewer = Access("feed", digest_of("feed"), ("flights*",), producers=("lga-*",))
     change_tokens(tmp_path / "tokens.toml", lambda known: known.update(feed=fewer))
     deadline = time.monotonic() + 10
     while feed.access != fewer and time.monotonic() < deadline:  # a file is read when it stood still from one look to the next
-        assert admission.over([feed]) == []
-    assert [answer.code for answer in admission.judge(feed, [frame(7, 1)])[1]] == ["producer"]
+        assert admission.expired([feed]) == []
+    assert [answer.code for answer in admission.authorize(feed, [frame(7, 1)])[1]] == ["producer"]
     with pytest.raises(NotAllowed, match="may not write as producer 'jfk-1'"):
         admission.check(feed, OpenProducer(1, "jfk-1", b"i" * 16, 1))
 
@@ -142,7 +142,7 @@ def test_rights_that_become_fewer_hold_for_a_session_that_is_open(admission: Aut
         ("feed", Leave(1, "jfk"), False),
     ],
 )
-def test_each_request_takes_its_right(admission: Authorizer, token: str, asked: Asked, may: bool) -> None:
+def test_each_request_takes_its_right(admission: Authorizer, token: str, asked: ControlRequest, may: bool) -> None:
     one = session(admission, token)
     if may:
         admission.check(one, asked)

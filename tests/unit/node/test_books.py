@@ -16,6 +16,14 @@ from tutti_gateway.core.view.group_status import Member
 from tutti_gateway.log.upkeep.retention import BlockedSegments
 from tutti_gateway.node.common.counters import DiskCounters, GatewayCounters
 from tutti_gateway.node.disk.lane_thread import LaneFacts
+from tutti_gateway.node.status.snapshot import (
+    DiskSnapshot,
+    DriverSnapshot,
+    GatewayIdentity,
+    GroupSnapshot,
+    LanesSnapshot,
+    Snapshot,
+)
 from tutti_gateway.node.status.status import StatusDocuments
 
 CONFIG = """
@@ -49,49 +57,30 @@ class Stack:
 
 class Driver:
     def __init__(self) -> None:
-        self.meters = GatewayCounters()
-        self.position, self.offset = 12, 7
-        self.undecided_bytes, self.undecided_frames = 100, 2
         self.halted = self.suspected = ""
-        self.state = "primary"
-        self.clients = 3
-
         self.peers: list[dict[str, str]] = []
         self.differing: dict[str, str] = {}
 
-    def transport_facts(self) -> dict[str, object]:
-        return {"kind": "mesh", "peers": self.peers, "differing": self.differing}
+    def snapshot(self) -> DriverSnapshot:
+        transport: dict[str, object] = {"kind": "mesh", "peers": self.peers, "differing": self.differing}
+        return DriverSnapshot(12, 7, self.halted, self.suspected, 3, 2, 100, GatewayCounters(), transport)
 
 
 class Disk:
     def __init__(self) -> None:
         self.space = FreeSpace(1000, False, "")
-        self.failed = self.full = ""
-        self.meters = DiskCounters()
-        self.depth = 4
+        self.full = ""
         self.held: BlockedSegments | None = None
 
-    @staticmethod
-    def damage() -> dict[str, object]:
-        return {"lost": [3, 4], "mended_frames": 2}
-
-
-class Lookups:
-    waiting = 5
+    def snapshot(self) -> DiskSnapshot:
+        return DiskSnapshot(self.space, "", self.full, 4, self.held, {"lost": [3, 4], "mended_frames": 2}, DiskCounters())
 
 
 class Lanes:
     def __init__(self) -> None:
         self.facts: dict[LaneName, LaneFacts] = {}
-        self.starts: dict[LaneName, int] = {}
         self.damaged: dict[LaneName, str] = {}
-        self.failed = self.full = ""
-        self.meters = DiskCounters()
-        self.depth = 6
-
-
-class Reads:
-    pid, starts = 77, 2
+        self.full = ""
 
 
 JFK = Member(1, "jfk", "127.0.0.1:7400", b"j" * 16, "primary", True, True, 1, 12, 0, 0, 0)
@@ -100,29 +89,45 @@ LGA = Member(2, "lga", "127.0.0.1:7410/7499", b"l" * 16, "silent", True, False, 
 
 class Group:
     def __init__(self) -> None:
-        self.state, self.reason, self.waits = "primary", "", ""
+        self.reason, self.waits = "", ""
         self.view: tuple[int, tuple[int, ...], int] = 1 << 16 | 1, (1,), 1
-        self.repair = {"requests": 3}
         self.all = [JFK]
 
-    def members(self) -> list[Member]:
-        return self.all
+    def snapshot(self) -> GroupSnapshot:
+        return GroupSnapshot("primary", self.reason, self.waits, self.view, self.all, {"requests": 3}, 0)
 
 
 class Bench:
     def __init__(self, more: str = "") -> None:
         config, mistakes = parse_config(CONFIG + more)
         assert config is not None, mistakes
+        self.identity = GatewayIdentity.of(config, b"j" * 16, "1", 1)
         self.stack, self.driver, self.disk, self.group = Stack(), Driver(), Disk(), Group()
         self.lanes = Lanes()
-        self.books = StatusDocuments(
-            config, self.stack, self.driver, self.disk, Lookups(), Reads(), self.group, self.lanes, b"j" * 16
+
+    @property
+    def documents(self) -> StatusDocuments:
+        lanes, stack = self.lanes, self.stack
+        snapshot = Snapshot(
+            identity=self.identity,
+            decided=stack.decided,
+            driver=self.driver.snapshot(),
+            group=self.group.snapshot(),
+            disk=self.disk.snapshot(),
+            lanes=LanesSnapshot(
+                lanes.facts, {}, lanes.damaged, stack.lane_halted, stack.lane_members, "", lanes.full, 6, DiskCounters()
+            ),
+            lookups=5,
+            reads=(77, 2),
+            security={},
+            resident_bytes=2 << 20,
         )
+        return StatusDocuments(snapshot)
 
 
 def test_the_status_has_what_is_promised() -> None:
     bench = Bench()
-    status = json.decode(bench.books.status())
+    status = json.decode(bench.documents.status())
     assert (status["gateway"], status["group"], status["state"]) == ("jfk", "ingest", "primary")
     assert status["log"] == bytes(range(16)).hex()
     assert status["view"] == {"id": 65537, "text": "1.1", "coordinator": "jfk", "members": ["jfk"]}
@@ -150,7 +155,7 @@ def test_what_a_reader_holds_back_is_told() -> None:
     bench = Bench(more='[retention]\ntime = "1d"\nkeep_for = ["archive", "late"]\n')
     bench.stack.decided.readers["archive"] = 4
     bench.disk.held = BlockedSegments("late", 0, 1 << 20)
-    assert json.decode(bench.books.status())["retention"] == {
+    assert json.decode(bench.documents.status())["retention"] == {
         "keep_for": {"archive": 4, "late": 0},
         "held_bytes": 1 << 20,
         "reason": bench.disk.held.message,
@@ -160,28 +165,29 @@ def test_what_a_reader_holds_back_is_told() -> None:
 def test_trouble_is_told_with_its_reason() -> None:
     bench = Bench()
     bench.disk.full = "no room"
-    status = json.decode(bench.books.status())
+    status = json.decode(bench.documents.status())
     assert (status["disk"]["low"], status["reason"]) == (True, "no room")
     bench.driver.suspected = "the disk does not answer"
-    assert json.decode(bench.books.status())["reason"] == "no room"
+    assert json.decode(bench.documents.status())["reason"] == "no room"
     bench.disk.full = ""
     bench.disk.space = FreeSpace(1000, True, "1000 bytes are free")
-    status = json.decode(bench.books.status())
+    status = json.decode(bench.documents.status())
     assert (status["disk"]["low"], status["reason"]) == (True, "1000 bytes are free")
     bench.disk.space = FreeSpace(10_000, False, "")
-    assert json.decode(bench.books.status())["reason"] == "the disk does not answer"
+    assert json.decode(bench.documents.status())["reason"] == "the disk does not answer"
     bench.driver.halted = "the disk failed"
-    assert json.decode(bench.books.status())["reason"] == "the disk failed"
+    status = json.decode(bench.documents.status())
+    assert (status["state"], status["reason"]) == ("halted", "the disk failed")
 
 
 def test_lanes_are_told_and_the_own_one_to_clients_while_it_takes_something() -> None:
     bench = Bench()
-    assert bench.books.welcome().lane == ""
+    assert bench.documents.welcome().lane == ""
     bench.stack.decided.roster = {3: Voter(3, "jfk", b"j" * 16, "127.0.0.1:7400")}
     own, other = LaneName(3, b"j" * 16), LaneName(1, b"l" * 16)
-    assert bench.books.welcome().lane == own.text
+    assert bench.documents.welcome().lane == own.text
     bench.lanes.facts = {own: LaneFacts(5, 40), other: LaneFacts(7, 9)}
-    status = json.decode(bench.books.status())
+    status = json.decode(bench.documents.status())
     assert (status["lane"], [lane["origin"] for lane in status["lanes"]]) == (own.text, [1, 3])
     assert status["lanes"][1] == {
         "lane": own.text,
@@ -195,39 +201,39 @@ def test_lanes_are_told_and_the_own_one_to_clients_while_it_takes_something() ->
         "damaged": "",
     }
     bench.stack.lane_members = (1,)
-    assert [lane["members"] for lane in json.decode(bench.books.status())["lanes"]] == [[], ["jfk"]]
+    assert [lane["members"] for lane in json.decode(bench.documents.status())["lanes"]] == [[], ["jfk"]]
     bench.lanes.damaged[own] = "position 6 cannot be read"
-    assert [lane["damaged"] for lane in json.decode(bench.books.status())["lanes"]] == ["", "position 6 cannot be read"]
+    assert [lane["damaged"] for lane in json.decode(bench.documents.status())["lanes"]] == ["", "position 6 cannot be read"]
     bench.lanes.facts[own] = LaneFacts(halted="it is damaged")
-    assert bench.books.welcome().lane == ""
-    assert json.decode(bench.books.status())["lanes"][1]["halted"] == "it is damaged"
+    assert bench.documents.welcome().lane == ""
+    assert json.decode(bench.documents.status())["lanes"][1]["halted"] == "it is damaged"
     bench.lanes.facts[own], bench.stack.lane_halted = LaneFacts(5, 40), "others have more of it"
-    assert bench.books.welcome().lane == ""
-    assert json.decode(bench.books.status())["lanes"][1]["halted"] == "others have more of it"
+    assert bench.documents.welcome().lane == ""
+    assert json.decode(bench.documents.status())["lanes"][1]["halted"] == "others have more of it"
     bench.lanes.full = "no room for a lane"
-    assert json.decode(bench.books.status())["reason"] == "no room for a lane"
+    assert json.decode(bench.documents.status())["reason"] == "no room for a lane"
     bench.stack.decided.roster = {3: Voter(3, "jfk", b"another disk----", "127.0.0.1:7400")}
-    assert bench.books.welcome().lane == ""
+    assert bench.documents.welcome().lane == ""
 
 
 def test_before_any_view_there_is_none() -> None:
     bench = Bench()
     bench.group.view = 0, (), 0
-    assert json.decode(bench.books.status())["view"] == {"id": 0, "text": "0.0", "coordinator": "", "members": []}
+    assert json.decode(bench.documents.status())["view"] == {"id": 0, "text": "0.0", "coordinator": "", "members": []}
 
 
 def test_clients_and_operators_are_told_of_the_others() -> None:
     bench = Bench()
     bench.group.all = [JFK, LGA]
     bench.group.view = 5 << 16 | 1, (1, 2), 1
-    welcome = bench.books.welcome()
+    welcome = bench.documents.welcome()
     assert welcome.gateways == {"jfk": "tutti://127.0.0.9:7500", "lga": "tutti://127.0.0.1:7410"}
     assert welcome.silent == ("lga",)
-    status = json.decode(bench.books.status())
+    status = json.decode(bench.documents.status())
     assert status["lag"] == {"jfk": 0, "lga": 8}
     assert status["view"] == {"id": 5 << 16 | 1, "text": "5.1", "coordinator": "jfk", "members": ["jfk", "lga"]}
     assert (status["gateways"], status["silent"]) == (welcome.gateways, ["lga"])
-    assert json.decode(bench.books.members())[1] == {
+    assert json.decode(bench.documents.members())[1] == {
         "number": 2,
         "name": "lga",
         "address": "127.0.0.1:7410",
@@ -247,28 +253,28 @@ def test_clients_and_operators_are_told_of_the_others() -> None:
 def test_a_gateway_that_was_removed_says_so() -> None:
     bench = Bench()
     bench.group.reason = "this gateway was removed"
-    assert json.decode(bench.books.status())["reason"] == "this gateway was removed"
+    assert json.decode(bench.documents.status())["reason"] == "this gateway was removed"
 
 
 def test_what_it_waits_for_is_told_when_nothing_else_is_wrong() -> None:
     bench = Bench()
     bench.group.waits = "not heard of lga"
-    assert json.decode(bench.books.status())["reason"] == "not heard of lga"
+    assert json.decode(bench.documents.status())["reason"] == "not heard of lga"
     bench.driver.suspected = "the disk does not answer"
-    assert json.decode(bench.books.status())["reason"] == "the disk does not answer"
+    assert json.decode(bench.documents.status())["reason"] == "the disk does not answer"
 
 
 def test_the_welcome_says_where_everything_is() -> None:
-    welcome = Bench().books.welcome()
+    welcome = Bench().documents.welcome()
     assert welcome.gateways == {"jfk": "tutti://127.0.0.9:7500"}
     assert welcome.window_bytes == common_limits.WINDOW_BYTES
-    assert Bench("\n[limits]\nundecided_bytes = 5000000\n").books.welcome().window_bytes == 5_000_000
+    assert Bench("\n[limits]\nundecided_bytes = 5000000\n").documents.welcome().window_bytes == 5_000_000
     assert welcome.log == bytes(range(16)).hex()
 
 
 def test_producers_come_by_name_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
-    told = json.decode(bench.books.producers())
+    told = json.decode(bench.documents.producers())
     first, second = told["producers"]
     assert told["total"] == 2
     assert first == {
@@ -281,19 +287,19 @@ def test_producers_come_by_name_and_are_bounded(monkeypatch: pytest.MonkeyPatch)
         "progress_base64": "/wA=",
     }
     assert (second["name"], second["progress"]) == ("b", "offset 9")
-    assert (bench.books.epoch_of("b"), bench.books.epoch_of("nobody")) == (4, 0)
+    assert (bench.documents.epoch_of("b"), bench.documents.epoch_of("nobody")) == (4, 0)
     monkeypatch.setattr(limits, "PRODUCERS_AN_ANSWER_MAX", 1)
-    assert len(json.decode(bench.books.producers())["producers"]) == 1
+    assert len(json.decode(bench.documents.producers())["producers"]) == 1
 
 
 def test_who_does_not_take_what_it_says_is_told_before_what_it_waits_for() -> None:
     bench = Bench()
     bench.driver.peers = [{"name": "lga", "refused": ""}, {"name": "ewr", "refused": "two gateways are named 'jfk'"}]
-    assert json.decode(bench.books.status())["reason"] == ""
+    assert json.decode(bench.documents.status())["reason"] == ""
     bench.group.waits = "not heard of lga and ewr"
-    assert json.decode(bench.books.status())["reason"] == "ewr: two gateways are named 'jfk'; not heard of lga and ewr"
+    assert json.decode(bench.documents.status())["reason"] == "ewr: two gateways are named 'jfk'; not heard of lga and ewr"
     bench.driver.peers = []
-    assert json.decode(bench.books.status())["reason"] == "not heard of lga and ewr"
+    assert json.decode(bench.documents.status())["reason"] == "not heard of lga and ewr"
 
 
 def test_a_gateway_without_a_log_that_others_do_not_take_is_not_told_to_found_a_group_too() -> None:
@@ -304,8 +310,8 @@ def test_a_gateway_without_a_log_that_others_do_not_take_is_not_told_to_found_a_
         {"name": "ewr", "refused": "jfk is not a member of group 'x': add it with `tutti members add jfk HOST:PORT`"}
     ]
     bench.group.waits = "the group is founded when ewr is running too: not heard of"
-    told = json.decode(bench.books.status())["reason"]
-    assert bench.books.waits == told, "the log of the gateway says the same"
+    told = json.decode(bench.documents.status())["reason"]
+    assert bench.documents.waits == told, "the log of the gateway says the same"
     assert told == "ewr: jfk is not a member of group 'x': add it with `tutti members add jfk HOST:PORT`"
 
 
@@ -316,12 +322,12 @@ def test_the_members_name_the_refusal_too() -> None:
     bench.group.all = [JFK._replace(state="joining", reason=bench.group.waits), LGA]
     bench.driver.peers = [{"name": "lga", "refused": "its public key is not listed there"}]
     bench.stack.decided.log = b""
-    jfk, lga = json.decode(bench.books.members())
-    assert jfk["reason"] == json.decode(bench.books.status())["reason"] == "lga: its public key is not listed there"
+    jfk, lga = json.decode(bench.documents.members())
+    assert jfk["reason"] == json.decode(bench.documents.status())["reason"] == "lga: its public key is not listed there"
     assert lga["reason"] == "its public key is not listed there"
     bench.group.all = [JFK, LGA._replace(state="primary")]
     bench.group.waits = ""
-    assert [member["reason"] for member in json.decode(bench.books.members())] == ["", ""]
+    assert [member["reason"] for member in json.decode(bench.documents.members())] == ["", ""]
 
 
 def test_lanes_name_gateways_where_they_are_told() -> None:
@@ -329,7 +335,7 @@ def test_lanes_name_gateways_where_they_are_told() -> None:
     own = LaneName(1, b"j" * 16)
     bench.group.all = [JFK, LGA]
     bench.lanes.facts[own], bench.stack.lane_halted = LaneFacts(5, 40), "it waits for gateway 2, and gateway 9"
-    (lane,) = json.decode(bench.books.status())["lanes"]
+    (lane,) = json.decode(bench.documents.status())["lanes"]
     assert lane["halted"] == "it waits for gateway 'lga', and gateway 9"
 
 
@@ -338,8 +344,8 @@ def test_what_others_are_configured_with_otherwise_is_told_of_them_and_keeps_nob
     bench = Bench()
     bench.group.all = [JFK, LGA._replace(state="primary"), LGA._replace(number=3, name="ewr", state="joining", reason="lacks all")]
     bench.driver.differing = {"lga": "the timers differ", "ewr": "the members differ"}
-    told = [member["reason"] for member in json.decode(bench.books.members())]
+    told = [member["reason"] for member in json.decode(bench.documents.members())]
     assert told == ["", "the timers differ", "lacks all; the members differ"]
-    assert json.decode(bench.books.status())["reason"] == ""
+    assert json.decode(bench.documents.status())["reason"] == ""
     bench.group.waits = "ewr has others"
-    assert json.decode(bench.books.status())["reason"] == "ewr has others; the timers differ; the members differ"
+    assert json.decode(bench.documents.status())["reason"] == "ewr has others; the timers differ; the members differ"

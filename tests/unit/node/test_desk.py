@@ -49,7 +49,7 @@ def test_the_status_is_told_whatever_the_port_does() -> None:
 
 def test_the_desk_hands_on_what_was_asked_before_it_opened_and_drops_what_nobody_reads() -> None:
     asked: list[StatusRequest | ReadIndexRequest] = []
-    with contextlib.closing(StatusSocketServer()) as desk, socket.socket(fileno=os.dup(desk.their_fd)) as reads:
+    with contextlib.closing(StatusSocketServer()) as desk, socket.socket(fileno=os.dup(desk.child_fd)) as reads:
         reads.settimeout(10)
         reads.send(b"question")
         desk.open(asked.append, lambda position: None)
@@ -66,7 +66,7 @@ def test_the_desk_hands_on_what_was_asked_before_it_opened_and_drops_what_nobody
 def test_a_position_that_could_not_be_read_is_handed_on() -> None:
     positions: list[int] = []
     lanes: list[bytes] = []
-    with contextlib.closing(StatusSocketServer()) as desk, socket.socket(fileno=os.dup(desk.their_fd)) as reads:
+    with contextlib.closing(StatusSocketServer()) as desk, socket.socket(fileno=os.dup(desk.child_fd)) as reads:
         desk.open(lambda asked: None, positions.append, lanes.append)
         reads.send(b"damaged:" + (7).to_bytes(8, "little"))
         reads.send(b"lanebad:" + bytes(range(8)))
@@ -82,7 +82,7 @@ def test_who_was_rejected_by_the_reads_process_is_counted_once() -> None:
             lambda position: None,
             refused=lambda reason, times: counted.append((reason, times)),
         )
-        link = GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd), refused=lambda: refused)
+        link = GatewayLink("tutti://127.0.0.1:1", os.dup(desk.child_fd), refused=lambda: refused)
         with contextlib.closing(link):
             assert link.status() == {}
             assert counted == [("unknown", 2)], "before the status is answered"
@@ -106,7 +106,7 @@ def test_a_question_about_the_frontier_is_the_stacks_to_answer() -> None:
 def test_the_desk_hands_a_question_about_the_frontier_on_and_answers_it() -> None:
     with (
         contextlib.closing(StatusSocketServer()) as desk,
-        contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link,
+        contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.child_fd))) as link,
     ):
         desk.open(lambda asked: cast("ReadIndexRequest", asked).answer(True), lambda position: None)
         assert link.confirm()
@@ -125,11 +125,11 @@ def test_a_status_with_all_lanes_that_there_may_be_is_told_whole() -> None:
         lane = LaneName(1 + number % common_limits.ROSTER_MAX, os.urandom(16))
         status.lanes.facts[lane] = LaneFacts(number, 2**40 + number)
         status.lanes.damaged[lane] = f"{lane.text}/log/{number:020}.seg cannot be read at byte {number}"
-    said = status.books.status()
+    said = status.documents.status()
     assert len(said) > 4 * limits.STATUS_PLAIN_BYTES_MAX
     with contextlib.closing(StatusSocketServer()) as desk:
         desk.open(lambda asked: cast("StatusRequest", asked).answer(said), lambda position: None)
-        with contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link:
+        with contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.child_fd))) as link:
             assert link.status() == json.decode(said), link.reason
 
 
@@ -137,6 +137,6 @@ def test_a_status_with_all_lanes_that_there_may_be_is_told_whole() -> None:
 def test_an_answer_that_is_none_is_no_end_of_reads() -> None:
     with contextlib.closing(StatusSocketServer()) as desk:
         desk.open(lambda asked: cast("StatusRequest", asked).answer(b'{"state":'), lambda position: None)
-        with contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.their_fd))) as link:
+        with contextlib.closing(GatewayLink("tutti://127.0.0.1:1", os.dup(desk.child_fd))) as link:
             assert link.state() == UNKNOWN
             assert "does not answer" in link.reason

@@ -37,19 +37,19 @@ from tutti_gateway.log.upkeep.retention import BlockedSegments
 def test_one_write_and_one_sync_serve_all_that_waits() -> None:
     bench = Bench()
     for token in (1, 2, 3):
-        bench.disk.persist(persist(token, 10 * token, 10 * token + 1))
+        bench.disk.put(persist(token, 10 * token, 10 * token + 1))
     assert bench.disk.run_once() is True
     assert bench.writer.done == ["append 10 11 20 21 30 31", "sync", "persisted 3"]
     assert bench.disk.run_once() is False
-    assert bench.disk.meters.syncs == 1
+    assert bench.disk.counters.syncs == 1
 
 
 def test_scalars_and_frames_keep_the_order_of_their_persists() -> None:
     bench = Bench()
-    bench.disk.persist(persist(1, promised=7))
-    bench.disk.persist(persist(2, promised=8))
-    bench.disk.persist(persist(3, 1, 2))
-    bench.disk.persist(persist(4, promised=9))
+    bench.disk.put(persist(1, promised=7))
+    bench.disk.put(persist(2, promised=8))
+    bench.disk.put(persist(3, 1, 2))
+    bench.disk.put(persist(4, promised=9))
     while bench.disk.run_once():
         pass
     done = ["scalars 8", "append 1 2", "sync", "persisted 3", "scalars 9", "persisted 4"]
@@ -60,7 +60,7 @@ def test_a_round_stays_within_one_syncs_worth(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(limits, "SYNC_BYTES_MAX", 1000)
     bench = Bench()
     for token in (1, 2, 3):
-        bench.disk.persist(persist(token, token))
+        bench.disk.put(persist(token, token))
     bench.disk.run_once()
     assert bench.writer.done == ["append 1 2", "sync", "persisted 2"]
     bench.disk.run_once()
@@ -71,7 +71,7 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(monkeypatch: pytest.Monke
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     bench = Bench()
     bench.writer.full = True
-    bench.disk.persist(persist(1, 1))
+    bench.disk.put(persist(1, 1))
     assert bench.disk.run_once() is False
     assert bench.disk.run_once() is False
     assert bench.reports == [SpaceChanged(True, "no room for a segment")]
@@ -84,8 +84,8 @@ def test_scalars_that_find_no_room_wait_too(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     bench = Bench()
     bench.writer.full = True
-    bench.disk.persist(persist(1, promised=7))
-    bench.disk.persist(persist(2, 1))
+    bench.disk.put(persist(1, promised=7))
+    bench.disk.put(persist(2, 1))
     assert bench.disk.run_once() is False
     assert (bench.disk.failed, bench.reports) == ("", [SpaceChanged(True, "no room for the scalars")])
     bench.writer.full = False
@@ -94,17 +94,17 @@ def test_scalars_that_find_no_room_wait_too(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_frames_and_scalars_never_come_together() -> None:
-    with pytest.raises(InvariantViolated, match="Persist 1 has frames and scalars"):
-        Bench().disk.persist(persist(1, 1, promised=7))
+    with pytest.raises(InvariantViolated, match="Persist 1 has frames and hard state"):
+        Bench().disk.put(persist(1, 1, promised=7))
 
 
 def test_a_cut_stands_between_what_was_asked_before_it_and_after_it() -> None:
     bench = Bench()
-    bench.disk.persist(persist(1, 1))
-    bench.disk.persist(Persist(2, cut=7))
-    bench.disk.persist(Persist(3, (batch_frame(sequence=2),), cut=6))
-    bench.disk.persist(persist(4, 3))
-    bench.disk.persist(Persist(5, (), HardState(promised=9), cut=5))
+    bench.disk.put(persist(1, 1))
+    bench.disk.put(Persist(2, cut=7))
+    bench.disk.put(Persist(3, (batch_frame(sequence=2),), cut=6))
+    bench.disk.put(persist(4, 3))
+    bench.disk.put(Persist(5, (), HardState(promised=9), cut=5))
     while bench.disk.run_once():
         pass
     done = ["append 1", "sync", "persisted 1", "cut 7", "persisted 2", "cut 6", "append 2 3", "sync", "persisted 4"]
@@ -114,7 +114,7 @@ def test_a_cut_stands_between_what_was_asked_before_it_and_after_it() -> None:
 def test_a_cut_that_finds_no_room_comes_again_and_one_that_is_done_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     bench = Bench()
-    bench.disk.persist(Persist(1, (batch_frame(sequence=2),), cut=7))
+    bench.disk.put(Persist(1, (batch_frame(sequence=2),), cut=7))
     bench.writer.full = True
     assert bench.disk.run_once() is False
     assert (bench.writer.done, bench.reports) == ([], [SpaceChanged(True, "no room for a cut")])
@@ -136,8 +136,8 @@ def full(frames: Sequence[Frame]) -> None:
 def test_reads_are_answered_one_a_round_so_that_syncs_do_not_wait_for_many() -> None:
     bench = Bench()
     for token in (2, 3):
-        bench.disk.read(ReadLog(token, token, 9))
-    bench.disk.persist(persist(4, 1))
+        bench.disk.put(ReadLog(token, token, 9))
+    bench.disk.put(persist(4, 1))
     bench.disk.run_once()
     assert bench.writer.done == ["append 1", "sync", "persisted 4", "read 2 9"]
     assert bench.disk.depth == 1
@@ -149,9 +149,9 @@ def test_reads_are_answered_one_a_round_so_that_syncs_do_not_wait_for_many() -> 
 def test_what_cannot_be_read_is_answered_with_nothing_and_ends_no_writing() -> None:
     bench = Bench()
     bench.writer.unreadable = True
-    bench.disk.read(ReadLog(1, 5, 9))
+    bench.disk.put(ReadLog(1, 5, 9))
     bench.disk.run_once()
-    bench.disk.persist(persist(2, 1))
+    bench.disk.put(persist(2, 1))
     bench.disk.run_once()
     assert bench.reports == [LogRead(1, (), 4), Persisted(2)]
 
@@ -159,13 +159,13 @@ def test_what_cannot_be_read_is_answered_with_nothing_and_ends_no_writing() -> N
 def test_reads_go_on_when_the_disk_is_full_and_when_writing_failed() -> None:
     bench = Bench()
     bench.writer.full = True
-    bench.disk.persist(persist(1, 1))
-    bench.disk.read(ReadLog(2, 5, 9))
+    bench.disk.put(persist(1, 1))
+    bench.disk.put(ReadLog(2, 5, 9))
     bench.disk.run_once()
     bench.writer.full, bench.writer.broken = False, "input/output error"
-    bench.disk.persist(persist(3, 1))
+    bench.disk.put(persist(3, 1))
     bench.disk.failed = "it failed"
-    bench.disk.read(ReadLog(4, 5, 9))
+    bench.disk.put(ReadLog(4, 5, 9))
     assert bench.disk.run_once() is True
     assert [report.token for report in bench.reports if isinstance(report, LogRead)] == [2, 4]
 
@@ -189,7 +189,7 @@ def test_what_finds_no_room_beside_the_log_counts_as_low(monkeypatch: pytest.Mon
     monkeypatch.setattr(limits, "SPACE_CHECK_US", 0)
     bench = Bench()
     beside = ["no room for a lane"]
-    bench.disk.beside = lambda: beside[0]
+    bench.disk.other_full = lambda: beside[0]
     bench.disk.run_once()
     assert bench.reports == [SpaceChanged(True, "no room for a lane")]
     beside[0] = ""
@@ -211,9 +211,9 @@ def test_a_low_disk_is_told_once_each_way(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_log_is_replaced_alone_and_in_its_turn() -> None:
     bench = Bench()
-    bench.disk.persist(persist(1, 1))
-    bench.disk.persist(Persist(2, snapshot=b"state"))
-    bench.disk.persist(persist(3, 3))
+    bench.disk.put(persist(1, 1))
+    bench.disk.put(Persist(2, snapshot=b"state"))
+    bench.disk.put(persist(3, 3))
     bench.writer.full = True
     while bench.disk.run_once():
         continue
@@ -226,12 +226,12 @@ def test_a_log_is_replaced_alone_and_in_its_turn() -> None:
 
 def test_a_state_is_read_for_another_gateway_also_when_nothing_can_be_written() -> None:
     bench = Bench()
-    bench.disk.read(ReadSnapshot(5, 0, 0))
-    bench.disk.read(ReadSnapshot(6, 7, 4))
+    bench.disk.put(ReadSnapshot(5, 0, 0))
+    bench.disk.put(ReadSnapshot(6, 7, 4))
     while bench.disk.depth:
         bench.disk.run_once()
     bench.writer.unreadable = True
-    bench.disk.read(ReadSnapshot(8, 7, 0))
+    bench.disk.put(ReadSnapshot(8, 7, 0))
     bench.disk.run_once()
     assert bench.reports == [SnapshotRead(5, 7, 9, b"123456789"), SnapshotRead(6, 7, 9, b"56789"), SnapshotRead(8, 7, 0, b"")]
 
@@ -291,12 +291,12 @@ def test_a_low_disk_names_the_reader_that_retention_waits_for() -> None:
 def test_a_failed_sync_ends_writing_for_good() -> None:
     bench = Bench()
     bench.writer.broken = "input/output error"
-    bench.disk.persist(persist(1, 1))
+    bench.disk.put(persist(1, 1))
     bench.disk.run_once()
     assert len(bench.reports) == 1
     assert isinstance(bench.reports[0], WriteFailed)
     bench.writer.broken = ""
-    bench.disk.persist(persist(2, 2))
+    bench.disk.put(persist(2, 2))
     bench.disk.run_once()
     assert len(bench.reports) == 1
     assert bench.writer.done == ["append 1"]
@@ -305,7 +305,7 @@ def test_a_failed_sync_ends_writing_for_good() -> None:
 def test_a_defect_in_the_thread_is_a_failure_too() -> None:
     bench = Bench()
     bench.writer.sync = lambda: 1 / 0  # type: ignore[assignment]  # the point is that it raises what nobody foresaw
-    bench.disk.persist(persist(1, 1))
+    bench.disk.put(persist(1, 1))
     bench.disk.run_once()
     assert isinstance(bench.reports[0], WriteFailed)
     assert "ZeroDivisionError" in bench.reports[0].reason
@@ -325,7 +325,7 @@ def test_the_log_is_closed_by_the_thread_that_uses_it() -> None:
     bench = Bench()
     closed: list[str] = []
     bench.disk.start()
-    bench.disk.persist(persist(1, 1))
+    bench.disk.put(persist(1, 1))
     assert bench.disk.stop(lambda: closed.append(threading.current_thread().name))
     assert closed == ["disk"]
     assert bench.reports[-1] == Persisted(1)
@@ -344,7 +344,7 @@ def test_a_disk_that_hangs_does_not_hold_up_the_stop(monkeypatch: pytest.MonkeyP
 
     bench.writer.sync = sync  # type: ignore[method-assign]  # a sync that does not return
     bench.disk.start()
-    bench.disk.persist(persist(1, 1))
+    bench.disk.put(persist(1, 1))
     assert hangs.wait(10)
     closed: list[int] = []
     assert bench.disk.stop(lambda: closed.append(1), lambda: hurried) is False
@@ -358,11 +358,11 @@ def test_more_than_one_syncs_worth_is_done_without_a_pause(monkeypatch: pytest.M
     monkeypatch.setattr(limits, "MARK_IDLE_US", 1_000_000)  # a pause for each would take minutes
     bench = Bench()
     for token in range(1, 200):
-        bench.disk.persist(persist(token, token))
+        bench.disk.put(persist(token, token))
     bench.disk.start()
     wait_for(lambda: Persisted(199) in bench.reports)
     bench.disk.stop()
-    assert bench.disk.meters.syncs == 199
+    assert bench.disk.counters.syncs == 199
 
 
 @pytest.mark.parametrize("trouble", ["none", "full", "failed"])
@@ -372,7 +372,7 @@ def test_the_thread_finishes_what_is_queued_and_ends(trouble: str) -> None:
     bench.writer.broken = "gone" if trouble == "failed" else ""
     bench.disk.start()
     for token in range(1, 20):
-        bench.disk.persist(persist(token, token))
+        bench.disk.put(persist(token, token))
     if trouble != "none":
         wait_for(lambda: bool(bench.reports))
     bench.disk.stop()
@@ -392,10 +392,10 @@ def test_batches_take_the_reserve_when_something_stands_behind_them_that_must_no
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     bench = Bench()
     bench.writer.full = True
-    bench.disk.persist(persist(1, 1))
+    bench.disk.put(persist(1, 1))
     assert bench.disk.run_once() is False
     assert bench.writer.done == []
-    bench.disk.persist(behind)
+    bench.disk.put(behind)
     assert bench.disk.run_once() is True
     assert bench.writer.done[0].startswith("append 1")
 
@@ -404,8 +404,8 @@ def test_where_the_reserve_is_gone_too_all_of_it_waits(monkeypatch: pytest.Monke
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     bench = Bench()
     bench.writer.full, bench.writer.reserve = True, False
-    bench.disk.persist(persist(1, 1))
-    bench.disk.persist(persist(2, promised=9))
+    bench.disk.put(persist(1, 1))
+    bench.disk.put(persist(2, promised=9))
     assert bench.disk.run_once() is False
     assert bench.writer.done == []
     bench.writer.full = False

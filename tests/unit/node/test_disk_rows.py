@@ -21,7 +21,7 @@ def test_the_index_comes_after_the_sync_and_readers_are_told_at_once(monkeypatch
     bench.disk.deliver(run(1))
     assert bench.notified == 1
     bench.disk.deliver(run(2))
-    bench.disk.persist(persist(1, 3))
+    bench.disk.put(persist(1, 3))
     bench.disk.run_once()
     assert bench.writer.done == ["append 3", "sync", "persisted 1", "decided 1 2"]
     assert bench.notified == 2
@@ -31,10 +31,10 @@ def test_rows_wait_for_more_while_frames_are_written_and_no_longer(monkeypatch: 
     monkeypatch.setattr(limits, "INDEX_LATE_US", 60_000_000)
     bench = Bench()
     bench.disk.deliver(run(1))
-    bench.disk.persist(persist(1, 3))
+    bench.disk.put(persist(1, 3))
     assert bench.disk.run_once() is True
     bench.disk.deliver(run(2))
-    bench.disk.persist(persist(2, 4))
+    bench.disk.put(persist(2, 4))
     assert bench.disk.run_once() is True
     assert (bench.writer.done[3:], bench.disk.depth) == (["append 4", "sync", "persisted 2"], 2)
     assert bench.disk.run_once() is True
@@ -47,7 +47,7 @@ def test_rows_wait_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
     bench.disk.deliver(run(1))
     for token, late_us in ((1, 60_000_000), (2, 60_000_000), (3, 0)):
         monkeypatch.setattr(limits, "INDEX_LATE_US", late_us)
-        bench.disk.persist(persist(token, token + 2))
+        bench.disk.put(persist(token, token + 2))
         bench.disk.run_once()
         assert ("decided 1" in bench.writer.done) is (token == 3)
 
@@ -55,7 +55,7 @@ def test_rows_wait_only_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_many_rows_do_not_wait() -> None:
     bench = Bench()
     bench.disk.deliver(run(1, frames=limits.INDEX_FRAMES + 1))
-    bench.disk.persist(persist(1, 3))
+    bench.disk.put(persist(1, 3))
     bench.disk.run_once()
     assert bench.writer.done[3].startswith("decided 1 2 ")
 
@@ -77,7 +77,7 @@ def test_runs_are_indexed_together_with_what_is_void_in_each_and_not_over_a_gap(
 def test_a_decided_run_wakes_no_disk_that_naps_and_is_indexed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     bench.disk.start()
-    bench.disk.persist(persist(1, 3))
+    bench.disk.put(persist(1, 3))
     wait_for(lambda: bench.reports == [Persisted(1)])
     bench.disk.deliver(run(1))
     wait_for(lambda: bench.writer.done[3:] == ["decided 1"])
@@ -89,7 +89,7 @@ def test_a_decided_run_wakes_no_disk_that_naps_and_is_indexed_all_the_same(monke
 
 def test_what_was_decided_last_is_indexed_before_the_end() -> None:
     bench = Bench()
-    bench.disk.persist(persist(1, 3))
+    bench.disk.put(persist(1, 3))
     bench.disk.deliver(run(1))
     bench.disk.start()
     assert bench.disk.stop()
@@ -103,9 +103,9 @@ def test_rows_that_find_no_room_wait_and_nothing_is_written_before_them(monkeypa
     bench.writer.no_rows = True
     bench.disk.deliver(run(1))
     bench.disk.deliver(run(2))
-    bench.disk.persist(persist(1, 3))
+    bench.disk.put(persist(1, 3))
     bench.disk.run_once()
-    bench.disk.persist(persist(2, 4))
+    bench.disk.put(persist(2, 4))
     assert bench.disk.run_once() is False
     assert (bench.disk.failed, bench.disk.depth) == ("", 3)
     assert bench.reports == [Persisted(1), SpaceChanged(True, "no room for the index")]

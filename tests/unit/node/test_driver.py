@@ -4,7 +4,7 @@ receipts leave, decided runs go to the index last, and every bound is a clear an
 
 import pytest
 
-from tests.unit.node.bench import A, B, Bench, Shelf, control, placed, submit, takes
+from tests.unit.node.bench import A, B, Bench, Documents, control, placed, submit, takes
 from tests.unit.node.fakes import batch_frame, message, token
 from tutti import limits as common_limits
 from tutti.data.client_protocol import (
@@ -78,7 +78,7 @@ def test_a_session_has_a_name_of_sixteen_bytes() -> None:
     (denied,) = bench.clients.told(A)
     assert isinstance(denied, Denied)
     assert denied.code == "malformed"
-    assert bench.driver.clients == 0
+    assert len(bench.driver.sessions) == 0
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_a_wrong_batch_is_refused_and_the_right_ones_go_on() -> None:
     (refused,) = bench.clients.told(A)
     assert isinstance(refused, RefusedAnswer)
     assert (refused.first_sequence, refused.code) == (2, "malformed")
-    assert bench.driver.meters.refused == {"malformed": 1}
+    assert bench.driver.counters.refused == {"malformed": 1}
 
 
 def test_the_frontier_moves_before_receipts_and_the_index_comes_last() -> None:
@@ -149,8 +149,8 @@ def test_the_frontier_moves_before_receipts_and_the_index_comes_last() -> None:
     assert bench.clients.told(A) == [(1, 1, 10, 1, 2)]
     assert bench.disk.queued[1:] == [run]
     assert (bench.driver.undecided_frames, bench.driver.undecided_bytes) == (0, 0)
-    assert bench.driver.meters.commit_us.count == 1
-    assert bench.driver.meters.records_committed == 2
+    assert bench.driver.counters.commit_us.count == 1
+    assert bench.driver.counters.records_committed == 2
 
 
 def test_a_frontier_that_would_move_back_stops_the_gateway() -> None:
@@ -327,7 +327,7 @@ def test_a_producer_that_becomes_known_meanwhile_is_fenced(monkeypatch: pytest.M
     bench.hello()
     bench.answers = {ReadIndexAsked: []}
     bench.say(control(A, Fence(10, "nobody")))
-    monkeypatch.setattr(Shelf, "epoch_of", lambda *_: 4)
+    monkeypatch.setattr(Documents, "epoch_of", lambda *_: 4)
     bench.answers = {TimeAdvanced: [ReadIndex(1, True)]}
     assert bench.happen(TimeAdvanced())[1:] == [EpochAsked(1, 10, "nobody", b"e" * 16, 5)]
     assert bench.clients.told(A) == []
@@ -352,7 +352,7 @@ def test_a_fence_that_waits_ends_with_its_session(monkeypatch: pytest.MonkeyPatc
     bench.answers = {ReadIndexAsked: []}
     bench.say(control(A, Fence(10, "nobody")))
     assert bench.say(control(A, Bye())) == [SessionClosed(1)]
-    monkeypatch.setattr(Shelf, "epoch_of", lambda *_: 4)
+    monkeypatch.setattr(Documents, "epoch_of", lambda *_: 4)
     bench.answers = {TimeAdvanced: [ReadIndex(1, True)]}
     assert bench.happen(TimeAdvanced()) == [TimeAdvanced()]
 
@@ -382,16 +382,16 @@ def test_who_was_left_out_ends_and_who_only_halts_goes_on_for_reads() -> None:
         bench.answers = {Persisted: [Halt("the group went on", out)]}
         bench.happen(Persisted(1))
         assert bench.driver.halted == "the group went on"
-        assert bool(bench.driver.cast_out) is out
+        assert bool(bench.driver.removed) is out
 
 
 def test_the_gateway_that_is_told_to_leave_by_its_name_is_to_leave() -> None:
     bench = Bench()
     bench.hello()
-    assert not bench.driver.leave_asked
+    assert not bench.driver.leave_requested
     assert bench.say(control(A, Leave(9, "jfk"))) == []  # what runs the driver lets it leave, as with a signal
     assert bench.clients.told(A) == [Done(9)]
-    assert bench.driver.leave_asked
+    assert bench.driver.leave_requested
 
 
 def test_a_client_that_is_gone_is_told_to_the_stack_once() -> None:
@@ -409,7 +409,7 @@ def test_a_client_that_does_not_read_loses_answers_and_nothing_else() -> None:
     bench.clients.full.add(A)
     bench.answers = {Persisted: [Reply(1, (Committed(1, 1, 1, 1, 0),))]}
     assert bench.happen(Persisted(1))[1:] == []
-    assert bench.driver.meters.sends_dropped == 1
+    assert bench.driver.counters.sends_dropped == 1
 
 
 def test_goodbyes_long_silences_and_dropped_connections_close_sessions() -> None:
@@ -459,12 +459,10 @@ def test_a_stack_that_set_no_timer_sees_the_clocks_about_once_a_second() -> None
     assert [action.token for action in bench.disk.queued if isinstance(action, Persist)] == [1], "its actions leave at once"
 
 
-def test_the_state_is_the_group_s_until_the_gateway_halts() -> None:
+def test_a_failed_write_halts_the_gateway() -> None:
     bench = Bench()
-    assert bench.driver.state == "primary"
     bench.answers = {WriteFailed: []}
     bench.happen(WriteFailed("the disk is gone"))
-    assert bench.driver.state == "halted"
     assert bench.driver.halted == "the disk is gone"
 
 
@@ -476,4 +474,4 @@ def test_leaving_is_asked_once() -> None:
     assert bench.stack.events == [LeaveAsked()]
     assert bench.driver.stopped
     bench.happen(Persisted(1))
-    assert bench.driver.state == "halted"
+    assert bench.driver.halted == "enough"

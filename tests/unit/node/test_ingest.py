@@ -147,5 +147,5 @@ def test_no_client_has_more_decompressed_in_a_turn_than_its_share(monkeypatch: p
     assert good == frames[:2]
     assert [(answer.first_sequence, answer.code, answer.retry) for answer in refused] == [(17, "busy", True), (25, "busy", True)]
     assert gate.check(2, frames[:2])[0] == frames[:2]
-    gate.begin_turn()
+    gate.reset_budgets()
     assert gate.check(1, frames[2:])[0] == frames[2:]

@@ -25,10 +25,10 @@ def test_what_could_not_be_mended_now_is_told_as_lost_still(trouble: Exception) 
     bench = Bench()
     mend = RepairLane(*OWN, run().frames)
     bench.logs.trouble["mend"] = [trouble]
-    bench.disk.mend(mend)
+    bench.disk.put(mend)
     bench.until(lambda: bench.disk.depth == 0)
     assert bench.reports == [LaneCorrupt(*OWN, 5, 5)]
-    bench.disk.mend(mend)
+    bench.disk.put(mend)
     bench.until(lambda: bench.disk.depth == 0)
     assert bench.reports[1:] == [LaneCorrupt(*OWN, 0, 0)]
 
@@ -44,11 +44,11 @@ def test_a_lane_whose_mending_failed_twice_is_asked_for_again_until_it_is_mended
         heartbeats += 1
         assert heartbeats < 4 * limits.REPAIR_WAIT_HEARTBEATS, "it is asked for no more"
         while made[3].mends:
-            bench.disk.mend(made[3].mends.pop(0))
+            bench.disk.put(made[3].mends.pop(0))
             bench.until(lambda: bench.disk.depth == 0)
             told = bench.reports.pop()
             assert isinstance(told, LaneCorrupt)
-            layer.rotted(LaneCorrupt(*made[1].key, told.first, told.last))
+            layer.on_corrupt(LaneCorrupt(*made[1].key, told.first, told.last))
             made.carry_out(3)
     made.settle(2 * limits.REPAIR_WAIT_HEARTBEATS)
     assert made[3].mends == []
@@ -79,8 +79,8 @@ def test_a_lane_that_cannot_be_opened_is_told_once_and_the_others_are_mended(
     assert reports == [LaneCorrupt(*lanes.OTHER, 6, 6)]
     assert [line["told"] for line in logged if "told" in line] == [f"lane {lanes.OWN.text}: {logs.damaged[lanes.OWN]}"]
     assert "cannot be opened" in logs.damaged[lanes.OWN]
-    disk.mend(RepairLane(*lanes.OWN, tuple(own.frames[1:2])))  # that of a question of before it was so
-    disk.mend(RepairLane(*lanes.OTHER, tuple(other.frames[5:6])))
+    disk.put(RepairLane(*lanes.OWN, tuple(own.frames[1:2])))  # that of a question of before it was so
+    disk.put(RepairLane(*lanes.OTHER, tuple(other.frames[5:6])))
     for _ in range(4):
         disk.run_once()
     assert reports[1:] == [LaneCorrupt(*lanes.OWN, 0, 0), LaneCorrupt(*lanes.OTHER, 0, 0)]

@@ -129,11 +129,11 @@ def run(offset: int = 0) -> DeliverUnordered:
 def test_one_sync_serves_all_that_waits_and_the_highest_token_is_told() -> None:
     bench = Bench()
     for token in (1, 2, 3):
-        bench.disk.persist(action(token))
+        bench.disk.put(action(token))
     assert bench.disk.run_once()
     assert bench.logs.done == [1, 2, 3, "sync"]
     assert bench.reports == [LanePersisted(3)]
-    assert bench.disk.meters.syncs == 0  # nothing was written that would have been synced
+    assert bench.disk.counters.syncs == 0  # nothing was written that would have been synced
     assert not bench.disk.run_once()
 
 
@@ -141,20 +141,20 @@ def test_what_is_written_to_lanes_and_synced_is_counted() -> None:
     bench = Bench()
     frames = run().frames
     for token in (1, 2):
-        bench.disk.persist(PersistLane(token, *OWN, frames))
+        bench.disk.put(PersistLane(token, *OWN, frames))
     bench.disk.run_once()
-    meters = bench.disk.meters
+    meters = bench.disk.counters
     assert (meters.syncs, meters.bytes, meters.frames_per_sync.sum, meters.sync_us.count) == (1, 2 * frames[0].size, 2, 1)
 
 
 def test_what_finds_no_room_comes_again_and_what_came_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     bench = Bench()
-    bench.disk.persist(action(1))
-    bench.disk.persist(action(2))
+    bench.disk.put(action(1))
+    bench.disk.put(action(2))
     bench.disk.run_once()
     bench.logs.trouble["persist"] = [DiskFull("no room"), DiskFull("no room")]
-    bench.disk.persist(action(3))
+    bench.disk.put(action(3))
     bench.disk.run_once()
     assert (bench.reports, bench.disk.full) == ([LanePersisted(2)], "no room")
     bench.until(lambda: bench.reports[-1] == LanePersisted(3))
@@ -176,11 +176,11 @@ def test_an_index_that_finds_no_room_comes_again(monkeypatch: pytest.MonkeyPatch
 def test_after_a_failure_nothing_is_written_and_reads_are_answered() -> None:
     bench = Bench()
     bench.logs.trouble["sync"] = [DiskFailed("input/output error")]
-    bench.disk.persist(action(1))
+    bench.disk.put(action(1))
     bench.disk.run_once()
     assert bench.reports == [WriteFailed("input/output error")]
-    bench.disk.persist(action(2))
-    bench.disk.read(ReadLane(9, *OWN, 1, 1))
+    bench.disk.put(action(2))
+    bench.disk.put(ReadLane(9, *OWN, 1, 1))
     bench.disk.run_once()
     assert bench.logs.done[0] == 1
     assert 2 not in bench.logs.done
@@ -191,7 +191,7 @@ def test_after_a_failure_nothing_is_written_and_reads_are_answered() -> None:
 def test_what_cannot_be_read_is_answered_with_nothing() -> None:
     bench = Bench()
     bench.logs.trouble["read"] = [OSError(5, "input/output error")]
-    bench.disk.read(ReadLane(9, *OWN, 1, 1))
+    bench.disk.put(ReadLane(9, *OWN, 1, 1))
     bench.disk.run_once()
     assert bench.reports == [LaneRead(9, ())]
     assert bench.logs.done == [OWN.incarnation]  # the next start looks at all of it
@@ -212,7 +212,7 @@ def test_the_lanes_hear_of_producers_that_are_forgotten() -> None:
 def test_of_a_halted_lane_is_told_what_is_known_and_never_that_it_was_empty() -> None:
     bench = Bench()
     lost = LaneName(1, b"l" * 16)
-    bench.disk.found(
+    bench.disk.set_recovered(
         (
             LaneLog(origin=OWN.origin, incarnation=OWN.incarnation, halted="it is damaged"),
             LaneLog(origin=lost.origin, incarnation=lost.incarnation, halted="it is gone"),
@@ -228,7 +228,7 @@ def test_of_a_halted_lane_is_told_what_is_known_and_never_that_it_was_empty() ->
 
 def test_the_own_frontier_is_shown_at_once_and_told_in_the_status() -> None:
     bench = Bench()
-    bench.disk.show(run(10))
+    bench.disk.publish_frontier(run(10))
     assert bench.logs.done == [(OWN, 5, 13)]
     assert bench.disk.facts == {OWN: LaneFacts(5, 13)}
 
@@ -238,12 +238,12 @@ def test_what_was_let_go_is_answered_with_how_the_lane_begins() -> None:
     bench.logs.began = LaneBegin(9, 1, 7, 40, (1,))
     bench.logs.trouble["read"] = []
     bench.logs.empty = True
-    bench.disk.read(ReadLane(9, *OWN, 1, 1))
-    bench.disk.held(LaneHeld(*OWN, 9))
+    bench.disk.put(ReadLane(9, *OWN, 1, 1))
+    bench.disk.put(LaneHeld(*OWN, 9))
     bench.until(lambda: bool(bench.reports))
     assert bench.reports == [LaneRead(9, (), bench.logs.began)]
     assert bench.logs.done == [LaneHeld(*OWN, 9)]  # nobody suspects it
-    bench.disk.persist(PersistLane(1, *OWN, begin=bench.logs.began))
+    bench.disk.put(PersistLane(1, *OWN, begin=bench.logs.began))
     assert bench.disk.facts == {OWN: LaneFacts(9, 40)}
 
 
@@ -251,7 +251,7 @@ def test_retention_looks_in_each_round_and_what_it_finds_no_room_for_holds_up_no
     bench = Bench()
     bench.logs.trouble["let_go"] = [DiskFull("no room"), DiskFull("no room")]
     for token in (1, 2, 3):
-        bench.disk.persist(action(token))
+        bench.disk.put(action(token))
         assert bench.disk.run_once()
     assert bench.logs.looks == 3
     assert bench.reports == [LanePersisted(1), LanePersisted(2), LanePersisted(3)]
@@ -264,7 +264,7 @@ def test_what_is_lost_of_a_lane_is_told_and_written_again() -> None:
     bench.logs.found = [lost]
     assert bench.disk._idle() is False
     assert bench.reports == [lost]
-    bench.disk.mend(RepairLane(*OWN, run().frames))
+    bench.disk.put(RepairLane(*OWN, run().frames))
     assert bench.disk.depth == 1
     bench.until(lambda: bench.disk.depth == 0)
     assert (bench.logs.done, bench.reports[1:]) == ([5], [LaneCorrupt(*OWN, 0, 0)])
@@ -279,7 +279,7 @@ def test_a_look_for_damage_ends_no_writing(trouble: Exception, ends: bool, monke
     for _ in range(2):
         bench.disk._idle()
     assert bench.reports == ([] if ends else [LaneCorrupt(*OWN, 5, 5)])
-    bench.disk.persist(action(1))
+    bench.disk.put(action(1))
     bench.disk.run_once()
     assert (bench.reports[-1], bench.disk.failed) == (LanePersisted(1), "")
 
@@ -288,7 +288,7 @@ def test_a_disk_that_never_rests_looks_for_damage_too(monkeypatch: pytest.Monkey
     monkeypatch.setattr(lane_thread, "LATE_S", 0.0)
     bench = Bench()
     bench.logs.found = [LaneCorrupt(*OWN, 5, 5)]
-    bench.disk.persist(action(1))
+    bench.disk.put(action(1))
     bench.disk.run_once()
     assert bench.reports == [LanePersisted(1), LaneCorrupt(*OWN, 5, 5)]
 

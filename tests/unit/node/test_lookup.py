@@ -8,11 +8,12 @@ import pytest
 from tests.unit.node.fakes import LOG
 from tutti.data.client_protocol import OFFSET_UNKNOWN, Committed, Duplicate
 from tutti.errors import Damaged
+from tutti.log.read.reader import LogReader
 from tutti.log.read.sequence_lookup import SequenceRun
 from tutti_gateway.node.clients.duplicate_lookup import DuplicateLookup, LocatedDuplicates
 
 
-class Index:
+class Index(LogReader):
     def __init__(self, found: dict[tuple[int, int, int], int], error: Exception | None = None) -> None:
         self._found, self._error = found, error
         self.closed = False

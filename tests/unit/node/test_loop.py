@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from tests.ports import free_port
-from tests.unit.node.bench import Shelf
+from tests.unit.node.bench import Documents
 from tests.unit.node.fakes import LOG, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, network, token
 from tutti.data.client_protocol import PROTOCOL, Duplicate, Hello, encode_control
 from tutti.zmtp.framing import GREETING, ready
@@ -51,8 +51,8 @@ class Bench:
             lane_lookups=Lookups(),
             network=network(self.wire),
             frontier=lambda _position, _offset: None,
-            books=Shelf,
-            meters=GatewayCounters(),
+            documents=lambda _state: Documents(),
+            counters=GatewayCounters(),
             log=LOG,
             entropy=bytes(16),
         )

@@ -14,9 +14,9 @@ def test_items_come_out_in_order_and_within_the_bound() -> None:
     box: Mailbox[int] = Mailbox()
     for number in range(5):
         box.put(number)
-    assert box.take(3) == [0, 1, 2]
-    assert box.take(10) == [3, 4]
-    assert box.take(10) == []
+    assert box.drain(3) == [0, 1, 2]
+    assert box.drain(10) == [3, 4]
+    assert box.drain(10) == []
     box.close()
 
 
@@ -45,10 +45,10 @@ def test_a_put_wakes_the_sleeper_long_before_its_time_is_over() -> None:
 def test_the_taker_does_not_sleep_when_something_came_just_before() -> None:
     box: Mailbox[int] = Mailbox()
     box.put(1)
-    assert box.sleep_begins() is False
-    box.take(1)
-    assert box.sleep_begins() is True
-    box.sleep_ended(signalled=False)
+    assert box.begin_sleep() is False
+    box.drain(1)
+    assert box.begin_sleep() is True
+    box.end_sleep(signalled=False)
     box.close()
 
 
@@ -69,12 +69,12 @@ def test_what_may_wait_for_the_end_of_a_nap_does_not_wake_and_all_else_does(monk
         (False, [box.put_lazily], True),
     ):
         box.wait(0, nap=nap)
-        assert box.sleep_begins() is True
+        assert box.begin_sleep() is True
         for one in put:
             one(1)
         assert signalled(box) is woken
-        box.sleep_ended(signalled=False)
-        box.take(10)
+        box.end_sleep(signalled=False)
+        box.drain(10)
     box.close()
 
 
@@ -83,7 +83,7 @@ def test_a_taker_sleeps_for_its_time_unless_something_is_there() -> None:
     assert box.wait(1, nap=True) is True
     box.put_lazily(1)
     assert box.wait(10_000, nap=True) is False
-    box.take(1)
+    box.drain(1)
     box.wake()
     assert box.wait(10_000) is False
     box.close()
@@ -105,7 +105,7 @@ def test_nothing_is_lost_between_two_threads() -> None:
     def take() -> None:
         while len(got) < count:
             box.wait(100)
-            got.extend(box.take(64))
+            got.extend(box.drain(64))
 
     thread = threading.Thread(target=take)
     thread.start()

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import msgspec
 
-from tests.unit.node.bench import WELCOME, A, B, Bench, Shelf
+from tests.unit.node.bench import WELCOME, A, B, Bench
 from tutti.data.client_protocol import Welcome
 from tutti_gateway.core.protocol.events import TimeAdvanced
 
 
 def look(bench: Bench, **changed: object) -> None:
-    shelf = bench.driver.books
-    assert isinstance(shelf, Shelf)
-    shelf.greeting = msgspec.structs.replace(shelf.greeting, **changed)
+    bench.documents.greeting = msgspec.structs.replace(bench.documents.greeting, **changed)
     bench.driver.sweep()
 
 
@@ -66,5 +64,5 @@ def test_a_client_that_is_gone_is_noticed_in_passing() -> None:
     bench.clients.gone.add(A)
     look(bench, silent=("lga",))
     assert len(bench.clients.told(B)) == 1
-    assert bench.driver.clients == 1
+    assert len(bench.driver.sessions) == 1
     assert WELCOME.silent == ()

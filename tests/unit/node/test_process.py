@@ -17,7 +17,7 @@ from tutti.log.files.storage import Storage
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.membership.leaving import OrderlyStop, Others
 from tutti_gateway.core.view.peers import Peers
-from tutti_gateway.node.process import check_room_to_begin, stop_us_max
+from tutti_gateway.node.process import check_free_space, stop_us_max
 
 MIB = 1 << 20
 
@@ -38,24 +38,24 @@ def test_a_log_is_begun_only_where_its_first_segment_has_room(tmp_path: Path) ->
     options = LogOptions(segment_bytes=128 * MIB, disk_low_bytes=256 * MIB)
     try:
         with pytest.raises(DiskFull, match=r"^39 MiB are free .* a new log needs 128 MiB, and accepting records needs 256 MiB"):
-            check_room_to_begin(directory, options)
+            check_free_space(directory, options)
         storage.free = 128 * MIB
-        check_room_to_begin(directory, options)
+        check_free_space(directory, options)
         storage.free = 0
         (tmp_path / RESERVE).write_bytes(b"")  # what a start set aside is room, too
-        check_room_to_begin(directory, options)
+        check_free_space(directory, options)
     finally:
         directory.close()
 
 
 @pytest.mark.parametrize("heartbeat_ms", [10, 100, 1000, 4000, 10_000])
 def test_a_stop_lasts_until_the_stack_waits_for_no_other_gateway_any_more(heartbeat_ms: int) -> None:
-    identity, standing = SimpleNamespace(gateway="g1"), SimpleNamespace()
-    context = SimpleNamespace(identity=identity, standing=standing, window=None)
+    identity, view_state = SimpleNamespace(gateway="g1"), SimpleNamespace()
+    context = SimpleNamespace(identity=identity, view_state=view_state, window=None)
     leaving = OrderlyStop(cast("Context", context), cast("Peers", None), cast("Others", None))
     leaving.begin()
     beats = 0
-    while not leaving.over(out=False):
+    while not leaving.may_stop(out=False):
         leaving.beat()
         beats += 1
     assert stop_us_max(1000 * heartbeat_ms) > beats * 1000 * heartbeat_ms

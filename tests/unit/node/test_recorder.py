@@ -232,7 +232,7 @@ def test_a_record_whose_disk_does_not_keep_up_ends_and_holds_no_more(tmp_path: P
     recorder = Recorder(Script(timers), str(tmp_path), header_of("g1", "1.2.3", CONFIG, BEGAN), LOG)
     for event, now in many(100):
         recorder.step(event, now)
-    assert recorder.over == "the disk of the recording is too slow"
+    assert recorder.ended == "the disk of the recording is too slow"
     recorder.stop()
     recording = Recording(recorder.path)
     assert 0 < len(list(recording)) < 100

@@ -40,26 +40,26 @@ def frames(count: int) -> RepairLog:
 def test_what_is_lost_is_told_and_told_again_as_it_is_mended(clock: Clock) -> None:
     bench = Bench()
     bench.writer.scrubber.ranges = [(5, 9), (20, 20)]
-    bench.disk.scrubbing.look()
+    bench.disk.scrub_schedule.scrub()
     assert rotted(bench) == [LogCorrupt(5, 9)]
-    bench.disk.mend(frames(3))
+    bench.disk.put(frames(3))
     assert bench.disk.run_once()
-    bench.disk.mend(frames(2))
+    bench.disk.put(frames(2))
     assert bench.disk.run_once()
     assert rotted(bench) == [LogCorrupt(5, 9), LogCorrupt(8, 9), LogCorrupt(0, 0)]
     clock.now += 1
-    bench.disk.scrubbing.look()
+    bench.disk.scrub_schedule.scrub()
     assert rotted(bench)[3:] == [LogCorrupt(20, 20)]
-    assert bench.disk.damage() == {"lost": [20, 20], "told": "", "found": 2, "mended_frames": 5, "rounds": 0}
+    assert bench.disk.scrub_status() == {"lost": [20, 20], "told": "", "found": 2, "mended_frames": 5, "rounds": 0}
 
 
 @pytest.mark.parametrize("full", [False, True])
 def test_frames_that_are_not_taken_are_asked_for_again(clock: Clock, full: bool) -> None:
     bench = Bench()
     bench.writer.scrubber.ranges = [(5, 9)]
-    bench.disk.scrubbing.look()
+    bench.disk.scrub_schedule.scrub()
     bench.writer.scrubber.takes, bench.writer.scrubber.full = False, full
-    bench.disk.mend(frames(3))
+    bench.disk.put(frames(3))
     assert bench.disk.run_once()
     assert rotted(bench) == [LogCorrupt(5, 9), LogCorrupt(5, 9)]
     assert bench.disk.failed == ""
@@ -70,26 +70,26 @@ def test_it_looks_in_pieces_with_rests_between_them(clock: Clock) -> None:
     mender = bench.writer.scrubber
     for after, looks in ((0.0, 1), (0.1, 1), (0.2, 2), (0.3, 3)):
         clock.now += after
-        bench.disk.scrubbing.look()
+        bench.disk.scrub_schedule.scrub()
         assert mender.looks == looks
     clock.now += 0.3
     mender.rounds = 1
-    bench.disk.scrubbing.look()
+    bench.disk.scrub_schedule.scrub()
     clock.now += 3000
-    bench.disk.scrubbing.look()
+    bench.disk.scrub_schedule.scrub()
     assert mender.looks == 4  # a round is over, and the next one has time
     clock.now += 1000
-    bench.disk.scrubbing.look()
+    bench.disk.scrub_schedule.scrub()
     assert mender.looks == 5
 
 
 def test_what_somebody_could_not_read_is_looked_at_at_once(clock: Clock) -> None:
     bench = Bench()
-    bench.disk.scrubbing.look()
+    bench.disk.scrub_schedule.scrub()
     bench.disk.suspect(7)
     bench.disk.run_once()
     assert bench.writer.scrubber.suspects == [7]
-    bench.disk.scrubbing.look()
+    bench.disk.scrub_schedule.scrub()
     assert bench.writer.scrubber.looks == 2
 
 
@@ -97,7 +97,7 @@ def test_a_read_for_another_gateway_that_finds_nothing_makes_it_look(clock: Cloc
     bench = Bench()
     bench.disk.run_once()
     bench.writer.unreadable = True
-    bench.disk.read(ReadLog(1, 5, 9))
+    bench.disk.put(ReadLog(1, 5, 9))
     bench.disk.run_once()
     assert bench.reports == [LogRead(1, (), 4)]
     assert bench.writer.scrubber.suspects == [5]
@@ -107,7 +107,7 @@ def test_a_disk_that_never_rests_looks_now_and_then(clock: Clock) -> None:
     bench = Bench()
     mender = bench.writer.scrubber
     for token in range(1, 51):
-        bench.disk.persist(persist(token, token))
+        bench.disk.put(persist(token, token))
         assert bench.disk.run_once()
         clock.now += 0.25
     assert 5 <= mender.looks <= 7
@@ -117,12 +117,12 @@ def test_a_disk_that_never_rests_looks_now_and_then(clock: Clock) -> None:
 def test_nothing_is_mended_once_writing_failed(clock: Clock) -> None:
     bench = Bench()
     bench.writer.scrubber.ranges = [(5, 9)]
-    bench.disk.scrubbing.look()
+    bench.disk.scrub_schedule.scrub()
     bench.writer.broken = "gone"
-    bench.disk.persist(persist(1, 1))
+    bench.disk.put(persist(1, 1))
     bench.disk.run_once()
     assert isinstance(bench.reports[-1], WriteFailed)
-    bench.disk.mend(frames(3))
+    bench.disk.put(frames(3))
     assert not bench.disk.run_once()
     assert bench.writer.scrubber.repaired == 0
 
@@ -141,7 +141,7 @@ def test_what_cannot_be_looked_at_for_long_is_told_once(clock: Clock, monkeypatc
         with capture_logs() as told:
             for _ in range(count):
                 clock.now += 1
-                bench.disk.scrubbing.look()
+                bench.disk.scrub_schedule.scrub()
         return [line["error"] for line in told]
 
     with monkeypatch.context() as patch:
@@ -161,10 +161,10 @@ def test_a_defect_in_looking_ends_the_looking_alone(clock: Clock, monkeypatch: p
 
     with monkeypatch.context() as patch:
         patch.setattr(bench.writer.scrubber, "scrub", defect)
-        assert not bench.disk.scrubbing.look()
+        assert not bench.disk.scrub_schedule.scrub()
     clock.now += 100
-    bench.disk.scrubbing.look()
+    bench.disk.scrub_schedule.scrub()
     assert bench.writer.scrubber.looks == 0
-    bench.disk.persist(persist(1, 1))
+    bench.disk.put(persist(1, 1))
     assert bench.disk.run_once()
     assert (bench.reports, bench.disk.failed) == ([Persisted(1)], "")

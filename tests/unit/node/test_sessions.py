@@ -12,8 +12,8 @@ def test_a_client_that_connects_again_keeps_its_number() -> None:
     again, gone = sessions.hello(b"b", mine, "client", 1)
     assert first is again
     assert gone == []
-    assert sessions.heard(b"a", 2) is None
-    assert sessions.heard(b"b", 2) is first
+    assert sessions.on_message(b"a", 2) is None
+    assert sessions.on_message(b"b", 2) is first
     assert len(sessions) == 1
 
 
@@ -35,7 +35,7 @@ def test_a_full_table_lets_only_idle_clients_go() -> None:
     refused, gone = sessions.hello(b"c", token(), "third", limits.SESSION_EVICT_US // 2)
     assert refused is None
     assert gone == []
-    sessions.heard(b"b", limits.SESSION_EVICT_US)
+    sessions.on_message(b"b", limits.SESSION_EVICT_US)
     third, gone = sessions.hello(b"c", token(), "third", limits.SESSION_EVICT_US + 1)
     assert third is not None
     assert gone == [idle]

@@ -73,7 +73,7 @@ def test_a_child_that_ends_while_its_gateway_stops_stays_down_without_a_word() -
     wait_for(lambda: supervisor.pid != 0)
     os.kill(supervisor.pid, signal.SIGTERM)
     wait_for(lambda: supervisor.pid == 0)
-    supervisor.let_end()  # the gateway hears of it after its child is gone
+    supervisor.stop_restarting()  # the gateway hears of it after its child is gone
     time.sleep(0.5)
     supervisor.stop()
     assert (supervisor.starts, told) == (1, [])

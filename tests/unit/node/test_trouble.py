@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from structlog.testing import capture_logs
 
-from tests.unit.node.bench import A, B, Bench, Shelf, control
+from tests.unit.node.bench import A, B, Bench, Documents, control
 from tutti.data.client_protocol import Denied, Producers, StatusAnswer
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Dropped, Peers, Suspect, ViewInstalled
@@ -74,7 +74,7 @@ def test_peers_are_those_told_last() -> None:
 
 def test_a_client_that_asks_for_tables_and_does_not_read_gets_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     table = b"x" * (3 << 20)
-    monkeypatch.setattr(Shelf, "producers", lambda _: table)
+    monkeypatch.setattr(Documents, "producers", lambda _: table)
     bench = Bench()
     bench.hello(A)
     bench.say(*(control(A, Producers(number)) for number in range(1, 101)))

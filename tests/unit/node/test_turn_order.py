@@ -39,7 +39,7 @@ def bench(trail: list[str], monkeypatch: pytest.MonkeyPatch) -> Bench:
 
     noting(bench.clients, "send")
     noting(bench.wire, "flush")
-    for name in ("persist", "read", "deliver"):
+    for name in ("put", "deliver"):
         noting(bench.disk, name)
     bench.driver.__dict__.pop("_handlers", None)  # which knows the edges as they were
     return bench
@@ -60,14 +60,14 @@ def test_the_disk_is_woken_when_everything_that_others_wait_for_has_left(bench: 
     bench.say(submit(A, batch_frame()))
     trail.clear()
     bench.happen(Persisted(1))
-    assert trail == ["flush", "send", "persist", "deliver"]
+    assert trail == ["flush", "send", "put", "deliver"]
 
 
 def test_the_disk_gets_what_it_is_asked_in_the_stacks_order(bench: Bench, trail: list[str]) -> None:
     frames = [placed(batch_frame(sequence=sequence), 2 + sequence) for sequence in (1, 2)]
     bench.answers = {Submitted: [Persist(1, (frames[0],)), ReadLog(2, 1, 2), Persist(3, (frames[1],))]}
     bench.say(submit(A, batch_frame()))
-    assert trail == ["persist", "read", "persist"]
+    assert trail == ["put", "put", "put"]
     assert bench.disk.queued == [Persist(1, (frames[0],)), ReadLog(2, 1, 2), Persist(3, (frames[1],))]
 
 

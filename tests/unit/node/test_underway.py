@@ -36,23 +36,23 @@ def test_what_is_under_way_is_what_was_written_and_neither_decided_nor_cut(moves
         if isinstance(move, list):
             some = frames(len(log) + 1, move)
             log += some
-            under_way.wrote(some)
-            under_way.arrived(some, now, now)
+            under_way.add(some)
+            under_way.track(some, now, now)
             if any(frame.kind == Kind.BATCH for frame in some):
                 waits.append((len(log), now, len(some)))
         elif move[0] == "decide":
             run = log[decided : decided + move[1]]
             decided += len(run)
             gone = [(at, many) for last, at, many in waits if last <= decided]
-            assert not run or under_way.landed(run) == (gone, [(synced[at], many) for at, many in gone if at in synced])
+            assert not run or under_way.pop_decided(run) == (gone, [(synced[at], many) for at, many in gone if at in synced])
             waits = [wait for wait in waits if wait[0] > decided]
         elif move[0] == "sync":
             durable = [at for last, at, _ in waits if at <= now - move[1] and at not in synced]
-            assert set(durable) <= {at for at, _ in under_way.voted(now - move[1], now)}
+            assert set(durable) <= {at for at, _ in under_way.pop_voted(now - move[1], now)}
             synced |= dict.fromkeys(durable, now)
         else:
             del log[max(decided, len(log) - move[1]) :]
-            under_way.cut(len(log))
+            under_way.truncate(len(log))
             waits = [wait for wait in waits if wait[0] <= len(log)]
         assert (len(under_way), under_way.bytes) == (len(log) - decided, sum(frame.size for frame in log[decided:]))
 

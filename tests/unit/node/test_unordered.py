@@ -76,8 +76,8 @@ def test_the_lane_s_frontier_moves_before_receipts_and_its_index_comes_last(monk
     bench.happen(LanePersisted(1))
     assert seen == [1]
     assert bench.lanes.queued == [write, read, run]
-    told = bench.driver.meters.to_dict()
-    assert told["unordered"] == {"frames": 1, "records": 2, "commit_us": bench.driver.meters.commit_unordered_us.to_dict()}
+    told = bench.driver.counters.to_dict()
+    assert told["unordered"] == {"frames": 1, "records": 2, "commit_us": bench.driver.counters.commit_unordered_us.to_dict()}
     assert told["committed"] == {"frames": 0, "records": 0}
 
 
@@ -91,20 +91,20 @@ def test_a_client_s_wait_for_its_unordered_batch_is_measured_from_the_first_copy
     receipt = Committed(1, 1, 1, 1, 10)
     bench.answers = {Persisted: [Reply(2, (receipt,))], LanePersisted: [Reply(1, (receipt,))]}
     bench.happen(Persisted(1))  # of the batch of that name in the log
-    measured = bench.driver.meters.commit_unordered_us
+    measured = bench.driver.counters.commit_unordered_us
     assert measured.count == 0
     bench.happen(LanePersisted(1))
     assert (measured.count, measured.sum) == (1, 3000)
     bench.happen(LanePersisted(2))
-    assert (measured.count, bench.driver.meters.commit_us.count) == (1, 0)
-    assert bench.driver.meters.to_dict()["unordered"] == {"frames": 0, "records": 0, "commit_us": measured.to_dict()}
+    assert (measured.count, bench.driver.counters.commit_us.count) == (1, 0)
+    assert bench.driver.counters.to_dict()["unordered"] == {"frames": 0, "records": 0, "commit_us": measured.to_dict()}
 
 
 def test_what_is_never_answered_is_waited_for_in_a_bounded_number() -> None:
     awaited = UnorderedInFlight()
-    awaited.arrived([batch_frame(sequence=number + 1) for number in range(limits.LANE_FRAMES_MAX + 5)], 7)
+    awaited.track([batch_frame(sequence=number + 1) for number in range(limits.LANE_FRAMES_MAX + 5)], 7)
     assert len(awaited) == limits.LANE_FRAMES_MAX
-    assert awaited.answered([Committed(1, 1, 5, 1, 0), Duplicate(1, 1, 6, 1), Committed(1, 1, 7, 1, 0)]) == [(7, 1)]
+    assert awaited.pop_answered([Committed(1, 1, 5, 1, 0), Duplicate(1, 1, 6, 1), Committed(1, 1, 7, 1, 0)]) == [(7, 1)]
     assert len(awaited) == limits.LANE_FRAMES_MAX - 2
 
 

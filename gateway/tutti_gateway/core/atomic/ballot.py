@@ -10,14 +10,15 @@ class Ballot:
 
     Attributes:
         votes: the highest position of each member's YES, by gateway number.
-        low: why a member's disk takes nothing new, by gateway number. A report counts for some heartbeats and is repeated in each,
-            so neither a lost nor a late message leaves it wrong.
+        low: why a member's disk accepts nothing new, by gateway number. A report counts for some heartbeats and is repeated in
+            each, so neither a lost nor a late message leaves it wrong.
         full: heartbeats for which a member has been low without a break.
     """
 
     __slots__ = ("_at_beat", "_low_beats", "_missed", "full", "low", "votes")
 
     def __init__(self, members: tuple[int, ...], frontier: int) -> None:
+        # Every member has accepted a log that holds everything decided, so each vote begins at the frontier.
         self.votes = dict.fromkeys(members, frontier)
         self.low: dict[int, str] = {}
         self._low_beats: dict[int, int] = {}
@@ -30,8 +31,8 @@ class Ballot:
         if up_to > self.votes[member]:
             self.votes[member] = up_to
 
-    def space(self, member: int, low: str) -> None:
-        """Note whether the member's disk takes new messages."""
+    def report_space(self, member: int, low: str) -> None:
+        """Note whether the member's disk accepts new messages."""
         if low:
             self.low[member] = low
             self._low_beats[member] = limits.LOW_HEARTBEATS

@@ -22,32 +22,33 @@ class DecisionBroadcast:
     run that much later.
 
     Attributes:
-        due_us: time at which the remaining members get the decision, None if all have it.
+        deadline_us: time at which the remaining members get the decision, None if all have it.
     """
 
     def __init__(self, context: Context) -> None:
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._pending: list[int] = []
-        self.due_us: int | None = None
+        self.deadline_us: int | None = None
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset at the end of a view."""
-        self._pending, self.due_us = [], None
+        self._pending, self.deadline_us = [], None
 
-    def decide(self, up_to: int, run: Iterable[Frame]) -> None:
+    def announce(self, up_to: int, run: Iterable[Frame]) -> None:
         """Send the decision of the run up to the position to this member, and to the members that are concerned now."""
-        standing, message = self._standing, Confirm(self._standing.view, up_to)
+        view_state, message = self._view_state, Confirm(self._view_state.view, up_to)
         now = self._concerned(run)
-        for member in standing.members:
-            if now is None or member == standing.me or member in now:
+        for member in view_state.members:
+            if now is None or member == view_state.me or member in now:
                 self._outbox.send(member, message)
-        self._pending = [] if now is None else [member for member in standing.others if member not in now]
+        # Members with older undelivered decisions are among these: a CONFIRM is cumulative.
+        self._pending = [] if now is None else [member for member in view_state.others if member not in now]
         if not self._pending:
-            self.due_us = None
-        elif self.due_us is None:
-            self.due_us = self._outbox.now.mono_us + limits.CONFIRM_LATE_US
+            self.deadline_us = None
+        elif self.deadline_us is None:
+            self.deadline_us = self._outbox.now.mono_us + limits.CONFIRM_LATE_US
 
     def _concerned(self, run: Iterable[Frame]) -> set[int] | None:
         """Return the members that are the origin of frames in the run; None if it concerns all members."""
@@ -59,16 +60,17 @@ class DecisionBroadcast:
             origins.add(frame.origin)
         return origins
 
-    def tell(self) -> None:
+    def send_pending(self) -> None:
         """Send the decision to the remaining members."""
-        standing = self._standing
-        if self._pending and standing.current(standing.view):
-            message = Confirm(standing.view, self._window.frontier)
+        view_state = self._view_state
+        # A view that has ended sends no decision any more (flush, F3).
+        if self._pending and view_state.current(view_state.view):
+            message = Confirm(view_state.view, self._window.frontier)
             for member in self._pending:
                 self._outbox.send(member, message)
-        self.forget()
+        self.reset()
 
-    def time(self) -> None:
+    def on_timer(self) -> None:
         """Send the decision to the remaining members if it is due."""
-        if self.due_us is not None and self._outbox.now.mono_us >= self.due_us:
-            self.tell()
+        if self.deadline_us is not None and self._outbox.now.mono_us >= self.deadline_us:
+            self.send_pending()

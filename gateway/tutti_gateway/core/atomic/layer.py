@@ -25,16 +25,16 @@ class UpperLayers(Protocol):
     """Calls of *atomic* to the layers above it."""
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
-        """Take a decided run: the frontier has passed it."""
+        """Handle a decided run: the frontier has passed it."""
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
         """Order an ABORT of the frame."""
 
-    def room(self) -> None:
+    def space_freed(self) -> None:
         """Order waiting batches: the window or the disk may have space again."""
 
     def suspect(self, member: int, reason: str) -> None:
-        """Suspect a member that holds the group up."""
+        """Suspect a member that blocks the group."""
 
     def full(self, low: Mapping[int, str]) -> None:
         """Handle members whose disks were full for the atomic period. `low` maps members to reasons."""
@@ -44,90 +44,92 @@ class Atomic:
     """The atomic layer.
 
     Attributes:
-        telling: sends the decisions of this coordinator.
+        decisions: sends the decisions of this coordinator.
     """
 
     def __init__(self, context: Context, above: UpperLayers) -> None:
         self._config = context.config
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._above = above
         self._unwritten: list[Frame] = []
         self._writing: deque[tuple[int, int]] = deque()  # (token, last position) of every Persist in progress
-        self._withheld: list[Frame] = []  # frames at and after a batch that this member declined
+        self._deferred: list[Frame] = []  # frames at and after a batch that this member declined
         self._declined: dict[int, Frame] = {}  # batches that this member declined, until an ABORT covers them
         self._low = ""
         self._ballot: Ballot | None = None
-        self.telling = DecisionBroadcast(context)
+        self.decisions = DecisionBroadcast(context)
         self._view_position = 0
 
     # Taking part
 
     def installed(self) -> None:
         """Begin an installed view: votes and confirms of the last one no longer count, and durable frames are voted for again."""
-        window, standing = self._window, self._standing
+        window, view_state = self._window, self._view_state
         # Votes count in their view only, so each view has its own count (atomic, A3).
-        self._ballot = Ballot(standing.members, window.frontier) if standing.coordinating else None
-        self.telling.forget()
+        self._ballot = Ballot(view_state.members, window.frontier) if view_state.coordinating else None
+        self.decisions.reset()
         self._view_position = 0
+        # The tail that the adopted log carries is durable already, and this view decides it (atomic, A10).
         self._vote(again=True)
 
     def ended(self) -> None:
         """End the view: frames that the disk does not have are dropped, because only the log on the disk counts now."""
-        self._unwritten, self._withheld, self._declined, self._ballot = [], [], {}, None
-        self.telling.forget()
+        self._unwritten, self._deferred, self._declined, self._ballot = [], [], {}, None
+        self.decisions.reset()
         # STATE reports the durable log only (flush, F4).
-        self._window.cut(self._window.mark(Stage.WRITING))
+        self._window.truncate(self._window.mark(Stage.WRITING))
 
-    def cut(self, to: int) -> None:
+    def truncate(self, to: int) -> None:
         """Truncate the log after position `to`, on the disk too. Writes in progress no longer count for later frames there."""
         window = self._window
-        invariant(not self._unwritten and not self._withheld, "a log is truncated while frames of its view wait")
+        invariant(not self._unwritten and not self._deferred, "a log is truncated while frames of its view wait")
         # Frames that the disk never got need no truncation there.
         if window.mark(Stage.WRITING) > to:
-            self._outbox.persist(cut=to)
+            self._outbox.persist(truncate_after=to)
         # A write from before the truncation must not count as a sync of a later frame at that position.
         self._writing = deque((token, min(last, to)) for token, last in self._writing)
-        window.cut(to)
+        window.truncate(to)
 
-    def carry(self, frames: Sequence[Frame]) -> None:
-        """Append and write frames of another member's log. A low disk takes these frames too, because the group may have decided
+    def append_adopted(self, frames: Sequence[Frame]) -> None:
+        """Append and write frames of another member's log. A low disk writes these frames too, because the group may have decided
         them.
         """
         self._window.extend(frames, limits.WINDOW_MORE_FRAMES + limits.VIEW_RESERVE_FRAMES)
         self._unwritten.extend(frames)
         self.write()
 
-    def learned(self, up_to: int) -> None:
+    def advance_frontier(self, up_to: int) -> None:
         """Advance the frontier: a view without this member has decided everything up to the position, and it is durable here."""
         # A learner never voted in that view; the decision of its members stands in for the vote.
         self._window.advance(Stage.VOTED, max(up_to, self._window.mark(Stage.VOTED)))
         self._decide(up_to)
 
-    def opened(self, view_position: int) -> None:
-        """Note that the coordinator ordered the view's VIEW frame. No decision is taken below it (protocol/atomic, A6)."""
+    def view_opened(self, view_position: int) -> None:
+        """Note that the coordinator ordered the view's VIEW frame. Nothing below it is decided before it (protocol/atomic, A6)."""
         self._view_position = view_position
 
-    def take(self, frames: Sequence[Frame]) -> None:
+    def append(self, frames: Sequence[Frame]) -> None:
         """Append the next frames of the log, which are in the received-table already."""
-        # The limit binds the coordinator, which orders. The carried tail may exceed it, and the VIEW frame must still follow.
-        orders = self._standing.coordinating and frames[0].kind != Kind.VIEW
+        # The limit binds the coordinator, which orders. The adopted log may exceed it, and the VIEW frame must still follow.
+        orders = self._view_state.coordinating and frames[0].kind != Kind.VIEW
         self._window.extend(frames, 0 if orders else limits.WINDOW_MORE_FRAMES + limits.VIEW_RESERVE_FRAMES)
-        if self._low or self._withheld:
-            self._take_while_low(frames)
+        if self._low or self._deferred:
+            self._append_while_low(frames)
         else:
             self._unwritten.extend(frames)
 
-    def _take_while_low(self, frames: Sequence[Frame]) -> None:
+    def _append_while_low(self, frames: Sequence[Frame]) -> None:
         """Append frames while the disk is low: a batch is declined, and later frames wait for its ABORT (protocol/atomic, A16)."""
         for frame in frames:
             if frame.kind == Kind.BATCH and self._low:
                 self.decline(frame, f"no space: {self._low}")
-            elif self._withheld:
-                self._withheld.append(frame)
+            elif self._deferred:
+                # Frames after a declined batch wait too, because the log on the disk has no gaps.
+                self._deferred.append(frame)
                 if frame.kind == Kind.ABORT:
-                    self._covered(frame)
+                    self._on_abort(frame)
             else:
                 self._unwritten.append(frame)
 
@@ -135,24 +137,25 @@ class Atomic:
         """Send NO to a batch that the disk does not have, and hold back later frames."""
         invariant(frame.kind == Kind.BATCH, f"{frame!r} is not a batch: a member that cannot take it is booted")
         invariant(frame.position > self._window.mark(Stage.WRITING), f"NO to {frame!r}, which is being written")
-        self._withheld.append(frame)
+        self._deferred.append(frame)
         # One ABORT voids the whole epoch, so one NO for it is enough (atomic, A12).
         if not any(_same_epoch(frame, other) for other in self._declined.values()):
             self._declined[frame.position] = frame
-            self._outbox.send(self._standing.coordinator, No(self._standing.view, frame.position, reason))
+            self._outbox.send(self._view_state.coordinator, No(self._view_state.view, frame.position, reason))
 
-    def _covered(self, abort: Frame) -> None:
+    def _on_abort(self, abort: Frame) -> None:
         first = decode_body(AbortBody, abort.body).position
         for position, frame in list(self._declined.items()):
             if first <= position and _same_epoch(frame, abort):
                 del self._declined[position]
         if not self._declined:
             # Void batches are written whole with their ABORT. A low disk still has space for them (limits.DISK_LOW_BYTES).
-            self._unwritten += self._withheld
-            self._withheld = []
+            self._unwritten += self._deferred
+            self._deferred = []
 
     def write(self) -> None:
         """End a step: give all appended frames to the disk as one Persist."""
+        # All frames of a step share one write and one sync.
         if self._unwritten:
             last = self._unwritten[-1].position
             self._window.advance(Stage.WRITING, last)
@@ -160,36 +163,36 @@ class Atomic:
             self._unwritten = []
 
     def persisted(self, token: int) -> None:
-        """Take the completion of all writes up to the token, and vote."""
+        """Handle the completion of all writes up to the token, and vote."""
         last = 0
         while self._writing and self._writing[0][0] <= token:
             last = self._writing.popleft()[1]
-        if last:
+        if last:  # a write of hard state alone completes here too
             self._window.advance(Stage.DURABLE, last)
             self._vote()
 
     def _vote(self, again: bool = False) -> None:
         """Send YES to what is durable, only while promised view = accepted view = the view."""
-        window, standing = self._window, self._standing
-        if not standing.current(standing.view):
+        window, view_state = self._window, self._view_state
+        if not view_state.current(view_state.view):
             return
         durable = window.mark(Stage.DURABLE)
         # A vote never leaves before its sync (atomic, A1).
         if again or durable > window.mark(Stage.VOTED):
             window.advance(Stage.VOTED, durable)
-            self._outbox.send(standing.coordinator, Vote(standing.view, durable, self._low))
+            self._outbox.send(view_state.coordinator, Vote(view_state.view, durable, self._low))
 
-    def space(self, low: str) -> None:
+    def set_low(self, low: str) -> None:
         """Note that the disk is low, or has free space (empty). The vote reports it to the coordinator at once."""
         if low != self._low:
             self._low = low
             self._vote(again=True)
 
     def on_confirm(self, sender: int, message: Confirm) -> None:
-        """Take the coordinator's decision."""
-        standing, window = self._standing, self._window
+        """Handle the coordinator's decision."""
+        view_state, window = self._view_state, self._window
         up_to = message.up_to
-        if not standing.current(message.view) or sender != standing.coordinator or up_to <= window.frontier:
+        if not view_state.current(message.view) or sender != view_state.coordinator or up_to <= window.frontier:
             return
         # A decision needs this member's YES, so a higher CONFIRM is wrong or of an older log.
         if up_to > window.mark(Stage.VOTED) or up_to != window.reach(up_to):
@@ -207,7 +210,7 @@ class Atomic:
 
     @property
     def own_low(self) -> bool:
-        """True if this member's disk takes no batches."""
+        """True if this member's disk accepts no batches."""
         return bool(self._low)
 
     @property
@@ -221,7 +224,7 @@ class Atomic:
     def on_vote(self, sender: int, message: Vote) -> None:
         """Count a member's YES. When all members have voted, send CONFIRM."""
         ballot, window = self._ballot, self._window
-        if ballot is None or not self._standing.current(message.view) or sender not in ballot.votes:
+        if ballot is None or not self._view_state.current(message.view) or sender not in ballot.votes:
             return
         if message.up_to > window.end:
             self._outbox.drop(message, sender, f"a YES to position {message.up_to}, but only {window.end} is ordered")
@@ -230,35 +233,35 @@ class Atomic:
         ballot.yes(sender, message.up_to)
         # Every vote carries the disk's state, so a disk with free space clears its earlier report.
         if message.low or sender in ballot.low:
-            ballot.space(sender, message.low)
-            self._above.room()
+            ballot.report_space(sender, message.low)
+            self._above.space_freed()
         # A decision never stops between a batch and its ABORT (atomic, A13), nor below the VIEW frame (A6).
         confirmed = window.reach(ballot.all_yes)
         if confirmed > window.frontier and 0 < self._view_position <= confirmed:
-            self.telling.decide(confirmed, islice(window.frames, confirmed - window.frontier))
-        elif again and sender != self._standing.me:
+            self.decisions.announce(confirmed, islice(window.frames, confirmed - window.frontier))
+        elif again and sender != self._view_state.me:
             # A repeated vote means that the member did not get the decision, so it is sent again.
             self._outbox.send(sender, Confirm(message.view, window.frontier))
 
     def on_no(self, sender: int, message: No) -> None:
         """Order an ABORT after a member's NO, once for each epoch of a producer."""
         ballot, window = self._ballot, self._window
-        if ballot is None or not self._standing.current(message.view) or sender not in ballot.votes:
+        if ballot is None or not self._view_state.current(message.view) or sender not in ballot.votes:
             return
         position = message.position
-        if not window.frontier < position <= window.end or window.barred(position):
+        if not window.frontier < position <= window.end or window.is_void(position):
             return
         # After a YES the position may be decided, so a NO cannot count any more.
         if position <= ballot.votes[sender]:
             self._outbox.drop(message, sender, f"a NO to position {position} after a YES to {ballot.votes[sender]}")
             return
         frame = window.at(position)
-        # Carried frames and frames of other kinds are never aborted; a member that cannot take them is booted (atomic, A14).
+        # Adopted frames and frames of other kinds are never aborted; a member that cannot take them is booted (atomic, A14).
         if frame.kind != Kind.BATCH or not 0 < self._view_position <= window.frontier:
             self._above.suspect(sender, f"it cannot take position {position}, which may not be aborted: {message.reason}")
             return
-        if frame.view != self._standing.view:
-            raise InvariantViolated(f"{frame!r} follows the VIEW frame of {self._standing.view}")
+        if frame.view != self._view_state.view:
+            raise InvariantViolated(f"{frame!r} follows the VIEW frame of {self._view_state.view}")
         self._above.abort(frame, AbortBody(position, message.reason, self._entry_before(frame)))
 
     def _entry_before(self, frame: Frame) -> Entry:
@@ -284,32 +287,33 @@ class Atomic:
     # Time
 
     def beat(self) -> None:
-        """Run one heartbeat: repeat messages that may be lost, and suspect members that hold the group up."""
-        standing, window = self._standing, self._window
-        if not standing.current(standing.view):
+        """Run one heartbeat: repeat messages that may be lost, and suspect members that block the group."""
+        view_state, window = self._view_state, self._window
+        if not view_state.current(view_state.view):
             return
         if self._ballot is not None:
-            for member in standing.others:
-                self._outbox.send(member, Confirm(standing.view, window.frontier))
-            self.telling.forget()
+            for member in view_state.others:
+                self._outbox.send(member, Confirm(view_state.view, window.frontier))
+            self.decisions.reset()
             for member in self._ballot.beat(window.end, self._config.atomic_period_heartbeats):
                 vote = self._ballot.votes[member]
                 self._above.suspect(member, f"no vote since position {vote}, but {window.end} is ordered")
             full = [member for member, beats in self._ballot.full.items() if beats >= self._config.atomic_period_heartbeats]
             if full:
                 self._above.full({member: self._ballot.low[member] for member in full})
-            self._above.room()
+            self._above.space_freed()
         if self._low or (self._ballot is None and window.mark(Stage.VOTED) > window.frontier):
             self._vote(again=True)
+        # Without its ABORT a declined batch would block everything after it, so a lost NO is repeated.
         for position in self._declined:
-            self._outbox.send(standing.coordinator, No(standing.view, position, f"no space: {self._low}"))
+            self._outbox.send(view_state.coordinator, No(view_state.view, position, f"no space: {self._low}"))
 
     @property
     def beating(self) -> bool:
         """True if heartbeats are needed: something is undecided, or the decision must be repeated to others."""
-        if not self._standing.view:
+        if not self._view_state.view:
             return False
-        return bool(self._window.frames or self._low or (self._ballot is not None and self._standing.others))
+        return bool(self._window.frames or self._low or (self._ballot is not None and self._view_state.others))
 
     @property
     def quiet(self) -> bool:

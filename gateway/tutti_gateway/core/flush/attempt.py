@@ -13,15 +13,15 @@ class Attempt:
         view, proposed: the proposed view, and the gateways that are asked, this one included.
         forced: True if an operator declares that only these gateways remain: they alone count.
         states: the answers, by gateway number, and `incarnations`, the disks that gave them.
-        refused: members that refused, with their reasons. `wavering` are those among them that promised nothing higher.
+        refused: members that refused, with their reasons. `retryable` are those among them that promised nothing higher.
         choice: the log to adopt, once chosen.
-        unmended: True if the answers of a majority do not show which log to adopt, because it is corrupt.
+        unresolved: True if the answers of a majority do not show which log to adopt, because it is corrupt.
         chosen_us: time of that choice.
         install: the message to the members, once the candidate holds the log.
         installed: members that have accepted.
         beats: heartbeats since the attempt began. `waited` counts them since a majority answered, and `needed` until the last
             answer.
-        heard: heartbeat of the last message of each member.
+        last_received: heartbeat of the last message of each member.
     """
 
     __slots__ = (
@@ -29,18 +29,18 @@ class Attempt:
         "choice",
         "chosen_us",
         "forced",
-        "heard",
         "incarnations",
         "install",
         "installed",
+        "last_received",
         "needed",
         "proposed",
         "refused",
+        "retryable",
         "states",
-        "unmended",
+        "unresolved",
         "view",
         "waited",
-        "wavering",
     )
 
     def __init__(self, view: int, proposed: tuple[int, ...], forced: bool = False) -> None:
@@ -50,21 +50,22 @@ class Attempt:
         self.states: dict[int, State] = {}
         self.incarnations: dict[int, bytes] = {}
         self.refused: dict[int, str] = {}
-        self.wavering: set[int] = set()
+        self.retryable: set[int] = set()
         self.choice: Choice | None = None
         self.chosen_us = 0
-        self.unmended = False
+        self.unresolved = False
         self.install: Install | None = None
         self.installed: set[int] = set()
         self.beats = 0
         self.waited = 0
         self.needed = 0
-        self.heard = dict.fromkeys(proposed, 0)
+        self.last_received = dict.fromkeys(proposed, 0)
 
-    def did(self, member: int) -> None:
-        """Note that the member did something for the attempt."""
-        if member in self.heard:
-            self.heard[member] = self.beats
+    def note_progress(self, member: int) -> None:
+        """Note that the member made progress in the attempt."""
+        # Only gateways that were asked count.
+        if member in self.last_received:
+            self.last_received[member] = self.beats
 
     def answer(self, member: int, incarnation: bytes, state: State) -> None:
         """Note the state of a member's log. Only its first answer counts."""
@@ -72,31 +73,31 @@ class Attempt:
         if member in self.proposed and member not in self.states:
             self.states[member] = state
             self.incarnations[member] = incarnation
-            self.needed = self.waited + 1
+            self.needed = self.waited + 1  # the next attempt waits at least as long
             self.refused.pop(member, None)
-            self.wavering.discard(member)
+            self.retryable.discard(member)
 
-    def refuse(self, member: int, reason: str, for_good: bool) -> None:
-        """Note that a member refuses the view. With `for_good` it has promised a higher one."""
+    def refuse(self, member: int, reason: str, permanent: bool) -> None:
+        """Note that a member refuses the view. With `permanent` it has promised a higher one."""
         self.refused[member] = reason
-        if for_good:
-            self.wavering.discard(member)
+        if permanent:
+            self.retryable.discard(member)
         else:
-            self.wavering.add(member)
+            self.retryable.add(member)
 
-    def may_waver(self, beats: int) -> bool:
-        """True if a member refused within the last `beats` heartbeats and may have taken a repeated proposal since."""
-        return any(self.beats - self.heard[member] < beats for member in self.wavering)
+    def may_retry(self, beats: int) -> bool:
+        """True if a member refused within the last `beats` heartbeats and may have accepted a repeated proposal since."""
+        return any(self.beats - self.last_received[member] < beats for member in self.retryable)
 
     @property
-    def owing(self) -> set[int]:
+    def pending(self) -> set[int]:
         """Members that have neither answered nor refused."""
         return set(self.proposed) - self.states.keys() - self.refused.keys()
 
     @property
     def answered(self) -> bool:
         """True if all members have answered or refused."""
-        return not self.owing
+        return not self.pending
 
     def accepted(self, member: int, incarnation: bytes, message: Installed) -> None:
         """Note that a member accepted, with the disk that gave its answer."""
@@ -113,6 +114,6 @@ class Attempt:
 
     def silent(self, beats: int) -> list[int]:
         """Return members that owe an answer and were silent for `beats` heartbeats."""
-        owing = self.install.members if self.install is not None else self.proposed
+        pending = self.install.members if self.install is not None else self.proposed
         done = self.installed if self.install is not None else self.states.keys() | self.refused.keys()
-        return [member for member in owing if member not in done and self.beats - self.heard[member] >= beats]
+        return [member for member in pending if member not in done and self.beats - self.last_received[member] >= beats]

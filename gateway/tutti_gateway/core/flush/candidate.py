@@ -28,20 +28,20 @@ class Member(Protocol):
     """The member's role, which owns the hard state and the phase.
 
     Attributes:
-        adopting: makes the own log equal to another one.
-        life: state machine of this member.
-        scalars: the last hard state to be written.
+        adoption: makes the own log equal to another one.
+        machine: state machine of this member.
+        hard_state: the last hard state to be written.
     """
 
-    adopting: LogAdoption
-    life: Machine[Phase, Step]
-    scalars: HardState
+    adoption: LogAdoption
+    machine: Machine[Phase, Step]
+    hard_state: HardState
 
     @property
     def phase(self) -> Phase:
         """Phase of this member."""
 
-    def persist(self, scalars: HardState) -> None:
+    def persist(self, hard_state: HardState) -> None:
         """Write the hard state."""
 
     def end_view(self) -> None:
@@ -63,19 +63,19 @@ class Member(Protocol):
 class UpperLayers(Protocol):
     """Calls of a candidate to the other layers."""
 
-    def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
+    def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
         """Append and write frames that continue the log. Return how many were appended, and why the next one was not."""
 
-    def place(self, kind: Kind, body: msgspec.Struct) -> Frame:
+    def order_frame(self, kind: Kind, body: msgspec.Struct) -> Frame:
         """Order a frame of the coordinator, and return it."""
 
-    def opened(self, view_position: int) -> None:
+    def view_opened(self, view_position: int) -> None:
         """Note that the VIEW frame was ordered at the position."""
 
-    def attempt_failed(self, stalled: Sequence[int], unmended: bool) -> None:
+    def attempt_failed(self, stalled: Sequence[int], unresolved: bool) -> None:
         """Report that the view which this member proposed failed.
 
-        `stalled` are members that answered too late. `unmended` is True if a majority's answers did not show which log to adopt.
+        `stalled` are members that answered too late. `unresolved` is True if a majority's answers did not show which log to adopt.
         """
 
 
@@ -92,7 +92,7 @@ class Candidate:
     def __init__(self, context: Context, flush: Member, layers: UpperLayers, peers: Peers) -> None:
         self._config = context.config
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._identity = context.identity
         self._flush = flush
@@ -103,63 +103,64 @@ class Candidate:
         self.rejected = 0
         self.failed = ""
         self._chosen: Attempt | None = None  # the last attempt that chose a log, until a late answer to it arrives
-        self._late = 0  # heartbeats that its answers needed beyond the normal wait
+        self._extra_beats = 0  # heartbeats that its answers needed beyond the normal wait
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
         """Propose a view of these members, this one included. With `forced` they are all that remains of the roster."""
-        flush, standing = self._flush, self._standing
-        invariant(standing.me in members, f"a gateway proposes members {members} without itself")
+        flush, view_state = self._flush, self._view_state
+        invariant(view_state.me in members, f"a gateway proposes members {members} without itself")
         # A view id serves one attempt only, and is durably promised before any other member is asked (flush, F1).
         view = self._next_view()
         flush.end_view()
-        flush.life.on(Step.CAMPAIGN)
+        flush.machine.on(Step.CAMPAIGN)
         self.attempt = Attempt(view, members, forced)
-        flush.persist(msgspec.structs.replace(flush.scalars, promised=view, coordinated=view))
+        flush.persist(msgspec.structs.replace(flush.hard_state, promised=view, coordinated=view))
 
     def _next_view(self) -> int:
         """Return a view id above every one that this gateway has seen."""
-        scalars, state = self._flush.scalars, self._window.state
+        hard_state, state = self._flush.hard_state, self._window.state
         seen = max(
-            scalars.promised,
-            scalars.accepted,
-            scalars.coordinated,
+            hard_state.promised,
+            hard_state.accepted,
+            hard_state.coordinated,
             state.view,
             self._window.view_at_end(),
             self._peers.seen_view(),
             self.rejected,
         )
-        return view_of(counter_of(seen) + 1, self._standing.me)
+        return view_of(counter_of(seen) + 1, self._view_state.me)
 
-    def promised(self) -> None:
+    def on_promised(self) -> None:
         """Ask the other members, because the own promise is durable."""
         attempt = self.attempt
         if attempt is None:
             return
-        attempt.answer(self._standing.me, self._identity.incarnation, self._flush.state())
+        # The own log is the first answer, and counts like any other.
+        attempt.answer(self._view_state.me, self._identity.incarnation, self._flush.state())
         for member in attempt.proposed:
-            if member != self._standing.me:
+            if member != self._view_state.me:
                 self._outbox.send(member, Propose(attempt.view, attempt.proposed, attempt.forced))
         self._collect()
 
     def on_state(self, sender: int, message: State) -> None:
-        """Take a member's promise and the state of its log."""
+        """Handle a member's promise and the state of its log."""
         attempt = self.attempt
         if attempt is not None and message.view == attempt.view and self._flush.phase is Phase.COLLECTING:
-            attempt.did(sender)
+            attempt.note_progress(sender)
             attempt.answer(sender, self._peers.incarnation(sender), message)
             self._collect()
         # An answer after the choice shows how long the next attempt must wait.
-        elif self._chosen is not None and message.view == self._chosen.view and sender in self._chosen.owing:
-            self._came_late(self._chosen)
+        elif self._chosen is not None and message.view == self._chosen.view and sender in self._chosen.pending:
+            self._on_late_answer(self._chosen)
 
-    def _came_late(self, attempt: Attempt) -> None:
-        """Note a member's answer that came after the view continued without it. The next attempt waits as long as this answer took.
+    def _on_late_answer(self, attempt: Attempt) -> None:
+        """Note an answer that arrived after the view continued without its sender. The next attempt waits as long as it took.
 
         Without that wait a far or slow gateway would be left out of every view, and each attempt to add it would change the view
         for nothing.
         """
         beats = -(-(self._outbox.now.mono_us - attempt.chosen_us) // self._config.heartbeat_us)
-        self._late = max(0, min(attempt.waited + beats - self._patience(), self._period() // 2))
+        self._extra_beats = max(0, min(attempt.waited + beats - self._patience(), self._period() // 2))
         self._chosen = None
 
     def _patience(self) -> int:
@@ -169,7 +170,8 @@ class Candidate:
         return 1 + self._peers.answer_beats()
 
     def on_reject(self, sender: int, message: Reject) -> None:
-        """Take a refusal. The attempt may not need that member, or the refusal names a higher view."""
+        """Handle a refusal. The attempt may not need that member, or the refusal names a higher view."""
+        # The next view id must be above this promise.
         self.rejected = max(self.rejected, message.promised)
         attempt = self.attempt
         if attempt is None or message.view != attempt.view:
@@ -179,7 +181,7 @@ class Candidate:
             return
         if sender in attempt.states:
             return
-        attempt.did(sender)
+        attempt.note_progress(sender)
         attempt.refuse(sender, message.reason, message.promised > attempt.view)
         if self._flush.phase is Phase.COLLECTING:
             self._collect()
@@ -199,19 +201,19 @@ class Candidate:
         attempt = self.attempt
         if attempt is None or attempt.choice is not None:
             return
-        # A member that refused may take the repeated proposal, so its refusal is not final yet.
-        heard_out = attempt.answered and not attempt.may_waver(self._peers.round_beats())
+        # A member that refused may accept the repeated proposal, so its refusal is not final yet.
+        final = attempt.answered and not attempt.may_retry(self._peers.round_beats())
         if not self._majority(attempt):
-            if heard_out:
+            if final:
                 self.fail()
             return
         # More answers mean fewer truncated undecided frames (flush, F7).
-        if not attempt.answered and attempt.waited < self._patience() + self._late:
+        if not attempt.answered and attempt.waited < self._patience() + self._extra_beats:
             return
         choice = choose(attempt.states, self._counting(attempt), attempt.incarnations)
-        attempt.unmended = not choice.source
-        if attempt.unmended:
-            if heard_out:
+        attempt.unresolved = not choice.source
+        if attempt.unresolved:
+            if final:
                 self.fail()
             return  # other members may know more about the corrupt end
         decided = max(state.frontier for state in attempt.states.values())
@@ -222,15 +224,15 @@ class Candidate:
             self.fail()
             return
         attempt.choice, attempt.chosen_us = choice, self._outbox.now.mono_us
-        self._chosen, self._late = attempt, max(0, attempt.needed - self._patience())
-        self._flush.life.on(Step.CHOSEN)
+        self._chosen, self._extra_beats = attempt, max(0, attempt.needed - self._patience())
+        self._flush.machine.on(Step.CHOSEN)
         best, source = attempt.states[choice.best], attempt.states[choice.source]
         chain = best.chain if best.end == choice.end else None
         # A corrupt log does not show what is at its end; the log of the source does.
         state = source if readable_end(source) >= choice.end else best
         theirs = Extent(state.base, state.table, choice.end)
-        self._flush.adopting.begin(attempt.view, choice.source, theirs, chain)
-        self.adopted()
+        self._flush.adoption.begin(attempt.view, choice.source, theirs, chain)
+        self.on_adopted()
 
     def _counting(self, attempt: Attempt) -> Rosters:
         """Return the rosters that count when logs are compared.
@@ -246,22 +248,23 @@ class Candidate:
             return self._peers.rosters
         return Rosters([{member: named[member] for member in attempt.proposed if member in named}])
 
-    def adopted(self) -> None:
+    def on_adopted(self) -> None:
         """Send INSTALL to the members and accept the view, once this member holds the chosen log."""
-        attempt, flush, window, standing = self.attempt, self._flush, self._window, self._standing
-        done = flush.adopting.done()
+        attempt, flush, window, view_state = self.attempt, self._flush, self._window, self._view_state
+        done = flush.adoption.done()
         if attempt is None or done is None:
             return
         peers = self._peers
         peers.refresh()
         # Every log of a forced view must hold the forced ROSTER (membership, M25).
-        if done and attempt.forced and not self._force(attempt):
+        if done and attempt.forced and not self._append_forced_roster(attempt):
             done = False
-        members = tuple(member for member in attempt.proposed if member in attempt.states and self._may_be(member, attempt))
-        if not done or not self._counts(attempt, members) or standing.me not in members:
+        members = tuple(member for member in attempt.proposed if member in attempt.states and self._is_eligible(member, attempt))
+        # The adopted log may name other voters than this member's log did (flush, F6).
+        if not done or not self._suffices(attempt, members) or view_state.me not in members:
             self.fail()
             return
-        flush.life.on(Step.ADOPTED)
+        flush.machine.on(Step.ADOPTED)
         attempt.install = Install(
             view=attempt.view,
             members=members,
@@ -270,16 +273,17 @@ class Candidate:
             base=window.base,
             table=tuple(window.runs),
         )
+        # A gateway that answered but is not a member gets INSTALL too, and gives its promise up.
         for member in attempt.states:
-            attempt.did(member)
-            if member != standing.me:
+            attempt.note_progress(member)
+            if member != view_state.me:
                 self._outbox.send(member, attempt.install)
         flush.accept()
 
-    def _may_be(self, member: int, attempt: Attempt) -> bool:
+    def _is_eligible(self, member: int, attempt: Attempt) -> bool:
         return self._peers.rosters.blank or self._peers.rosters.member(member, attempt.incarnations[member])
 
-    def _counts(self, attempt: Attempt, members: tuple[int, ...]) -> bool:
+    def _suffices(self, attempt: Attempt, members: tuple[int, ...]) -> bool:
         """Count answers and members again with the rosters of the adopted log (protocol/flush, F6)."""
         rosters = self._peers.rosters
         if rosters.blank:
@@ -289,7 +293,7 @@ class Candidate:
             return False
         return rosters.majority(attempt.incarnations) and rosters.majority({m: attempt.incarnations[m] for m in members})
 
-    def _force(self, attempt: Attempt) -> bool:
+    def _append_forced_roster(self, attempt: Attempt) -> bool:
         """Append a forced ROSTER to the adopted log before any member accepts it (protocol/membership, M25).
 
         Every log of this view then holds it, so a gateway that has accepted the view counts no other voter any more.
@@ -301,28 +305,28 @@ class Candidate:
         ):
             return False
         body = RosterBody(self._identity.group, window.log(), voters, forced=True)
-        frame = Frame(Kind.ROSTER, encode_body(body), origin=self._standing.me)
+        frame = Frame(Kind.ROSTER, encode_body(body), origin=self._view_state.me)
         frame.stamp(attempt.view, window.end + 1, window.chain)
-        taken, _ = self._layers.carry((frame,))
+        appended, _ = self._layers.append_adopted((frame,))
         peers.refresh()
-        return taken == 1
+        return appended == 1
 
-    def accepted(self) -> None:
+    def on_accepted(self) -> None:
         """Note that this member has durably accepted."""
         attempt = self.attempt
         if attempt is not None and attempt.install is not None:
-            attempt.installed.add(self._standing.me)
-            self._gathered(attempt)
+            attempt.installed.add(self._view_state.me)
+            self._install_if_complete(attempt)
 
     def on_installed(self, sender: int, message: Installed) -> None:
         """Note that a member has accepted."""
         attempt = self.attempt
         if attempt is not None:
-            attempt.did(sender)
+            attempt.note_progress(sender)
             attempt.accepted(sender, self._peers.incarnation(sender), message)
-            self._gathered(attempt)
+            self._install_if_complete(attempt)
 
-    def _gathered(self, attempt: Attempt) -> None:
+    def _install_if_complete(self, attempt: Attempt) -> None:
         """Install the view when all members have accepted, and order its VIEW frame, which decides everything before it (flush,
         F12).
         """
@@ -331,12 +335,12 @@ class Candidate:
         if not attempt.complete or flush.phase is not Phase.GATHERING or attempt.install is None:
             return
         self.attempt = None
-        flush.life.on(Step.GATHERED)
+        flush.machine.on(Step.GATHERED)
         flush.install(attempt.install.members)
         # Genesis writes the ROSTER before the first VIEW frame (flush, F17).
         if self._window.end == 0:
-            self._layers.place(Kind.ROSTER, self._first_roster(attempt))
-        self._layers.opened(self._layers.place(Kind.VIEW, ViewBody(attempt.install.members)).position)
+            self._layers.order_frame(Kind.ROSTER, self._first_roster(attempt))
+        self._layers.view_opened(self._layers.order_frame(Kind.VIEW, ViewBody(attempt.install.members)).position)
 
     def _first_roster(self, attempt: Attempt) -> RosterBody:
         return RosterBody(self._identity.group, self.entropy, self._founders(attempt, attempt.states))
@@ -357,33 +361,33 @@ class Candidate:
             return
         attempt.beats += 1
         if phase is Phase.COLLECTING:
-            attempt.waited += self._majority(attempt)
+            attempt.waited += self._majority(attempt)  # counts from the answer of a majority on
             self._collect()
             if self.attempt is attempt and attempt.choice is None:
-                self._again(attempt)
+                self._resend(attempt)
         elif attempt.install is not None:
-            self._again(attempt)
-        if self.attempt is attempt and self._over(attempt):
+            self._resend(attempt)
+        if self.attempt is attempt and self._is_stalled(attempt):
             self.fail()
 
-    def _again(self, attempt: Attempt) -> None:
+    def _resend(self, attempt: Attempt) -> None:
         install = attempt.install
         for member in attempt.proposed:
-            if member == self._standing.me or member in attempt.refused:
+            if member == self._view_state.me or member in attempt.refused:
                 continue
             if install is not None and member in attempt.states and member not in attempt.installed:
                 self._outbox.send(member, install)
             elif install is None and member not in attempt.states:
                 self._outbox.send(member, Propose(attempt.view, attempt.proposed, attempt.forced))
 
-    def _over(self, attempt: Attempt) -> bool:
-        """True if a member that must answer is gone or does nothing."""
+    def _is_stalled(self, attempt: Attempt) -> bool:
+        """True if a member that must answer is silent or makes no progress."""
         period = self._period()
-        owing = attempt.silent(0)
-        # A member that is gone would only delay the attempt; the next one leaves it out (flush, F14).
-        if any(not self._peers.fresh(member) for member in owing) and attempt.beats > 1:
+        pending = attempt.silent(0)
+        # A silent member would only delay the attempt; the next one leaves it out (flush, F14).
+        if any(not self._peers.fresh(member) for member in pending) and attempt.beats > 1:
             return True
-        if self._flush.phase is Phase.ADOPTING and self._flush.adopting.silent > period:
+        if self._flush.phase is Phase.ADOPTING and self._flush.adoption.silent > period:
             return True
         return bool(attempt.silent(period)) or (attempt.choice is None and attempt.beats > 2 * period)
 
@@ -397,11 +401,11 @@ class Candidate:
         if attempt is None:
             return
         stalled = attempt.silent(self._period())
-        self.failed = self._why(attempt, stalled)
+        self.failed = self._failure_reason(attempt, stalled)
         self._flush.lost()
-        self._layers.attempt_failed(stalled, attempt.unmended)
+        self._layers.attempt_failed(stalled, attempt.unresolved)
 
-    def _why(self, attempt: Attempt, stalled: Sequence[int]) -> str:
+    def _failure_reason(self, attempt: Attempt, stalled: Sequence[int]) -> str:
         """Return why an attempt failed, for an operator."""
         named = self._window.state.gateway_text
         if attempt.refused:

@@ -17,15 +17,15 @@ class LogRepair:
     def __init__(self, context: Context, peers: Peers) -> None:
         self._outbox = context.outbox
         self._peers = peers
-        self._repair = RangeRepair(peers, self._sources, self._ask, context.outbox.mend)
+        self._repair = RangeRepair(peers, self._sources, self._request, context.outbox.repair_log)
 
-    def on_rotted(self, event: LogCorrupt) -> None:
-        """Take the lost range that the disk reports."""
-        self._repair.rotted(event.first, event.last)
+    def on_corrupt(self, event: LogCorrupt) -> None:
+        """Handle the lost range that the disk reports."""
+        self._repair.on_corrupt(event.first, event.last)
 
     def on_fetched(self, sender: int, message: Fetched) -> bool:
-        """Take fetched frames. Return True if they were for a repair."""
-        return not message.view and self._repair.fetched(sender, message.first, message.frames)
+        """Handle fetched frames. Return True if they were for a repair."""
+        return not message.view and self._repair.on_fetched(sender, message.first, message.frames)
 
     def beat(self) -> None:
         """Run one heartbeat."""
@@ -37,5 +37,5 @@ class LogRepair:
             if beat is not None and self._peers.fresh(peer.number) and beat.view and beat.frontier >= position:
                 yield peer.number
 
-    def _ask(self, source: int, first: int, last: int) -> None:
+    def _request(self, source: int, first: int, last: int) -> None:
         self._outbox.send(source, Fetch(0, first, last))

@@ -1,6 +1,6 @@
 """Installation of a snapshot from another member that has trimmed the frames which this log lacks (protocol/flush, F16).
 
-The snapshot arrives piece by piece, and then replaces the own log. Everything in it is decided, so no decided frame is lost. A log
+The snapshot arrives chunk by chunk, and then replaces the own log. Everything in it is decided, so no decided frame is lost. A log
 that holds the last frame of the snapshot stays as it is, and is decided up to there. Any other log ends earlier, or holds frames
 that nobody can decide any more. Only a corrupt end that reaches further may be needed by others, so a view change keeps it.
 """
@@ -18,8 +18,8 @@ from tutti_gateway.core.protocol.messages import FetchedSnapshot, FetchSnapshot
 
 
 @dataclass(slots=True)
-class _Taking:
-    """A snapshot of which some pieces have arrived."""
+class _Incoming:
+    """A snapshot of which some chunks have arrived."""
 
     source: int
     view: int
@@ -46,7 +46,7 @@ class SnapshotInstall:
         self._window = context.window
         self._known = known
         self._replaced = replaced
-        self._taking: _Taking | None = None
+        self._incoming: _Incoming | None = None
         self._token = 0
         self._state = LogState()
 
@@ -58,48 +58,49 @@ class SnapshotInstall:
     @property
     def busy(self) -> bool:
         """True while a snapshot is on its way or replaces the log."""
-        return self.replacing or self._taking is not None
+        return self.replacing or self._incoming is not None
 
     def stop(self) -> None:
-        """Drop the pieces that have arrived. A replacement that the disk has begun continues."""
-        self._taking = None
+        """Drop the chunks that have arrived. A replacement that the disk has begun continues."""
+        self._incoming = None
 
-    def ask(self) -> None:
-        """Request the next piece, or repeat the request."""
-        taking = self._taking
-        if taking is not None:
-            self._outbox.send(taking.source, FetchSnapshot(taking.view, taking.position, len(taking.data)))
+    def request_next(self) -> None:
+        """Request the next chunk, or repeat the request."""
+        incoming = self._incoming
+        if incoming is not None:
+            self._outbox.send(incoming.source, FetchSnapshot(incoming.view, incoming.position, len(incoming.data)))
 
-    def on_piece(self, sender: int, message: FetchedSnapshot, last: int) -> bool:
-        """Take a piece from the source. Return False if the source cannot serve this snapshot.
+    def on_chunk(self, sender: int, message: FetchedSnapshot, last: int) -> bool:
+        """Handle a chunk from the source. Return False if the source cannot serve this snapshot.
 
         Args:
-            sender: gateway that sent the piece.
-            message: the piece.
+            sender: gateway that sent the chunk.
+            message: the chunk.
             last: last position of the wanted log.
         """
         if self.replacing:
             return True
-        taking = self._taking
-        # The first piece announces a snapshot, so it may replace one that is on its way.
+        incoming = self._incoming
+        # The first chunk announces a snapshot, so it may replace one that is on its way.
         if not message.at and message.size:
             if not self._window.frontier < message.position <= last:
-                self._taking = None
+                self._incoming = None
                 return False
-            taking = self._taking = _Taking(sender, message.view, message.position, message.size)
-        if taking is None or not message.size or sender != taking.source or message.position != taking.position:
-            self._taking = None
+            incoming = self._incoming = _Incoming(sender, message.view, message.position, message.size)
+        # Size 0 means that the source no longer has this snapshot.
+        if incoming is None or not message.size or sender != incoming.source or message.position != incoming.position:
+            self._incoming = None
             return False
-        if message.at != len(taking.data) or message.size != taking.size:
-            return True  # a copy of an earlier piece
-        taking.data += message.data
-        if len(taking.data) < taking.size:
-            self.ask()
+        if message.at != len(incoming.data) or message.size != incoming.size:
+            return True  # a copy of an earlier chunk
+        incoming.data += message.data
+        if len(incoming.data) < incoming.size:
+            self.request_next()
             return True
-        self._taking = None
-        return self._take(sender, message, bytes(taking.data))
+        self._incoming = None
+        return self._install(sender, message, bytes(incoming.data))
 
-    def _take(self, sender: int, message: FetchedSnapshot, data: bytes) -> bool:
+    def _install(self, sender: int, message: FetchedSnapshot, data: bytes) -> bool:
         """Replace the log by the complete snapshot, if it is valid."""
         window = self._window
         try:
@@ -129,9 +130,10 @@ class SnapshotInstall:
         return ""
 
     def persisted(self, token: int) -> None:
-        """Take the completion of the replacement."""
+        """Handle the completion of the replacement."""
         if self._token and token >= self._token:
             self._token = 0
+            # Only now is the new log durable, so only now may the frontier move.
             self._window.replace(self._state)
             self._state = LogState()
             self._replaced()

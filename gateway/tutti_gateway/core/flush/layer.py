@@ -40,7 +40,7 @@ class Layers(Log, UpperLayers, Protocol):
     def view_ended(self) -> None:
         """End the view: only what is on the disk counts from now on."""
 
-    def relearned(self) -> None:
+    def log_replaced(self) -> None:
         """Continue after a snapshot replaced the log; everything in it is decided."""
 
     def installed(self) -> None:
@@ -57,31 +57,31 @@ class Flush:
     """The flush layer.
 
     Attributes:
-        adopting, serving: fetch frames, and serve them to others.
+        adoption, server: fetch frames, and serve them to others.
         candidate: the candidate's role.
         learner: catches up outside of views.
-        relearning: installs a snapshot where the source has trimmed the missing frames.
-        mending: repairs decided frames that the disk lost.
-        scalars, token: the last hard state to be written, and the token of its Persist, 0 when it is durable.
+        snapshot_install: installs a snapshot where the source has trimmed the missing frames.
+        log_repair: repairs decided frames that the disk lost.
+        hard_state, token: the last hard state to be written, and the token of its Persist, 0 when it is durable.
         watermark: the last position that is durably known as decided.
     """
 
     def __init__(self, context: Context, layers: Layers, peers: Peers) -> None:
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._identity = context.identity
         self._period = context.config.atomic_period_heartbeats
         self._layers = layers
         self._peers = peers
-        self.life = Machine("flush", LIFE, Phase.BORN)
-        self.relearning = SnapshotInstall(context, self._known, self._relearned)
-        self.adopting = LogAdoption(context, layers, peers, self.relearning)
-        self.serving = LogServer(context)
+        self.machine = Machine("flush", LIFE, Phase.BORN)
+        self.snapshot_install = SnapshotInstall(context, self._on_known, self._on_log_replaced)
+        self.adoption = LogAdoption(context, layers, peers, self.snapshot_install)
+        self.server = LogServer(context)
         self.candidate = Candidate(context, self, layers, peers)
-        self.learner = Learner(context, peers, self.adopting, self.relearning, layers.learned)
-        self.mending = LogRepair(context, peers)
-        self.scalars = HardState()
+        self.learner = Learner(context, peers, self.adoption, self.snapshot_install, layers.advance_frontier)
+        self.log_repair = LogRepair(context, peers)
+        self.hard_state = HardState()
         self.token = 0
         self._install: Install | None = None
         self.watermark = 0
@@ -90,7 +90,7 @@ class Flush:
     @property
     def phase(self) -> Phase:
         """Phase of this member."""
-        return self.life.state
+        return self.machine.state
 
     @property
     def attempt(self) -> int:
@@ -105,7 +105,7 @@ class Flush:
     @property
     def end(self) -> int:
         """Last position of the log, including a corrupt end."""
-        return self._window.end if self.adopting.damage is None else self.adopting.damage.last
+        return self._window.end if self.adoption.damage is None else self.adoption.damage.last
 
     @property
     def ready(self) -> bool:
@@ -116,26 +116,26 @@ class Flush:
         """Propose a view of these members. With `forced` they are all that remains of the roster."""
         self.candidate.campaign(members, forced)
 
-    def learn(self) -> None:
+    def catch_up(self) -> None:
         """Run one heartbeat of a member that is in no view."""
         self.learner.beat()
 
     def on_started(self, event: Started) -> None:
         """Begin with the disk's content."""
         recovered = event.recovered
-        self._standing.durable(recovered.scalars)
-        self.scalars = recovered.scalars
+        self._view_state.durable(recovered.scalars)  # it was read from the disk
+        self.hard_state = recovered.scalars
         self._layers.restore(recovered.tail)
-        self.adopting.damage = recovered.damage
+        self.adoption.damage = recovered.damage
         self.watermark = self._step_frontier = self._written_frontier = self._window.frontier
         self._peers.refresh()
         self.candidate.entropy = event.entropy
         unfit = self._unfit(recovered)
         if unfit:
-            self.life.on(Step.UNFIT)
+            self.machine.on(Step.UNFIT)
             self._halt(unfit)
         else:
-            self.life.on(Step.STARTED)
+            self.machine.on(Step.STARTED)
 
     def _unfit(self, recovered: Recovered) -> str:
         """Return why this gateway may not begin; empty if it may."""
@@ -144,9 +144,9 @@ class Flush:
             invariant(self._window.end == 0, "the log does not begin with a ROSTER frame")
             return ""
         voters = [voter for voter in rosters.named.values() if voter.voting]
-        mine = rosters.named.get(self._standing.me)
+        mine = rosters.named.get(self._view_state.me)
         # A gateway that is configured alone must not continue the log of another group.
-        if len(identity.members) == 1 and not self._standing.me:
+        if len(identity.members) == 1 and not self._view_state.me:
             names = ", ".join(sorted(voter.name for voter in voters))
             return f"the log belongs to the group of {names}; {identity.gateway!r} alone may not continue it"
         if len(voters) == 1 and mine == voters[0] and mine.incarnation != identity.incarnation:
@@ -158,44 +158,45 @@ class Flush:
 
     # Hard state
 
-    def persist(self, scalars: HardState) -> None:
-        """Write the hard state. `on_persisted` takes over the last one that was written."""
-        self.scalars = scalars
-        self.token = self._outbox.persist((), scalars)
+    def persist(self, hard_state: HardState) -> None:
+        """Write the hard state. `on_persisted` adopts the last one that was written."""
+        self.hard_state = hard_state
+        self.token = self._outbox.persist((), hard_state)
         self._written_frontier = self._step_frontier
 
-    def note_frontier(self) -> None:
+    def persist_frontier(self) -> None:
         """Write the frontier, because other members rely on it being durably known as decided (protocol/membership, M24)."""
+        # While a write is in progress, a later heartbeat writes the newer frontier.
         if self._written_frontier < self._step_frontier and not self.token:
-            self.persist(self.scalars)
+            self.persist(self.hard_state)
 
     def end_of_step(self) -> None:
         """Note the delivered frontier: later writes of hard state include it."""
         self._step_frontier = self._window.frontier
 
     def on_persisted(self, event: Persisted) -> None:
-        """Take the completion of a hard-state write, and take the next step of the view change."""
-        self.relearning.persisted(event.token)
+        """Handle the completion of a hard-state write, and continue the view change."""
+        self.snapshot_install.persisted(event.token)
         self.learner.durable()
-        self.adopting.durable()
+        self.adoption.durable()
         if not self.token or event.token < self.token:
             return
         self.token = 0
         # Hard state counts only once it is durable: promises and acceptances take effect here.
-        self._standing.durable(self.scalars)
+        self._view_state.durable(self.hard_state)
         self.watermark = max(self.watermark, self._written_frontier)
         # The same write serves both roles; `attempt` shows which one this member has.
         if self.phase is Phase.PROMISING:
             if self.candidate.attempt is not None:
-                self.life.on(Step.PROMISED_OWN)
-                self.candidate.promised()
+                self.machine.on(Step.PROMISED_OWN)
+                self.candidate.on_promised()
             else:
-                self.life.on(Step.PROMISED)
+                self.machine.on(Step.PROMISED)
                 self._send_state()
-        elif self.phase is Phase.ACCEPTING and self._standing.accepted == self._standing.promised:
+        elif self.phase is Phase.ACCEPTING and self._view_state.accepted == self._view_state.promised:
             if self.candidate.attempt is not None:
-                self.life.on(Step.ACCEPTED_OWN)
-                self.candidate.accepted()
+                self.machine.on(Step.ACCEPTED_OWN)
+                self.candidate.on_accepted()
             else:
                 self._accepted()
 
@@ -203,27 +204,27 @@ class Flush:
 
     def end_view(self) -> None:
         """End the installed view: from now on its messages are neither sent nor taken (protocol/flush, F3)."""
-        if self._standing.view:
-            self._standing.end_view()
+        if self._view_state.view:
+            self._view_state.end_view()
             self._outbox.installed()
-        self.adopting.stop()
-        self.learner.stopped()
+        self.adoption.stop()
+        self.learner.stop()
         self._layers.view_ended()
 
     def lost(self) -> None:
-        """Give the view up: this member is in no view, and takes part in no attempt."""
+        """Give the view up: this member is in no view, and in no attempt."""
         self.candidate.attempt = None
         self._install = None
         self.end_view()
-        self.life.on(Step.LOST)
+        self.machine.on(Step.LOST)
 
     def state(self) -> State:
         """Return the state of this member's durable log."""
-        window, damage = self._window, self.adopting.damage
+        window, damage = self._window, self.adoption.damage
         invariant(window.mark(Stage.DURABLE) == window.end, "the reported log is not durable")
         return State(
-            view=self._standing.promised,
-            accepted=self._standing.accepted,
+            view=self._view_state.promised,
+            accepted=self._view_state.accepted,
             end=window.end if damage is None else damage.last,
             chain=window.chain if damage is None else damage.chain,
             frontier=window.frontier,
@@ -236,19 +237,19 @@ class Flush:
 
     def on_propose(self, sender: int, message: Propose) -> None:
         """Handle a proposal of a view."""
-        standing, peers = self._standing, self._peers
+        view_state, peers = self._view_state, self._peers
         peers.refresh()
-        if not self._may_propose(sender) or standing.me not in message.members or coordinator_of(message.view) != sender:
+        if not self._may_propose(sender) or view_state.me not in message.members or coordinator_of(message.view) != sender:
             self._outbox.drop(
                 message, sender, f"view {view_text(message.view)} must be proposed by its coordinator, to its members"
             )
             return
         # A repeated proposal means that STATE was lost.
-        if message.view == standing.promised and self.phase is Phase.PROMISED:
+        if message.view == view_state.promised and self.phase is Phase.PROMISED:
             self._outbox.send(sender, self.state())
-        elif message.view == self.scalars.promised:
+        elif message.view == self.hard_state.promised:
             return  # the promise of this view is being written, or is durable
-        elif message.view < self.scalars.promised:
+        elif message.view < self.hard_state.promised:
             self._reject(sender, message.view, "a higher view is promised")
         # A member that hears its coordinator refuses other proposals (membership, M9).
         elif not self._layers.leads(sender):
@@ -263,8 +264,8 @@ class Flush:
             self._install = None
             self.end_view()
             # The old view ends before the promise is durable (flush, F3).
-            self.life.on(Step.PROPOSED)
-            self.persist(msgspec.structs.replace(self.scalars, promised=message.view))
+            self.machine.on(Step.PROPOSED)
+            self.persist(msgspec.structs.replace(self.hard_state, promised=message.view))
 
     def _may_propose(self, sender: int) -> bool:
         """True if the gateway may propose a view to this member.
@@ -279,25 +280,29 @@ class Flush:
         return peer.beat.log == self._window.log() and peer.beat.forced >= self._window.forced()
 
     def _reject(self, to: int, view: int, reason: str) -> None:
-        self._outbox.send(to, Reject(view, self.scalars.promised, reason))
+        self._outbox.send(to, Reject(view, self.hard_state.promised, reason))
 
     def _send_state(self) -> None:
         """Report the durable log to the candidate: the promise is durable, and so is every earlier write."""
-        self._outbox.send(coordinator_of(self._standing.promised), self.state())
+        self._outbox.send(coordinator_of(self._view_state.promised), self.state())
 
     def on_install(self, sender: int, message: Install) -> None:
-        """Take the log and the members of the promised view."""
-        standing = self._standing
+        """Begin to adopt the log of the promised view."""
+        view_state = self._view_state
         # Only the candidate of the promised view may install a log here.
-        if message.view != standing.promised or message.view != self.scalars.promised or coordinator_of(message.view) != sender:
-            if message.view < self.scalars.promised:
+        if (
+            message.view != view_state.promised
+            or message.view != self.hard_state.promised
+            or coordinator_of(message.view) != sender
+        ):
+            if message.view < self.hard_state.promised:
                 self._reject(sender, message.view, "a higher view is promised")
             return
-        if standing.me not in message.members:
+        if view_state.me not in message.members:
             if self.phase is Phase.PROMISED:
                 self.lost()
         # A repeated INSTALL means that the answer was lost.
-        elif standing.accepted == message.view:
+        elif view_state.accepted == message.view:
             self._outbox.send(sender, Installed(message.view))
         elif message.end < self._window.frontier:
             # no chosen log lacks a decided frame, so nothing is truncated for this one
@@ -305,67 +310,68 @@ class Flush:
             self._outbox.drop(message, sender, reason)
         elif self.phase is Phase.PROMISED:
             self._install = message
-            self.life.on(Step.CHOSEN)
-            self.adopting.begin(message.view, sender, Extent(message.base, message.table, message.end), message.chain)
+            self.machine.on(Step.CHOSEN)
+            self.adoption.begin(message.view, sender, Extent(message.base, message.table, message.end), message.chain)
             self._adopted()
 
     def on_fetch(self, sender: int, message: Fetch) -> None:
         """Serve frames of this member's log."""
         # A member that fetches makes progress, so it does not count as silent.
         if self.candidate.attempt is not None and message.view == self.attempt:
-            self.candidate.attempt.did(sender)
-        self.serving.on_fetch(sender, message)
+            self.candidate.attempt.note_progress(sender)
+        self.server.on_fetch(sender, message)
 
     def on_fetched(self, sender: int, message: Fetched) -> None:
-        """Take frames of the log to adopt, or of a range that the disk lost."""
-        if self.mending.on_fetched(sender, message):
+        """Handle frames of the log to adopt, or of a range that the disk lost."""
+        # Learners and repairs both fetch with view 0; the repair recognises the range that it requested.
+        if self.log_repair.on_fetched(sender, message):
             return
         if not message.view:
             if self.phase is Phase.SEARCHING:
                 self.learner.on_fetched(sender, message)
-        elif self.phase is Phase.ADOPTING and self.adopting.on_fetched(sender, message):
+        elif self.phase is Phase.ADOPTING and self.adoption.on_fetched(sender, message):
             self._continue_adoption()
 
     def on_snapshot(self, sender: int, message: FetchedSnapshot) -> None:
-        """Take a piece of the snapshot with which the log to adopt begins."""
+        """Handle a chunk of the snapshot with which the log to adopt begins."""
         if not message.view:
             if self.phase is Phase.SEARCHING:
                 self.learner.on_snapshot(sender, message)
-        elif self.phase is Phase.ADOPTING and self.adopting.on_snapshot(sender, message):
+        elif self.phase is Phase.ADOPTING and self.adoption.on_snapshot(sender, message):
             self._continue_adoption()
 
-    def _known(self, position: int) -> None:
+    def _on_known(self, position: int) -> None:
         """Note that the log holds everything up to the position, and that it is decided."""
         if self.phase is Phase.ADOPTING:
-            self.adopting.known(position)
+            self.adoption.known(position)
         else:
             self.learner.known(position)
 
-    def _relearned(self) -> None:
+    def _on_log_replaced(self) -> None:
         """Continue after a snapshot replaced the log."""
         self.watermark = self._step_frontier = self._written_frontier = self._window.frontier
-        self._layers.relearned()
-        self.adopting.relearned()
+        self._layers.log_replaced()
+        self.adoption.log_replaced()
         if self.phase is Phase.ADOPTING:
             self._continue_adoption()
         elif self.phase is Phase.SEARCHING:
-            self.learner.relearned()
+            self.learner.log_replaced()
 
     def _continue_adoption(self) -> None:
         """Continue to adopt a log that has grown."""
         if self.candidate.attempt is not None:
-            self.candidate.adopted()
+            self.candidate.on_adopted()
         else:
             self._adopted()
 
     def _adopted(self) -> None:
-        done = self.adopting.done()
+        done = self.adoption.done()
         if done is False:
             self.lost()  # the source lacks frames that the candidate announced, so another attempt is needed
         elif done and not self._is_member():
             self.lost()
         elif done:
-            self.life.on(Step.ADOPTED)
+            self.machine.on(Step.ADOPTED)
             self.accept()
 
     def _is_member(self) -> bool:
@@ -373,37 +379,37 @@ class Flush:
         and that may be the number of another gateway in the log.
         """
         self._peers.refresh()
-        return self._install is not None and self._standing.me in self._install.members
+        return self._install is not None and self._view_state.me in self._install.members
 
     def accept(self) -> None:
         """Accept the promised view. Every frame of its log was given to the disk before this write."""
-        self.persist(msgspec.structs.replace(self.scalars, accepted=self.scalars.promised))
+        self.persist(msgspec.structs.replace(self.hard_state, accepted=self.hard_state.promised))
 
     def _accepted(self) -> None:
         """Install the durably accepted view, so that its ORDER and CONFIRM count."""
         install = self._install
         # A newer proposal may have replaced the installation while the disk was writing.
-        if install is None or install.view != self._standing.accepted:
+        if install is None or install.view != self._view_state.accepted:
             return
-        self.life.on(Step.ACCEPTED)
+        self.machine.on(Step.ACCEPTED)
         self.install(install.members)
-        self._outbox.send(self._standing.coordinator, Installed(install.view))
+        self._outbox.send(self._view_state.coordinator, Installed(install.view))
 
     def install(self, members: tuple[int, ...]) -> None:
         """Begin the accepted view."""
         self._peers.refresh()  # the log of this view may name this gateway
-        standing = self._standing
-        standing.install(standing.accepted, members, coordinator_of(standing.accepted))
+        view_state = self._view_state
+        view_state.install(view_state.accepted, members, coordinator_of(view_state.accepted))
         self._layers.installed()
         self._outbox.installed()
 
     def decided(self, run: tuple[Frame, ...]) -> None:
-        """Take a decided run. The view is primary when its VIEW frame is in it."""
-        standing = self._standing
+        """Handle a decided run. The view is primary when its VIEW frame is in it."""
+        view_state = self._view_state
         # The decision of the VIEW frame decides everything before it (flush, F12).
-        if self.phase is Phase.INSTALLING and any(frame.kind == Kind.VIEW and frame.view == standing.view for frame in run):
-            self.life.on(Step.DECIDED)
-            standing.primary, standing.pausing = True, False
+        if self.phase is Phase.INSTALLING and any(frame.kind == Kind.VIEW and frame.view == view_state.view for frame in run):
+            self.machine.on(Step.DECIDED)
+            view_state.primary, view_state.pausing = True, False
             self._layers.primary()
             self._outbox.installed()
 
@@ -411,41 +417,41 @@ class Flush:
 
     def beat(self) -> None:
         """Run one heartbeat."""
-        self.adopting.beat()
-        self.mending.beat()
-        if not self.attempt and self.adopting.silent > self._period + 4 * self._peers.round_beats():
-            self.lost()  # the source of the frames is gone, or is in another view
+        self.adoption.beat()
+        self.log_repair.beat()
+        if not self.attempt and self.adoption.silent > self._period + 4 * self._peers.round_beats():
+            self.lost()  # the source of the frames is silent, or is in another view
         if self.candidate.attempt is not None:
             self.candidate.beat()
 
     def stop(self) -> None:
         """Stop: nothing is in progress."""
-        self.life.on(Step.STOP)
-        self._standing.taking_part = False
-        self._standing.closed = ("leaving", f"gateway {self._identity.gateway!r} has stopped")
+        self.machine.on(Step.STOP)
+        self._view_state.active = False
+        self._view_state.closed = ("leaving", f"gateway {self._identity.gateway!r} has stopped")
         self._outbox.stopped()
 
     def on_failed(self, reason: str) -> None:
         """Halt after a failed write: no vote leaves any more."""
         if self.phase in (Phase.STOPPED, Phase.HALTED):
             return
-        view = view_text(self._standing.view)
-        self.life.on(Step.FAILED)
+        view = view_text(self._view_state.view)
+        self.machine.on(Step.FAILED)
         self._halt(f"the disk of gateway {self._identity.gateway!r} failed: {reason}; view {view} ends here")
 
-    def contradicted(self, reason: str) -> None:
+    def halt_inconsistent(self, reason: str) -> None:
         """Halt: this member's log and another one's cannot both be right."""
         if self.phase not in (Phase.STOPPED, Phase.HALTED):
-            self.life.on(Step.FAILED)
+            self.machine.on(Step.FAILED)
             self._halt(f"{reason}; what is decided here can still be read")
 
-    def cast_out(self, reason: str) -> None:
+    def halt_removed(self, reason: str) -> None:
         """Halt: a forced roster left this member out, so its later decisions must not be shown as the group's."""
         if self.phase not in (Phase.STOPPED, Phase.HALTED):
-            self.life.on(Step.FAILED)
+            self.machine.on(Step.FAILED)
             self._halt(reason, out=True)
 
     def _halt(self, reason: str, out: bool = False) -> None:
-        self._standing.taking_part = False
-        self._standing.closed = ("halted", reason)
+        self._view_state.active = False
+        self._view_state.closed = ("halted", reason)
         self._outbox.halt(reason, out)

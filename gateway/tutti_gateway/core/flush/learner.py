@@ -25,13 +25,13 @@ class Learner:
     """
 
     def __init__(
-        self, context: Context, peers: Peers, adopting: LogAdoption, relearning: SnapshotInstall, decide: Callable[[int], None]
+        self, context: Context, peers: Peers, adoption: LogAdoption, snapshot: SnapshotInstall, decide: Callable[[int], None]
     ) -> None:
-        self._snapshot = relearning
-        self._standing = context.standing
+        self._snapshot = snapshot
+        self._view_state = context.view_state
         self._window = context.window
         self._peers = peers
-        self._adopting = adopting
+        self._adoption = adoption
         self._decide = decide
         self._source = 0
         self._next = 0
@@ -45,7 +45,7 @@ class Learner:
         """True if this gateway keeps up."""
         return self._ready > 0
 
-    def stopped(self) -> None:
+    def stop(self) -> None:
         """Stop copying: this gateway is in a view, or about to be."""
         self._source = self._ready = 0
         self._snapshot.stop()
@@ -54,12 +54,12 @@ class Learner:
         """Run one heartbeat in no view: choose a source, or repeat a request."""
         self._ready = max(self._ready - 1, 0)
         if self._snapshot.replacing:
-            return
+            return  # nothing else may be done to the log meanwhile
         patience = limits.RESEND_HEARTBEATS + 2 * self._peers.round_beats()
         if self._source and self._silent < patience and self._peers.fresh(self._source):
             self._silent += 1
             if self._silent > 1:
-                self._snapshot.ask()  # one piece of many may be lost
+                self._snapshot.request_next()  # one chunk of many may be lost
             return
         if self._source:
             self._unable.add(self._source)
@@ -69,15 +69,16 @@ class Learner:
 
     def _choose_source(self) -> None:
         """Begin with the nearest gateway that is in a view which decides."""
-        standing = self._standing
+        view_state = self._view_state
         sources = [
             (self._peers.distance_us(peer.number), peer.number)
             for peer in self._peers
             if peer.beat is not None
             and self._peers.fresh(peer.number)
+            # A gateway that misses its coordinator may be in a view that has ended.
             and not peer.beat.misses
             # A learner copies only from views above its accepted one (flush, F15).
-            and peer.beat.view > standing.accepted
+            and peer.beat.view > view_state.accepted
             and peer.beat.frontier >= self._window.frontier
         ]
         # A source that gave nothing is asked again only after all others.
@@ -88,15 +89,15 @@ class Learner:
             self._source = min(able)[1]
             self._next = self._window.frontier + 1
             self._stop = 0
-            self._ask()
+            self._request_next()
 
-    def _ask(self) -> None:
+    def _request_next(self) -> None:
         self._silent = 0
-        self._adopting.send_fetch(self._source, Fetch(0, self._next, limits.POSITION_MAX))
+        self._adoption.send_fetch(self._source, Fetch(0, self._next, limits.POSITION_MAX))
 
     def on_fetched(self, sender: int, message: Fetched) -> None:
-        """Take decided frames, or an empty answer if there are no others."""
-        if sender != self._source or message.first != self._next or message.source <= self._standing.accepted:
+        """Handle decided frames, or an empty answer if there are no others."""
+        if sender != self._source or message.first != self._next or message.source <= self._view_state.accepted:
             return
         if self._snapshot.busy:
             return
@@ -105,14 +106,15 @@ class Learner:
             self._unable.add(sender)
             self._source = 0
             return
+        # No frames, but a stop: nothing more is decided at the source.
         if not message.frames:
             self._unable.clear()
             self._ready = limits.READY_HEARTBEATS
             self._source = 0  # until the next heartbeat
             return
         last = message.frames[-1].position
-        following = self._adopting.graft(sender, message, self._next, last)
-        if following == self._next or not self._standing.taking_part:
+        following = self._adoption.append(sender, message, self._next, last)
+        if following == self._next or not self._view_state.active:
             return  # the next heartbeat repeats the request, perhaps to another source
         self._unable.clear()
         self._next = following
@@ -120,17 +122,17 @@ class Learner:
         source = self._peers.get(sender)
         if source is not None and source.beat is not None and self._stop >= source.beat.frontier:
             self._ready = limits.READY_HEARTBEATS
-        self._ask()
+        self._request_next()
         self.durable()
 
     def on_snapshot(self, sender: int, message: FetchedSnapshot) -> None:
-        """Take a piece of the snapshot with which the source's log begins, after the requested position."""
-        if sender != self._source or message.source <= self._standing.accepted:
+        """Handle a chunk of the snapshot with which the source's log begins, after the requested position."""
+        if sender != self._source or message.source <= self._view_state.accepted:
             return
         if not self._snapshot.busy and message.position < self._next:
             return
         self._silent = 0
-        if not self._snapshot.on_piece(sender, message, limits.POSITION_MAX):
+        if not self._snapshot.on_chunk(sender, message, limits.POSITION_MAX):
             self._unable.add(sender)
             self._source = 0
 
@@ -139,7 +141,7 @@ class Learner:
         self._continue(position + 1, self._window.reach(position))
         self.durable()
 
-    def relearned(self) -> None:
+    def log_replaced(self) -> None:
         """Continue after a snapshot replaced the log."""
         self._continue(self._window.end + 1, self._window.frontier)
 
@@ -147,11 +149,12 @@ class Learner:
         self._unable.clear()
         self._next, self._stop = following, stop
         if self._source:
-            self._ask()
+            self._request_next()
 
     def durable(self) -> None:
         """Move the frontier if more is durable."""
         window = self._window
         stop = min(self._stop, window.end)
+        # A decision never stops between a batch and its ABORT (atomic, A13).
         if self._source and window.frontier < stop <= window.mark(Stage.DURABLE) and window.reach(stop) == stop:
             self._decide(stop)

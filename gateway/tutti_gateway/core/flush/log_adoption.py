@@ -24,16 +24,16 @@ from tutti_gateway.core.window import Stage
 class Log(Protocol):
     """Changes to the log of this member."""
 
-    def cut(self, to: int) -> None:
+    def truncate(self, to: int) -> None:
         """Truncate the log after a position, in every layer and on the disk."""
 
-    def learned(self, up_to: int) -> None:
+    def advance_frontier(self, up_to: int) -> None:
         """Advance the frontier: everything up to the position is decided elsewhere and durable here."""
 
-    def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
+    def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
         """Append and write frames that continue the log. Return how many were appended, and why the next one was not."""
 
-    def contradicted(self, reason: str) -> None:
+    def halt_inconsistent(self, reason: str) -> None:
         """Halt: frames that others hold cannot follow this member's log."""
 
 
@@ -41,13 +41,13 @@ class WantedLog:
     """The log to adopt: that of `source` up to position `end`, whose chain value is `chain` (None if unknown before).
 
     Attributes:
-        next: the next position to fetch. `asked` and `of` are the last requested position and the gateway that was asked.
+        next: the next position to fetch. `requested` and `peer` are the last requested position and the gateway that was asked.
         silent: heartbeats since an answer.
         unable: gateways that could not give the next frames.
         stop: position up to which a source reported its frames as decided.
     """
 
-    __slots__ = ("asked", "chain", "end", "next", "of", "silent", "source", "stop", "unable", "view")
+    __slots__ = ("chain", "end", "next", "peer", "requested", "silent", "source", "stop", "unable", "view")
 
     def __init__(self, view: int, source: int, end: int, chain: int | None, next_: int) -> None:
         self.view = view
@@ -55,7 +55,7 @@ class WantedLog:
         self.end = end
         self.chain = chain
         self.next = next_
-        self.asked = self.of = self.silent = self.stop = 0
+        self.requested = self.peer = self.silent = self.stop = 0
         self.unable: set[int] = set()
 
 
@@ -66,17 +66,17 @@ class LogAdoption:
         damage: the corrupt end of the own log, until it is replaced.
     """
 
-    def __init__(self, context: Context, log: Log, peers: Peers, relearning: SnapshotInstall) -> None:
-        self._snapshot = relearning
+    def __init__(self, context: Context, log: Log, peers: Peers, snapshot: SnapshotInstall) -> None:
+        self._snapshot = snapshot
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._log = log
         self._peers = peers
         self.damage: Damage | None = None
         self._wanted: WantedLog | None = None
         self._refused = (0, 0)  # position and chain value of a frame that continues the log by its chain but cannot follow it
-        self._asked_since = False
+        self._requested_since = False
 
     def extent(self) -> Extent:
         """Return the extent of the own log, without a corrupt end."""
@@ -91,36 +91,36 @@ class LogAdoption:
             equal = Common(theirs.end, True)  # one chain value names a whole log, even where the tables do not reach
         # The log is truncated at the first difference and nowhere else (flush, F9).
         if equal.known and self.damage is None and window.end > equal.position:
-            self._log.cut(equal.position)
+            self._log.truncate(equal.position)
         self._wanted = WantedLog(view, source, theirs.end, chain, equal.position + 1)
-        self.ask()
+        self.request_next()
 
     def stop(self) -> None:
         """Stop the adoption."""
         self._wanted = None
         self._snapshot.stop()
 
-    def ask(self) -> None:
+    def request_next(self) -> None:
         """Request the next frames, unless a request is open or the window has no space before more is decided here."""
         wanted = self._wanted
-        if wanted is None or wanted.next > wanted.end or wanted.asked == wanted.next or self._snapshot.busy:
+        if wanted is None or wanted.next > wanted.end or wanted.requested == wanted.next or self._snapshot.busy:
             return
         # A full window must decide frames first, or a long catch-up would exceed memory.
-        if wanted.source != self._standing.me and not self._has_room(0):
+        if wanted.source != self._view_state.me and not self._has_space(0):
             return
-        if wanted.source == self._standing.me:
+        if wanted.source == self._view_state.me:
             invariant(self._window.end >= wanted.end, "this member's log is shorter than it reported")
             wanted.next = wanted.end + 1
             return
-        wanted.asked, wanted.silent = wanted.next, 0
-        self._put(wanted)
+        wanted.requested, wanted.silent = wanted.next, 0
+        self._send_request(wanted)
 
-    def _put(self, wanted: WantedLog) -> None:
+    def _send_request(self, wanted: WantedLog) -> None:
         """Send the request. If the source cannot read the frames, ask other gateways for decided ones, because these are the same
         everywhere.
         """
         last = wanted.end
-        wanted.of = wanted.source
+        wanted.peer = wanted.source
         if wanted.source in wanted.unable:
             others = [
                 (peer.number, peer.beat.frontier)
@@ -129,69 +129,69 @@ class LogAdoption:
             ]
             # Only decided frames are the same everywhere.
             able = [(number, frontier) for number, frontier in others if frontier >= wanted.next and number not in wanted.unable]
-            if not able:
+            if not able:  # no source is left, so the wait counts as over and the view is given up
                 wanted.silent = limits.BOOT_HEARTBEATS_MAX
                 return
-            wanted.of, frontier = min(able)
+            wanted.peer, frontier = min(able)
             last = min(last, frontier)
-        self.send_fetch(wanted.of, Fetch(wanted.view, wanted.next, last))
+        self.send_fetch(wanted.peer, Fetch(wanted.view, wanted.next, last))
 
     def on_fetched(self, sender: int, message: Fetched) -> bool:
-        """Take fetched frames. Return True if they answer the current request."""
+        """Handle fetched frames. Return True if they answer the current request."""
         wanted = self._wanted
-        if wanted is None or sender != wanted.of or message.view != wanted.view or message.first != wanted.next:
+        if wanted is None or sender != wanted.peer or message.view != wanted.view or message.first != wanted.next:
             return False
         if self._snapshot.busy:
             return False
         before = wanted.next
-        wanted.next = self.graft(sender, message, wanted.next, wanted.end)
+        wanted.next = self.append(sender, message, wanted.next, wanted.end)
         # The frames may have made this member halt.
-        if not self._standing.taking_part:
+        if not self._view_state.active:
             return False
         wanted.stop = max(wanted.stop, min(message.stop, wanted.next - 1))
         if wanted.next > before:
-            wanted.asked = 0
+            wanted.requested = 0
             wanted.unable.clear()
-            self.ask()
+            self.request_next()
         else:
             wanted.unable.add(sender)
-            self._put(wanted)
+            self._send_request(wanted)
         return True
 
     def on_snapshot(self, sender: int, message: FetchedSnapshot) -> bool:
-        """Take a piece of a snapshot. Return True if it answers the current request for trimmed frames."""
+        """Handle a chunk of a snapshot. Return True if it answers the current request for trimmed frames."""
         wanted, damage = self._wanted, self.damage
-        if wanted is None or sender != wanted.of or message.view != wanted.view:
+        if wanted is None or sender != wanted.peer or message.view != wanted.view:
             return False
         if not self._snapshot.busy and message.position < wanted.next:
             return False
         wanted.silent = 0
         # A corrupt end that reaches further counted as present. The mark that names it must stay until the end is here again.
         reaches = damage is not None and damage.last > message.position
-        if reaches or not self._snapshot.on_piece(sender, message, wanted.end):
+        if reaches or not self._snapshot.on_chunk(sender, message, wanted.end):
             self._snapshot.stop()
             wanted.unable.add(sender)
-            self._put(wanted)
+            self._send_request(wanted)
         return True
 
     def known(self, position: int) -> None:
         """Continue after the position: the log equals the wanted one up to there, and this part is decided."""
         wanted = self._wanted
         if wanted is not None:
-            wanted.next, wanted.asked = max(wanted.next, position + 1), 0
+            wanted.next, wanted.requested = max(wanted.next, position + 1), 0
             wanted.stop = max(wanted.stop, self._window.reach(position))
             wanted.unable.clear()
             self.durable()
-            self.ask()
+            self.request_next()
 
-    def relearned(self) -> None:
+    def log_replaced(self) -> None:
         """Continue after a snapshot replaced the log."""
         self.damage = None
         wanted = self._wanted
         if wanted is not None:
-            wanted.next, wanted.asked = self._window.end + 1, 0
+            wanted.next, wanted.requested = self._window.end + 1, 0
             wanted.unable.clear()
-            self.ask()
+            self.request_next()
 
     def durable(self) -> None:
         """Decide durable frames that their source has decided, because a log that lags far would otherwise fill its window."""
@@ -199,56 +199,56 @@ class LogAdoption:
         if wanted is None or not window.frontier < wanted.stop <= window.mark(Stage.DURABLE):
             return
         if window.reach(wanted.stop) == wanted.stop:
-            self._log.learned(wanted.stop)
-            self.ask()
+            self._log.advance_frontier(wanted.stop)
+            self.request_next()
 
-    def graft(self, sender: int, message: Fetched, first: int, last: int) -> int:
+    def append(self, sender: int, message: Fetched, first: int, last: int) -> int:
         """Append frames from `first` on as far as they continue the log and the window has space. Return the next wanted position.
 
         An equal frame changes nothing; at the first different frame the log is truncated.
         """
         window = self._window
-        fresh: list[Frame] = []
+        following: list[Frame] = []
         end, chain = window.end, window.chain
         for frame in message.frames:
             if frame.position != first or first > last:
                 break
-            if first <= window.end and not fresh:
+            if first <= window.end and not following:
                 if first <= window.frontier or window.at(first).header_crc == frame.header_crc:
                     first += 1
                     continue
                 if not payload_intact(frame) or not chained(frame, window.chain_at(first - 1)):
                     break  # an invalid frame is not a reason to truncate
                 # A corrupt end is overwritten, never truncated first: its mark must name it until it is whole again.
-                self._log.cut(first - 1)
+                self._log.truncate(first - 1)
                 self.damage = None  # the corrupt end lies after an undecided frame
                 end, chain = window.end, window.chain
-            if first != end + 1 or not payload_intact(frame) or not self._has_room(len(fresh)):
+            if first != end + 1 or not payload_intact(frame) or not self._has_space(len(following)):
                 break
             if not chained(frame, chain):
                 if end == window.frontier:  # otherwise the undecided end belongs to another view
-                    self._contradicted(sender, message, frame, "it does not continue the decided log here")
+                    self._on_contradiction(sender, message, frame, "it does not continue the decided log here")
                 break
-            fresh.append(frame)
+            following.append(frame)
             end, chain, first = first, frame.header_crc, first + 1
-        if fresh:
-            taken, wrong = self._log.carry(fresh)
+        if following:
+            appended, wrong = self._log.append_adopted(following)
             if wrong:
-                first = fresh[taken].position
-                self._contradicted(sender, message, fresh[taken], wrong)
+                first = following[appended].position
+                self._on_contradiction(sender, message, following[appended], wrong)
         if self.damage is not None and window.end >= self.damage.last:
-            self.replaced(window.end)
+            self.end_overwritten(window.end)
         return first
 
-    def _has_room(self, more: int) -> bool:
+    def _has_space(self, more: int) -> bool:
         window = self._window
         frames_max = common_limits.UNDECIDED_FRAMES_MAX + limits.WINDOW_MORE_FRAMES
         return (
             len(window.frames) + more < frames_max
-            and window.bytes <= limits.UNDECIDED_BYTES_CONFIG_MAX + limits.HELD_MORE_BYTES_MAX
+            and window.bytes <= limits.UNDECIDED_BYTES_CONFIG_MAX + limits.BUFFERED_MORE_BYTES_MAX
         )
 
-    def _contradicted(self, sender: int, message: Fetched, frame: Frame, wrong: str) -> None:
+    def _on_contradiction(self, sender: int, message: Fetched, frame: Frame, wrong: str) -> None:
         """Handle a frame that continues the log by its chain but cannot follow it.
 
         One message, or copies of it, prove nothing and are dropped. The same frame in answer to another request proves that a
@@ -256,13 +256,15 @@ class LogAdoption:
         """
         self._outbox.drop(message, sender, wrong)
         # Only an answer to a later request proves that the source still holds the frame.
-        if self._refused == (frame.position, frame.header_crc) and self._asked_since:
-            self._log.contradicted(f"{self._window.state.gateway_text(sender)} holds a frame that cannot follow this log: {wrong}")
-        self._refused, self._asked_since = (frame.position, frame.header_crc), False
+        if self._refused == (frame.position, frame.header_crc) and self._requested_since:
+            self._log.halt_inconsistent(
+                f"{self._window.state.gateway_text(sender)} holds a frame that cannot follow this log: {wrong}"
+            )
+        self._refused, self._requested_since = (frame.position, frame.header_crc), False
 
     def send_fetch(self, to: int, fetch: Fetch) -> None:
         """Request frames."""
-        self._asked_since = True
+        self._requested_since = True
         self._outbox.send(to, fetch)
 
     def done(self) -> bool | None:
@@ -271,16 +273,17 @@ class LogAdoption:
         if wanted is None or wanted.next <= wanted.end:
             return None
         self._wanted = None
+        # Where the tables did not show a difference, a longer log is truncated only now.
         if self.damage is not None or window.end > wanted.end:
-            self.replaced(wanted.end)
+            self.end_overwritten(wanted.end)
         return window.end == wanted.end and wanted.chain in (None, window.chain)
 
-    def replaced(self, end: int) -> None:
+    def end_overwritten(self, end: int) -> None:
         """Note that a corrupt end is overwritten, so the disk can delete its record of it."""
-        self._log.cut(end)
+        self._log.truncate(end)
         if self.damage is not None:
             self.damage = None
-            self._outbox.persist(cut=end)
+            self._outbox.persist(truncate_after=end)
 
     @property
     def silent(self) -> int:
@@ -292,8 +295,8 @@ class LogAdoption:
         wanted = self._wanted
         if wanted is not None and not self._snapshot.replacing:
             wanted.silent += 1
-            if wanted.asked and wanted.silent % limits.RESEND_HEARTBEATS == 0:
+            if wanted.requested and wanted.silent % limits.RESEND_HEARTBEATS == 0:
                 if self._snapshot.busy:
-                    self._snapshot.ask()
+                    self._snapshot.request_next()
                 else:
-                    self._put(wanted)
+                    self._send_request(wanted)

@@ -67,34 +67,42 @@ class _Judge:
         self._states = {member: state for member, state in sorted(states.items()) if member != best}
         self._best, self._mine, self._damage = best, states[best], damage
         self._rosters, self._incarnations = rosters, incarnations
-        self._apart = {member for member, state in self._states.items() if self._differs(state)}
+        self._diverged = {member for member, state in self._states.items() if self._differs(state)}
 
     def choice(self) -> Choice:
         """Return how far the log is adopted, and its source."""
         first, last = self._damage.first, self._damage.last
-        cut, proof = last + 1, None
+        truncate_from, proof = last + 1, None
+        # The log ends before the first position that provably was not decided (flush, F20).
         for position in self._steps(first):
-            proof = self._against_all(position)
+            proof = self._proof_undecided(position)
             if proof is not None:
-                cut = position
+                truncate_from = position
                 break
         reach, source = first - 1, self._best
-        held: list[Voters] = []
+        proofs_held: list[Voters] = []
+        # The source is the member that provably holds most of the rest (flush, F21).
         for member in self._states:
-            end, proofs = self._right_to(member)
+            end, proofs = self._provable_reach(member)
             if end > reach:
-                reach, source, held = end, member, proofs
+                reach, source, proofs_held = end, member, proofs
         # A corrupt position that is neither decided nor excluded needs more answers (flush, F22).
-        if reach < cut - 1:
+        if reach < truncate_from - 1:
             return Choice(self._best, self._mine.end, 0)
-        return Choice(self._best, reach, source, (*((proof,) if proof is not None and reach < last else ()), *held))
+        return Choice(self._best, reach, source, (*((proof,) if proof is not None and reach < last else ()), *proofs_held))
 
     def _steps(self, first: int) -> list[int]:
         """Return the positions from `first` on at which any answer may change."""
-        places = {first, self._damage.last}
+        positions = {first, self._damage.last}
         for state in self._states.values():
-            places |= {state.base + 1, state.frontier + 1, readable_end(state) + 1, state.end + 1, *(at for _, at in state.table)}
-        return sorted(place for place in places if first <= place <= self._damage.last)
+            positions |= {
+                state.base + 1,
+                state.frontier + 1,
+                readable_end(state) + 1,
+                state.end + 1,
+                *(at for _, at in state.table),
+            }
+        return sorted(position for position in positions if first <= position <= self._damage.last)
 
     def _differs(self, state: State) -> bool:
         """True if another log differs from the readable part of the corrupt one."""
@@ -103,27 +111,28 @@ class _Judge:
         equal = common(mine, theirs, max(mine.base, theirs.base))
         return equal.known and equal.position < theirs.end
 
-    def _says(self, member: int, position: int) -> int | None:
+    def _view_of(self, member: int, position: int) -> int | None:
         """Return the view of a member's frame at a position after the readable part of the corrupt log; None if unknown.
 
         A corrupt log does not show where it ended: it may have had frames after its mark.
         """
         state = self._states[member]
-        if member in self._apart or (position > state.end and state.damage is None):
+        if member in self._diverged or (position > state.end and state.damage is None):
             return LACKS
         if position > readable_end(state):
             return None
         view = view_at(Extent(state.base, state.table, state.end), position) or None
+        # The mark names the view of the last corrupt frame, so a frame of another view there is another frame.
         return LACKS if view and position == self._damage.last and view != self._damage.view else view
 
-    def _against_all(self, position: int) -> Voters | None:
+    def _proof_undecided(self, position: int) -> Voters | None:
         """Return the voters that prove that no frame was decided at a corrupt position; None without a proof
         (protocol/flush, F20).
         """
-        lacking = [member for member in self._states if self._says(member, position) == LACKS]
-        return self._in_the_way(lacking, max(self._states[member].accepted for member in lacking)) if lacking else None
+        lacking = [member for member in self._states if self._view_of(member, position) == LACKS]
+        return self._blocking_voters(lacking, max(self._states[member].accepted for member in lacking)) if lacking else None
 
-    def _in_the_way(self, members: list[int], accepted: int) -> Voters | None:
+    def _blocking_voters(self, members: list[int], accepted: int) -> Voters | None:
         """Return the voters that cannot have voted for a frame, if every majority includes one of them; else None.
 
         They are `members` and others. `accepted` is the accepted view of one of them, whose log holds everything decided in that
@@ -134,7 +143,7 @@ class _Judge:
         voters = {member: self._incarnations[member] for member in {*members, *older}}
         return voters if self._rosters.blocks(voters) else None
 
-    def _right_to(self, member: int) -> tuple[int, list[Voters]]:
+    def _provable_reach(self, member: int) -> tuple[int, list[Voters]]:
         """Return the last corrupt position up to which a member holds the only frames that can have been decided, and the proofs
         (F21).
         """
@@ -142,7 +151,7 @@ class _Judge:
         reach = before
         proofs: list[Voters] = []
         # If it is unknown whether both logs are equal up to there, that position must be proven too.
-        steps = self._steps(before if before and not self._joins(member, before) else before + 1)
+        steps = self._steps(before if before and not self._is_equal_at(member, before) else before + 1)
         for step, following in zip(steps, [*steps[1:], self._damage.last + 1], strict=True):
             proof = self._proof(member, step)
             if proof is None:
@@ -151,7 +160,7 @@ class _Judge:
             reach = following - 1
         return reach, proofs
 
-    def _joins(self, member: int, position: int) -> bool:
+    def _is_equal_at(self, member: int, position: int) -> bool:
         """True if a member's log equals the corrupt one up to a readable position."""
         state, mine = self._states[member], self._mine
         view = view_at(Extent(state.base, state.table, readable_end(state)), position)
@@ -165,14 +174,14 @@ class _Judge:
         state = self._states[member]
         if state.frontier >= position:
             return []
-        view = self._says(member, position)
+        view = self._view_of(member, position)
         if not view or position == self._damage.last:
             return [] if view else None
-        said = {other: self._says(other, position) for other in self._states}
+        views = {other: self._view_of(other, position) for other in self._states}
         proof = []
-        for another in {UNSEEN, *(told for told in said.values() if told)} - {view}:
-            against = [other for other, told in said.items() if told is not None and told != another]
-            voters = self._in_the_way(against, state.accepted)
+        for another in {UNSEEN, *(other_view for other_view in views.values() if other_view)} - {view}:
+            against = [other for other, other_view in views.items() if other_view is not None and other_view != another]
+            voters = self._blocking_voters(against, state.accepted)
             if voters is None:
                 return None
             proof.append(voters)

@@ -45,6 +45,7 @@ def common(mine: Extent, theirs: Extent, frontier: int) -> Common:
     if theirs.base > frontier or mine.base > frontier:
         return Common(frontier, False)
     last = min(mine.end, theirs.end)
+    # The view can differ only where a run of either log begins.
     starts = {first for log in (mine, theirs) for _, first in log.table if frontier < first <= last}
     for first in sorted({frontier + 1, *starts}):
         if first <= last and view_at(mine, first) != view_at(theirs, first):

@@ -1,7 +1,7 @@
 """Serves this member's log to members of a view change and to learners (protocol/flush, F7 and F15).
 
 The source sends the frames that its log holds. For trimmed frames the source sends the snapshot with which the log begins,
-piece by piece.
+chunk by chunk.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ class LogServer:
 
     def __init__(self, context: Context) -> None:
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._reading: dict[tuple[int, bool], _Reading] = {}  # by asking gateway, and whether its request has an end
 
     def on_fetch(self, sender: int, message: Fetch) -> None:
         """Serve frames from memory or from the disk."""
-        window, standing = self._window, self._standing
+        window, view_state = self._window, self._view_state
         # A source serves a view change only while it promises the same view (flush, F7).
         if not self._serves(message.view):
             if message.view:
-                self._outbox.send(sender, Reject(message.view, standing.promised, "a higher view is promised"))
+                self._outbox.send(sender, Reject(message.view, view_state.promised, "a higher view is promised"))
             return
         last = min(message.last, window.end if message.view else window.frontier)
         if message.first > last:
             if not message.view:
                 self._outbox.send(
-                    sender, Fetched(view=0, first=message.first, frames=(), source=standing.view, stop=window.frontier)
+                    sender, Fetched(view=0, first=message.first, frames=(), source=view_state.view, stop=window.frontier)
                 )
         # Undecided frames are in memory; decided ones are on the disk.
         elif message.first > window.frontier:
@@ -57,13 +57,14 @@ class LogServer:
                 frames.append(frame)
             self._outbox.send(sender, Fetched(view=message.view, first=message.first, frames=tuple(frames)))
         else:
+            # A later request of the same gateway replaces this one, so reads stay bounded.
             token = self._outbox.read_log(message.first, min(last, window.frontier))
             self._reading[sender, message.last < limits.POSITION_MAX] = _Reading(token, sender, message)
 
     def _serves(self, view: int) -> bool:
         """True if this member serves the view: its promised one, or view 0 (learners) while it is in a view."""
-        standing = self._standing
-        return view == standing.promised if view else standing.current(standing.view)
+        view_state = self._view_state
+        return view == view_state.promised if view else view_state.current(view_state.view)
 
     def on_log_read(self, event: LogRead) -> None:
         """Send the frames that the disk read, or the snapshot if they are trimmed."""
@@ -75,7 +76,7 @@ class LogServer:
         if not event.frames and adopts and message.first < self._window.state.start:
             self._read_snapshot(reading.to, message, 0, 0)
         elif self._serves(message.view):
-            source = 0 if message.view else self._standing.view
+            source = 0 if message.view else self._view_state.view
             stop = event.stop if event.frames else 0
             fetched = Fetched(view=message.view, first=message.first, frames=event.frames, source=source, stop=stop)
             self._outbox.send(reading.to, fetched)
@@ -89,7 +90,7 @@ class LogServer:
         return found[1]
 
     def on_fetch_snapshot(self, sender: int, message: FetchSnapshot) -> None:
-        """Serve the next piece of a snapshot."""
+        """Serve the next chunk of a snapshot."""
         if self._serves(message.view):
             self._read_snapshot(sender, message, message.position, message.at)
 
@@ -97,12 +98,13 @@ class LogServer:
         self._reading[to, False] = _Reading(self._outbox.read_snapshot(position, at), to, message)
 
     def on_snapshot_read(self, event: SnapshotRead) -> None:
-        """Send a piece of the snapshot that the disk read."""
+        """Send a chunk of the snapshot that the disk read."""
         reading = self._read(event.token)
         if reading is None or not self._serves(reading.message.view):
             return
         message = reading.message
-        source = 0 if message.view else self._standing.view
+        source = 0 if message.view else self._view_state.view
+        # There is no snapshot either: the empty answer makes the other gateway ask another source.
         if not event.size and isinstance(message, Fetch):
             self._outbox.send(reading.to, Fetched(view=message.view, first=message.first, frames=(), source=source))
             return

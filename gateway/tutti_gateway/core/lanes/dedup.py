@@ -1,4 +1,4 @@
-"""Deduplication in the own lane: no batch is taken twice or out of sequence, however old the first copy is
+"""Deduplication in the own lane: no batch is accepted twice or out of sequence, however old the first copy is
 (protocol/lanes, U22).
 """
 
@@ -14,8 +14,8 @@ from tutti_gateway.core.protocol.events import Lines
 class Entrance(enum.Enum):
     """Action of the origin for a batch."""
 
-    TAKE = "take it"
-    WAITS = "it is undecided"
+    ACCEPT = "take it"
+    UNDECIDED = "it is undecided"
     DUPLICATE = "Duplicate"
     EXPECTED = "Expected"
     FENCED = "Fenced"
@@ -38,6 +38,7 @@ class DedupTable:
         last_epoch, end = self._end.get(frame.producer, (epoch, decided))
         if frame.epoch < last_epoch:
             return Entrance.FENCED, last_epoch
+        # Sequences begin with 1 in each epoch (lanes, U22).
         if frame.epoch > last_epoch:
             end = 0
         if frame.epoch > epoch:
@@ -45,12 +46,12 @@ class DedupTable:
         if frame.last_sequence <= decided:
             return Entrance.DUPLICATE, decided
         if frame.first_sequence == end + 1:
-            return Entrance.TAKE, end
+            return Entrance.ACCEPT, end
         if frame.first_sequence <= end and end > decided:
-            return Entrance.WAITS, end
+            return Entrance.UNDECIDED, end
         return Entrance.EXPECTED, end
 
-    def take(self, frame: Frame) -> None:
+    def add(self, frame: Frame) -> None:
         """Note that a batch is posted."""
         self._end[frame.producer] = frame.epoch, frame.last_sequence
 
@@ -58,6 +59,7 @@ class DedupTable:
         """Note that a batch is decided."""
         line = frame.epoch, frame.last_sequence
         self._decided[frame.producer] = line
+        # Nothing of the producer is undecided any more.
         if self._end.get(frame.producer) == line:
             del self._end[frame.producer]
 
@@ -65,7 +67,7 @@ class DedupTable:
         """Drop the undecided part of the table."""
         self._end.clear()
 
-    def tidy(self) -> None:
+    def prune(self) -> None:
         """Remove producers that left the log, so that there are never more lines than producers in the log.
 
         Numbers at or above the log's next one stay: a start with a corrupt log may hold less of it than before.

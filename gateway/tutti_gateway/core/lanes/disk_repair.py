@@ -23,28 +23,29 @@ class LaneRepair:
         ends: returns up to where each gateway of the part has reported a lane as decided.
     """
 
-    def __init__(self, box: LaneOutbox, far: Distances, ends: Callable[[Key], Mapping[int, int]]) -> None:
-        self._box = box
-        self._far = far
+    def __init__(self, outbox: LaneOutbox, distances: Distances, ends: Callable[[Key], Mapping[int, int]]) -> None:
+        self._outbox = outbox
+        self._distances = distances
         self._ends = ends
         self._lanes: dict[Key, RangeRepair] = {}
 
-    def on_rotted(self, event: LaneCorrupt) -> None:
-        """Take the lost range of a lane that the disk reports."""
+    def on_corrupt(self, event: LaneCorrupt) -> None:
+        """Handle the lost range of a lane that the disk reports."""
         key = event.origin, event.incarnation
+        # Everything of the lane is readable again.
         if not event.first:
             self._lanes.pop(key, None)
             return
         if key not in self._lanes:
             self._lanes[key] = self._of(key)
-        self._lanes[key].rotted(event.first, event.last)
+        self._lanes[key].on_corrupt(event.first, event.last)
 
     def on_fetched(self, sender: int, message: LaneFetched) -> bool:
-        """Take fetched frames. Return True if they were for a repair."""
+        """Handle fetched frames. Return True if they were for a repair."""
         wanted = self._lanes.get((message.origin, message.incarnation))
         if wanted is None or not message.frames:
             return False
-        return wanted.fetched(sender, message.frames[0].position, message.frames)
+        return wanted.on_fetched(sender, message.frames[0].position, message.frames)
 
     def beat(self) -> None:
         """Run one heartbeat."""
@@ -55,10 +56,10 @@ class LaneRepair:
         def sources(position: int) -> Iterator[int]:
             return (source for source, decided in self._ends(key).items() if decided >= position)
 
-        def ask(source: int, first: int, _: int) -> None:
-            self._box.send(source, LaneFetch(*key, first))
+        def request(source: int, first: int, _: int) -> None:
+            self._outbox.send(source, LaneFetch(*key, first))
 
         def write(frames: tuple[Frame, ...]) -> None:
-            self._box.mend(key, frames)
+            self._outbox.repair(key, frames)
 
-        return RangeRepair(self._far, sources, ask, write)
+        return RangeRepair(self._distances, sources, request, write)

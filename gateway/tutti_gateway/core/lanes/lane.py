@@ -16,7 +16,7 @@ class Lane:
     """The lane of one origin's disk. Marks only move forward: decided <= confirmed, durable <= end; a truncation moves back to
     confirmed.
 
-    All undecided frames have one attempt. A member takes the first frame of a higher attempt only when it knows everything before
+    All undecided frames have one attempt. A member accepts the first frame of a higher attempt only when it knows everything before
     that frame as decided, and later frames of the attempt only after the first.
 
     Attributes:
@@ -28,10 +28,10 @@ class Lane:
         sources: gateways with more of the lane decided, and up to where, in the order of requests; empty when nothing is missing.
         source: the gateway that was asked last.
         asked: heartbeats that an answer to a LaneFetch may still take.
-        live: True if a Settled came since this member's last report of its ends, so that no request is needed.
-        held: last position that was reported to the disk as held by every gateway of the roster.
-        begin: state of the lane at another gateway with which the disk is replacing it; nothing else is taken meanwhile.
-        gap: True if a gap was reported to the origin and nothing came since.
+        live: True if a Settled arrived since this member's last report of its ends, so that no request is needed.
+        replicated: last position that was reported to the disk as durable at every gateway of the roster.
+        begin: state of the lane at another gateway with which the disk is replacing it; nothing else is accepted meanwhile.
+        gap: True if a gap was reported to the origin and nothing arrived since.
     """
 
     __slots__ = (
@@ -47,11 +47,11 @@ class Lane:
         "decided",
         "durable",
         "gap",
-        "held",
         "incarnation",
         "live",
         "offset",
         "origin",
+        "replicated",
         "source",
         "sources",
     )
@@ -67,9 +67,9 @@ class Lane:
         self.sources: dict[int, int] = {}
         self.asked = self.source = 0
         self.live = self.gap = False
-        self.held = 0
+        self.replicated = 0
         self.begin: LaneBegin | None = None
-        # A VIEW is taken only when everything before it is known as decided.
+        # A VIEW is accepted only when everything before it is known as decided.
         for frame in log.tail:
             if frame.kind == Kind.VIEW:
                 self.confirmed = frame.position - 1
@@ -84,37 +84,39 @@ class Lane:
         """The chain value at the end."""
         return self._tail[-1].header_crc if self._tail else self._chain
 
-    def behind(self, position: int) -> tuple[Frame, ...]:
+    def after(self, position: int) -> tuple[Frame, ...]:
         """Return the undecided frames after a position."""
         return tuple(islice(self._tail, max(0, position - self.decided), None))
 
     def at(self, position: int) -> Frame | None:
         """Return the undecided frame at a position, None without one."""
-        place = position - self.decided - 1
-        return self._tail[place] if 0 <= place < len(self._tail) else None
+        index = position - self.decided - 1
+        return self._tail[index] if 0 <= index < len(self._tail) else None
 
     def append(self, frame: Frame) -> None:
         """Append the next frame."""
         invariant(frame.position == self.end + 1, f"{frame!r} is not next in a lane that ends at {self.end}")
+        # The undecided end of a lane has one attempt, and attempts only grow (lanes, U15).
         invariant(frame.view >= self.attempt, f"{frame!r} belongs to an attempt before {self.attempt}")
         self._tail.append(frame)
         self.bytes += weight(frame)
         self.attempt = frame.view
 
-    def cut(self) -> int | None:
+    def truncate(self) -> int | None:
         """Drop frames that are not known as decided. Return the position after which the disk must truncate too, None if it has no
         more.
         """
         while self.end > self.confirmed:
             self.bytes -= weight(self._tail.pop())
         if self._written <= self.confirmed:
-            return None
+            return None  # the disk never got the dropped frames
         self._written = self.confirmed
         self.durable = min(self.durable, self.confirmed)
+        # A write from before the truncation must not count for a later frame at that position.
         self._writes = deque((token, min(last, self.confirmed)) for token, last in self._writes)
         return self.confirmed
 
-    def hand(self, token: int, up_to: int) -> tuple[Frame, ...]:
+    def next_write(self, token: int, up_to: int) -> tuple[Frame, ...]:
         """Return the frames up to a position that were not given to the disk before, and count them as given with the token."""
         frames = tuple(islice(self._tail, max(0, self._written - self.decided), max(0, up_to - self.decided)))
         if frames:
@@ -123,7 +125,7 @@ class Lane:
         return frames
 
     def persisted(self, token: int) -> None:
-        """Take the completion of all writes up to the token."""
+        """Handle the completion of all writes up to the token."""
         while self._writes and self._writes[0][0] <= token:
             self.durable = max(self.durable, self._writes.popleft()[1])
 
@@ -135,6 +137,7 @@ class Lane:
     def replace(self, begin: LaneBegin) -> None:
         """Replace the lane by its state at another gateway, which the disk now holds."""
         invariant(begin.position > self.confirmed, f"a lane decided up to {self.confirmed} is replaced by {begin}")
+        # The end that was here is not decided and can never be (lanes, U27).
         self.decided = self.confirmed = self.durable = self._written = begin.position
         self.attempt, self.offset, self._chain = begin.attempt, begin.offset, begin.chain
         self._tail.clear()
@@ -142,10 +145,11 @@ class Lane:
         self.bytes = 0
         self.begin = None
 
-    def settle(self) -> tuple[int, tuple[Frame, ...]]:
+    def pop_decided(self) -> tuple[int, tuple[Frame, ...]]:
         """Return the frames that are decided and durable now, with the offset of their first record, and
         remove them from the tail.
         """
+        # Another gateway may report a decision before this disk has the frame, so both marks count.
         frames = tuple(islice(self._tail, max(0, min(self.confirmed, self.durable) - self.decided)))
         offset = self.offset
         for frame in frames:

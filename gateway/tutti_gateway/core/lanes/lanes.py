@@ -20,24 +20,26 @@ class Lanes:
     """Starts lanes when the number of this gateway is decided, because a frame of a lane names its origin by number (lanes, U10).
 
     Args:
-        part: returns the gateways that hear each other, this one included, oldest first; empty if this one is not a member.
-        seen: called with each producer of a decided batch.
-        far: distances to other gateways.
+        connected: returns the gateways that hear each other, this one included, oldest first; empty if this one is not a member.
+        on_producer: called with each producer of a decided batch.
+        distances: distances to other gateways.
     """
 
-    def __init__(self, context: Context, part: Callable[[], Sequence[int]], seen: Callable[[int], None], far: Distances) -> None:
+    def __init__(
+        self, context: Context, connected: Callable[[], Sequence[int]], on_producer: Callable[[int], None], distances: Distances
+    ) -> None:
         self._context = context
-        self._find_part = part
-        self._seen = seen
-        self._far = far
-        self._part: tuple[int, ...] = ()
+        self._find_connected = connected
+        self._on_producer = on_producer
+        self._distances = distances
+        self._connected: tuple[int, ...] = ()
         self._logs: tuple[LaneLog, ...] = ()
         self._low = ""
         self._corrupt: dict[tuple[int, bytes], LaneCorrupt] = {}  # last report for each lane, until lanes begin
         self._layer: Unordered | None = None
 
     def start(self, logs: tuple[LaneLog, ...]) -> None:
-        """Take over the lanes that a start found."""
+        """Begin with the lanes that a start found."""
         self._logs = logs
         self._update()
 
@@ -45,38 +47,40 @@ class Lanes:
         """Begin lanes if possible, and check the part for changes."""
         context = self._context
         if self._layer is None and context.config.lanes and self._named():
-            self._layer = Unordered(context, self._logs, self._seen, self._far)
+            self._layer = Unordered(context, self._logs, self._on_producer, self._distances)
             self._layer.space(self._low)
             self._logs = ()
+            # The disk may have reported lost ranges before the lanes began.
             for event in self._corrupt.values():
-                self._layer.rotted(event)
+                self._layer.on_corrupt(event)
             self._corrupt.clear()
         if self._layer is not None:
-            part = tuple(self._find_part())
-            if part != self._part:
-                self._part = part
-                self._layer.members(part)
+            connected = tuple(self._find_connected())
+            if connected != self._connected:
+                self._connected = connected
+                self._layer.set_connected(connected)
 
     @property
     def _renumbered(self) -> bool:
         """True if this gateway was removed and added again since its lane began. Every frame of the lane has the old number."""
-        return self._layer is not None and self._layer.number != self._context.standing.me
+        return self._layer is not None and self._layer.number != self._context.view_state.me
 
     def _named(self) -> bool:
         """True if the decided roster names this gateway under the number that it knows."""
-        voter = self._context.window.state.roster.get(self._context.standing.me)
+        voter = self._context.window.state.roster.get(self._context.view_state.me)
+        # A blank disk knows its configured number only, and that may be another gateway's in the log (flush, F9).
         return voter is not None and voter.name == self._context.identity.gateway
 
     def on_submitted(self, event: SubmittedUnordered) -> None:
-        """Take batches of a client."""
-        standing = self._context.standing
-        if self._layer is not None and standing.taking_part and not self._renumbered:
+        """Handle batches of a client."""
+        view_state = self._context.view_state
+        if self._layer is not None and view_state.active and not self._renumbered:
             self._layer.submit(event.session, event.frames)
             return
         none = ("lane", f"{_RENUMBERED}; send to another gateway, as a new message")
         if not self._renumbered:
             none = "not_primary", "this gateway has no lane yet; send again to this gateway or to another one"
-        code, reason = standing.closed or none
+        code, reason = view_state.closed or none
         self._context.outbox.answers(event.session).extend(
             RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, code, reason, retry=True) for frame in event.frames
         )
@@ -94,21 +98,21 @@ class Lanes:
             self._context.outbox.drop(message, sender, "this gateway has no lanes")
 
     def persisted(self, token: int) -> None:
-        """Take the completion of all lane writes up to the token."""
+        """Handle the completion of all lane writes up to the token."""
         if self._layer is not None:
             self._layer.persisted(token)
 
     def read(self, event: LaneRead) -> None:
-        """Take the result of a ReadLane."""
+        """Handle the result of a ReadLane."""
         if self._layer is not None:
             self._layer.read(event)
 
-    def rotted(self, event: LaneCorrupt) -> None:
-        """Take the lost range of a lane that the disk reports."""
+    def on_corrupt(self, event: LaneCorrupt) -> None:
+        """Handle the lost range of a lane that the disk reports."""
         if self._layer is None:
             self._corrupt[event.origin, event.incarnation] = event
         else:
-            self._layer.rotted(event)
+            self._layer.on_corrupt(event)
 
     def space(self, low: str) -> None:
         """Note that the disk is low, or has free space (empty)."""
@@ -130,9 +134,9 @@ class Lanes:
         return "" if self._layer is None else self._layer.halted
 
     @property
-    def sharers(self) -> tuple[int, ...]:
+    def replicas(self) -> tuple[int, ...]:
         """Members whose disks hold everything acknowledged in the own lane now, oldest first; empty without an attempt."""
-        return () if self._layer is None or self.halted else self._layer.sharers
+        return () if self._layer is None or self.halted else self._layer.replicas
 
     @property
     def quiet(self) -> bool:

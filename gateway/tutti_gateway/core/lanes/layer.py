@@ -34,45 +34,46 @@ class Unordered:
         number: number of this gateway in its lane.
     """
 
-    def __init__(self, context: Context, logs: Sequence[LaneLog], seen: Callable[[int], None], far: Distances) -> None:
-        self._standing = context.standing
+    def __init__(self, context: Context, logs: Sequence[LaneLog], on_producer: Callable[[int], None], distances: Distances) -> None:
+        self._view_state = context.view_state
         self._state = context.window.state
         self._disks: dict[int, bytes] = {}  # disk of each gateway in the roster at the last check
         self._incarnation = context.identity.incarnation
-        self.number = context.standing.me
-        self._box = LaneOutbox(context.outbox, seen)
-        self._member = Member(context, self._box, far)
+        self.number = context.view_state.me
+        self._outbox = LaneOutbox(context.outbox, on_producer)
+        self._member = Member(context, self._outbox, distances)
         lane = self._member.restore(logs)
         mine = lane.origin, lane.incarnation
         own = next((log for log in logs if (log.origin, log.incarnation) == mine), LaneLog(origin=lane.origin, incarnation=b""))
         self._lines = DedupTable(context.window.state, own.lines)
-        healing = LostEndRecovery(context, self._box, lane, own.lost) if own.lost is not None else None
-        self._member.healing = self._recovery = healing
-        self._origin = Origin(context, self._box, lane, self._lines, own.halted, healing)
-        if healing is not None:
-            healing.settle = self._origin.settle
+        recovery = LostEndRecovery(context, self._outbox, lane, own.lost) if own.lost is not None else None
+        self._member.recovery = self._recovery = recovery
+        self._origin = Origin(context, self._outbox, lane, self._lines, own.halted, recovery)
+        if recovery is not None:
+            recovery.deliver_decided = self._origin.deliver_decided
         lane.confirm(lane.end)  # every frame of the own lane on the own disk is this member's YES, which was the last vote
-        self._origin.settle()
-        self._part: tuple[int, ...] = ()
+        self._origin.deliver_decided()
+        self._connected: tuple[int, ...] = ()
         self._beats = 0
 
     def submit(self, session: int, frames: Sequence[Frame]) -> None:
-        """Take batches of a client, in the order in which it sent them; `context.outbox` gets the answers."""
+        """Handle batches of a client, in the order in which it sent them; `context.outbox` gets the answers."""
         self._origin.submit(session, frames)
 
     def session_closed(self, session: int) -> None:
         """Stop answering a session that has ended."""
         self._origin.session_closed(session)
 
-    def members(self, part: tuple[int, ...]) -> None:
-        """Take a new list of the gateways that hear each other, oldest first, with a view or without; empty if this one is not a
+    def set_connected(self, connected: tuple[int, ...]) -> None:
+        """Set the gateways that hear each other, oldest first, with a view or without; empty if this one is not a
         member.
         """
-        self._see_roster()
-        self._part = part
+        self._check_roster()
+        self._connected = connected
+        # A gateway that is reachable again may wait for a decision that is known here (lanes, U19).
         self._report_ends()
-        self._member.part = part
-        self._origin.members(part if self.number in part else ())
+        self._member.connected = connected
+        self._origin.set_connected(connected if self.number in connected else ())
 
     def space(self, low: str) -> None:
         """Note that the disk is low, or has free space (empty)."""
@@ -85,7 +86,7 @@ class Unordered:
         elif isinstance(message, Posted):
             # A vote for a lane of an earlier disk of this gateway does not count.
             if message.incarnation == self._incarnation:
-                self._see_disk(sender)
+                self._check_disk(sender)
                 self._origin.on_posted(sender, message)
         elif isinstance(message, Settled):
             self._member.on_settled(sender, message)
@@ -98,15 +99,15 @@ class Unordered:
         elif isinstance(message, LaneAsk):
             self._member.on_ask(sender, message)
         elif isinstance(message, LaneTail):
-            self._see_roster()
+            self._check_roster()
             self._origin.on_tail(sender, message)
 
-    def _see_roster(self) -> None:
+    def _check_roster(self) -> None:
         """Check all gateways of the roster for new disks."""
         for number in self._state.roster:
-            self._see_disk(number)
+            self._check_disk(number)
 
-    def _see_disk(self, number: int) -> None:
+    def _check_disk(self, number: int) -> None:
         """Check if the roster names another disk for a gateway. Statements, votes and frames of the old disk do not count for the
         new one.
         """
@@ -115,34 +116,35 @@ class Unordered:
             return
         self._disks[number] = disk
         if self._recovery is not None:
-            self._recovery.forget(number)
+            self._recovery.drop_reports(number)
         if before:
-            self._member.replaced(number)
-            self._origin.replaced(number)
+            self._member.disk_replaced(number)
+            self._origin.disk_replaced(number)
 
     def _on_ends(self, sender: int, message: LaneEnds) -> None:
-        self._see_disk(sender)
+        self._check_disk(sender)
         self._origin.on_end(sender, self._member.on_ends(sender, message))
 
     def persisted(self, token: int) -> None:
-        """Take the completion of all lane writes up to the token."""
+        """Handle the completion of all lane writes up to the token."""
+        # Both draw tokens from one sequence, and each recognises its own.
         self._member.persisted(token)
         self._origin.persisted(token)
 
     def read(self, event: LaneRead) -> None:
-        """Take the result of a ReadLane."""
+        """Handle the result of a ReadLane."""
         self._member.on_read(event)
 
-    def rotted(self, event: LaneCorrupt) -> None:
-        """Take the lost range of a lane that the disk reports."""
-        self._member.mending.on_rotted(event)
+    def on_corrupt(self, event: LaneCorrupt) -> None:
+        """Handle the lost range of a lane that the disk reports."""
+        self._member.repair.on_corrupt(event)
 
     def beat(self) -> None:
         """Run one heartbeat."""
-        self._see_roster()
+        self._check_roster()
         self._member.beat()
         self._origin.beat()
-        self._lines.tidy()
+        self._lines.prune()
         self._beats += 1
         if self._beats % limits.LANE_ENDS_HEARTBEATS == 0:
             self._report_ends()
@@ -150,11 +152,11 @@ class Unordered:
     def _report_ends(self) -> None:
         """Report to the part how far the lanes are decided here, so one gateway that knows a decision is enough."""
         message = LaneEnds(self._member.ends)
-        for peer in self._part:
-            if peer != self._standing.me:
-                self._box.send(peer, message)
-        self._member.told()
-        self._member.tell_held()
+        for peer in self._connected:
+            if peer != self._view_state.me:
+                self._outbox.send(peer, message)
+        self._member.ends_sent()
+        self._member.report_replicated()
 
     @property
     def halted(self) -> str:
@@ -162,9 +164,9 @@ class Unordered:
         return self._origin.halted
 
     @property
-    def sharers(self) -> tuple[int, ...]:
+    def replicas(self) -> tuple[int, ...]:
         """Members whose disks hold everything that is acknowledged in the own lane now."""
-        return self._origin.sharers
+        return self._origin.replicas
 
     @property
     def quiet(self) -> bool:

@@ -1,4 +1,4 @@
-"""Recovery of the own lane after its disk lost the end: other copies restore it, and no other frame takes its positions.
+"""Recovery of the own lane after its disk lost the end: other copies restore it, and no other frame gets its positions.
 
 NOTES.md ("A lost end") has the rules and why they are safe. This module decides which gateways to ask, and when nothing more can be
 missing.
@@ -24,29 +24,29 @@ class LostEndRecovery:
 
     Attributes:
         lost: the lost range that a start found.
-        learns: True while the lane is copied; False once the last attempt continues.
-        settle: called when more of the lane is durable; set by the origin.
-        part: the gateways that hear each other, this one included.
+        copying: True while the lane is copied; False once the last attempt continues.
+        deliver_decided: called when more of the lane is durable; set by the origin.
+        connected: the gateways that hear each other, this one included.
         attempt: the last attempt. After the mark only its frames can be decided.
     """
 
-    def __init__(self, context: Context, box: LaneOutbox, lane: Lane, lost: LostEnd) -> None:
+    def __init__(self, context: Context, outbox: LaneOutbox, lane: Lane, lost: LostEnd) -> None:
         self._context = context
-        self._me = context.standing.me
-        self._box = box
+        self._me = context.view_state.me
+        self._outbox = outbox
         self._lane = lane
         self.lost = lost
-        self.learns = True
-        self.settle: Callable[[], None] = lambda: None
-        self.part: tuple[int, ...] = ()
+        self.copying = True
+        self.deliver_decided: Callable[[], None] = lambda: None
+        self.connected: tuple[int, ...] = ()
         self.attempt = lost.promised
         self._token = context.random.getrandbits(63)  # an answer to an earlier run may be older than later decisions
-        self._seen = LaneViewBody(lost.members, lost.disks).by_number  # attempt at the lane's end: member -> disk
-        # Reports of gateways, with the disks that the roster names for them: `forget` drops the others.
+        self._known_members = LaneViewBody(lost.members, lost.disks).by_number  # attempt at the lane's end: member -> disk
+        # Reports of gateways, with the disks that the roster names for them: `drop_reports` drops the others.
         self._answers: dict[int, tuple[int, int]] = {}  # gateway -> (attempt in which its copy ends, last durable position)
         self._decided: dict[int, int] = {}  # gateway -> position up to which it has the lane decided
         self._removed: dict[int, int] = {}  # gateway -> position up to which retention removed its copy
-        self._passed: set[int] = set()  # gateways that gave nothing since the last frame arrived
+        self._unresponsive: set[int] = set()  # gateways that gave nothing since the last frame arrived
         self._reported = False  # True when the loss at all gateways was logged
         self._tail: list[Frame] = []  # undecided frames of the last attempt after the lane's end, from others
 
@@ -58,7 +58,7 @@ class LostEndRecovery:
         for frame in self._tail:
             if frame.kind == Kind.VIEW:
                 return decode_body(LaneViewBody, frame.body).by_number
-        return self._seen if self._lane.attempt == self.attempt else {}
+        return self._known_members if self._lane.attempt == self.attempt else {}
 
     @property
     def needed(self) -> tuple[int, ...]:
@@ -81,15 +81,16 @@ class LostEndRecovery:
     def removed(self, members: Collection[int]) -> tuple[int, ...]:
         """Return the members that a primary view's roster no longer names; empty without such a view."""
         roster = self._context.window.state.roster
-        return tuple(one for one in members if one not in roster) if self._context.standing.primary else ()
+        return tuple(one for one in members if one not in roster) if self._context.view_state.primary else ()
 
     def vote(self, member: int) -> int:
         """Return the position up to which a member holds the lane's frames, by its answer."""
         attempt, up_to = self._answers[member]
+        # A copy that ends in an earlier attempt certainly has the decided part only.
         return up_to if attempt == self.attempt else min(up_to, self._lane.decided)
 
     @property
-    def _heard(self) -> dict[int, tuple[int, int]]:
+    def _current_answers(self) -> dict[int, tuple[int, int]]:
         """Answers of the gateways in the roster. A removed gateway can give nothing any more."""
         roster = self._context.window.state.roster
         return {one: answer for one, answer in self._answers.items() if one in roster}
@@ -98,7 +99,7 @@ class LostEndRecovery:
     def _ends(self) -> dict[int, int]:
         """Position up to which gateways of the roster have the last attempt."""
         last = self.attempt
-        return {one: up_to for one, (attempt, up_to) in self._heard.items() if attempt == last}
+        return {one: up_to for one, (attempt, up_to) in self._current_answers.items() if attempt == last}
 
     @property
     def _reach(self) -> int:
@@ -114,13 +115,13 @@ class LostEndRecovery:
         """Return all frames after the lane's end that the last attempt may have decided; None while frames may be missing."""
         lane = self._lane
         # A start may know an old roster, so only a primary view counts (lanes, U32).
-        here = lane.decided == lane.end >= self._certain and self._context.standing.primary
+        here = lane.decided == lane.end >= self._certain and self._context.view_state.primary
         if not here or any(member not in self._answers for member in self.needed):
             return None
-        self._tidy()
+        self._prune_tail()
         return self._tail if lane.end + len(self._tail) >= max(self._reach, self.lost.shown) else None
 
-    def _tidy(self) -> None:
+    def _prune_tail(self) -> None:
         """Remove frames that are known as decided, or do not follow the lane's end."""
         lane = self._lane
         self._tail = [frame for frame in self._tail if frame.position > lane.end]
@@ -132,25 +133,25 @@ class LostEndRecovery:
 
     # Reports and frames
 
-    def learned(self, frames: Collection[Frame]) -> str:
-        """Take frames that are decided elsewhere and durable here. Return why they cannot be right; empty if they can."""
+    def on_copied(self, frames: Collection[Frame]) -> str:
+        """Check frames that are decided elsewhere and durable here. Return why they cannot be right; empty if they can."""
         lost = self.lost
-        self._passed.clear()
+        self._unresponsive.clear()
         for frame in frames:
             if frame.kind == Kind.VIEW:
-                self._seen = decode_body(LaneViewBody, frame.body).by_number
+                self._known_members = decode_body(LaneViewBody, frame.body).by_number
             if frame.position == lost.last and (frame.view, frame.header_crc) != (lost.attempt, lost.chain):
                 return f"another gateway has decided a different frame at position {lost.last} than this disk had there"
         return ""
 
     def on_tail(self, sender: int, message: LaneTail) -> None:
-        """Take a gateway's report of how far it has the lane, with its undecided frames."""
-        if message.token != self._token or not self.learns:
+        """Handle a gateway's report of how far it has the lane, with its undecided frames."""
+        if message.token != self._token or not self.copying:
             return
         self._answers[sender] = message.attempt, message.up_to
         # Another copy may know a later attempt than this disk.
         self.attempt = max(self.attempt, message.attempt)
-        self._tidy()
+        self._prune_tail()
         for frame in message.frames:
             last = self._tail[-1] if self._tail else None
             end, chain, view = (
@@ -163,7 +164,7 @@ class LostEndRecovery:
             right = frame.view == self.attempt and frame.origin == self._me and (frame.view == view or frame.kind == Kind.VIEW)
             known = frame.kind in (Kind.BATCH, Kind.VIEW) and payload_intact(frame)
             if not (right and known and self._follows(frame, end, chain)):
-                self._box.drop(message, sender, f"{frame!r} is corrupt, or does not follow position {end}")
+                self._outbox.drop(message, sender, f"{frame!r} is corrupt, or does not follow position {end}")
                 return
             self._tail.append(frame)
 
@@ -171,38 +172,38 @@ class LostEndRecovery:
         """Note the position up to which a gateway has the lane decided."""
         self._decided[peer] = decided
 
-    def let_go(self, source: int, position: int) -> None:
+    def on_trimmed(self, source: int, position: int) -> None:
         """Note the position up to which retention removed a gateway's decided copy."""
         self._removed[source] = position
 
-    def passed_over(self, source: int) -> None:
+    def on_no_answer(self, source: int) -> None:
         """Note that a gateway gave no missing frames in time."""
-        self._passed.add(source)
+        self._unresponsive.add(source)
 
-    def forget(self, number: int) -> None:
+    def drop_reports(self, number: int) -> None:
         """Drop the reports of a gateway's old disk, because the roster names another one."""
-        for said in (self._answers, self._decided, self._removed):
-            said.pop(number, None)
-        self._passed.discard(number)
+        for reports in (self._answers, self._decided, self._removed):
+            reports.pop(number, None)
+        self._unresponsive.discard(number)
 
     def beat(self) -> None:
         """Run one heartbeat: announce the last durable frame, which is decided, and ask all gateways for their ends.
 
         The gateway with most of the last attempt is asked for its frames.
         """
-        if not self.learns:
+        if not self.copying:
             return
-        if self.gone and not self._reported:  # the log reports the loss once; the status shows it while it lasts
+        if self.unrecoverable and not self._reported:  # the log reports the loss once; the status shows it while it lasts
             self._reported = True
             self._context.outbox.suspect(self._me, self.reason(()))
-        self._tidy()
+        self._prune_tail()
         end, lost = self._lane.end + len(self._tail), self.lost
         wanted = end if self._lane.decided == self._lane.end >= lost.last and self._reach > end else 0
-        giver = next((one for one in self.part if self._ends.get(one) == self._reach), 0) if wanted else 0
-        for peer in self.part:
+        holder = next((one for one in self.connected if self._ends.get(one) == self._reach), 0) if wanted else 0
+        for peer in self.connected:
             if peer != self._me:
-                behind = wanted if peer == giver else 0
-                self._box.send(peer, LaneAsk(self._lane.incarnation, self._token, lost.attempt, lost.last, behind))
+                behind = wanted if peer == holder else 0
+                self._outbox.send(peer, LaneAsk(self._lane.incarnation, self._token, lost.attempt, lost.last, behind))
 
     # For the operator
 
@@ -220,11 +221,11 @@ class LostEndRecovery:
         return tuple(member for member in self.needed if member not in self._answers)
 
     @property
-    def _away(self) -> tuple[int, ...]:
+    def _unreported(self) -> tuple[int, ...]:
         """Gateways that have not reported what they have."""
         return tuple(one for one in self._others if one not in self._answers or one not in self._decided)
 
-    def _givers(self, position: int) -> list[int]:
+    def _holders(self, position: int) -> list[int]:
         """Return the gateways that can give a position: they have it decided, or will when they know the mark, and retention kept
         it.
 
@@ -233,28 +234,28 @@ class LostEndRecovery:
         """
         lost = self.lost
         least = lost.attempt if position <= lost.last else self.attempt
-        have = {one for one, (attempt, up_to) in self._heard.items() if attempt >= least and up_to >= position}
+        have = {one for one, (attempt, up_to) in self._current_answers.items() if attempt >= least and up_to >= position}
         have |= {one for one in self._others if self._decided.get(one, 0) >= position}
         return sorted(one for one in have if self._removed.get(one, 0) < position)
 
     @property
-    def gone(self) -> bool:
+    def unrecoverable(self) -> bool:
         """True if no gateway can give a missing position, although all of the roster have reported."""
-        waits = self.learns and self._context.standing.primary
-        return waits and bool(position := self._missing) and not self._away and not self._givers(position)
+        waits = self.copying and self._context.view_state.primary
+        return waits and bool(position := self._missing) and not self._unreported and not self._holders(position)
 
     def reason(self, unvoted: Sequence[int]) -> str:
-        """Return why the lane takes nothing, and what it waits for. `unvoted` are members that have not written the end yet."""
+        """Return why the lane accepts nothing, and what it waits for. `unvoted` are members that have not written the end yet."""
         lane, lost = self._lane, self.lost
         begin = (
             f"the lane of this gateway takes nothing until the frames that its disk lost from position {lost.first} on are restored"
         )
-        if not self.learns:
+        if not self.copying:
             return f"{begin}: it waits for {_gateways(unvoted) if unvoted else 'its disk'} to write its last frames"
-        if not self._context.standing.primary:
+        if not self._context.view_state.primary:
             return f"{begin}: it waits for a view of the group"
         if position := self._missing:
-            return f"{begin}: {self._where(position)}"
+            return f"{begin}: {self._holders_text(position)}"
         if silent := self._silent:
             return f"{begin}: it waits for {_gateways(silent)}, which may have more of the frames"
         ends, reach = self._ends, self._reach
@@ -262,21 +263,21 @@ class LostEndRecovery:
             return f"{begin}: it waits for more frames from {_gateways([one for one in sorted(ends) if ends[one] == reach])}"
         return f"{begin}: it waits for its disk"
 
-    def _where(self, position: int) -> str:
+    def _holders_text(self, position: int) -> str:
         """Return the gateways that have a missing position, and the remedy."""
         lacks = f"position {position} of {max(self._certain, self.lost.shown)}"
-        givers = self._givers(position)
-        near = [one for one in givers if one in self.part]
-        if asked := [one for one in near if one not in self._passed]:
+        holders = self._holders(position)
+        near = [one for one in holders if one in self.connected]
+        if asked := [one for one in near if one not in self._unresponsive]:
             return f"{lacks} is fetched from {_gateways(asked)}"
-        if givers != near:
-            return f"it waits for {_gateways([one for one in givers if one not in near])}, which has {lacks}"
+        if holders != near:
+            return f"it waits for {_gateways([one for one in holders if one not in near])}, which has {lacks}"
         if near:
             return f"{_gateways(near)} has {lacks} but cannot read it: see `damaged` in `lanes` of its status"
         notes = "; ".join(self._notes(position))
         notes = f" ({notes})" if notes else ""
-        if away := self._away:
-            return f"{lacks} is at no gateway that has answered{notes}; it waits for {_gateways(away)}"
+        if unreported := self._unreported:
+            return f"{lacks} is at no gateway that has answered{notes}; it waits for {_gateways(unreported)}"
         return f"{lacks} is at no other gateway{notes}; if it cannot be restored, {NEW_LANE_REMEDY}"
 
     def _notes(self, position: int) -> list[str]:
@@ -284,7 +285,7 @@ class LostEndRecovery:
         notes = []
         if removed := [one for one in self._others if self._removed.get(one, 0) >= position]:
             notes.append(f"retention removed it at {_gateways(removed)}")
-        for one, (attempt, up_to) in sorted(self._heard.items()):
+        for one, (attempt, up_to) in sorted(self._current_answers.items()):
             if up_to >= position and self._lane.attempt <= attempt < self.lost.attempt:
                 name = LaneName(self._me, self._lane.incarnation).text
                 first = max(position, self._decided.get(one, 0) + 1)

@@ -30,16 +30,16 @@ class Member:
     other lane.
 
     Attributes:
-        low: why this member's disk takes no batches; empty if it does.
-        part: the gateways that hear each other, this one included.
-        mending: repair of lane frames that the disk lost.
-        healing: recovery of the own lane's lost end, None if nothing is lost.
+        low: why this member's disk accepts no batches; empty if it does.
+        connected: the gateways that hear each other, this one included.
+        repair: repair of lane frames that the disk lost.
+        recovery: recovery of the own lane's lost end, None if nothing is lost.
     """
 
-    def __init__(self, context: Context, box: LaneOutbox, far: Distances) -> None:
-        self._me = context.standing.me, context.identity.incarnation
+    def __init__(self, context: Context, outbox: LaneOutbox, distances: Distances) -> None:
+        self._me = context.view_state.me, context.identity.incarnation
         self._window = context.window
-        self._box = box
+        self._outbox = outbox
         self._lanes: dict[Key, Lane] = {}
         self._writing: deque[tuple[int, Lane]] = deque()
         self._reads: dict[int, tuple[int, Key]] = {}  # token -> (asking gateway, lane)
@@ -47,12 +47,12 @@ class Member:
         self._reports: dict[int, dict[Key, int]] = {}  # last report of each gateway: up to where it has each lane decided
         self._disks: dict[int, bytes] = {}  # disk that the roster named for the gateway at that report
         self.low = ""
-        self.part: tuple[int, ...] = ()
-        self.mending = LaneRepair(box, far, self._sources)
-        self.healing: LostEndRecovery | None = None
+        self.connected: tuple[int, ...] = ()
+        self.repair = LaneRepair(outbox, distances, self._sources)
+        self.recovery: LostEndRecovery | None = None
 
     def restore(self, logs: Iterable[LaneLog]) -> Lane:
-        """Take over the lanes that a start found. Deliver the decided part of other lanes, and return the own lane."""
+        """Restore the lanes that a start found. Deliver the decided part of other lanes, and return the own lane."""
         for log in logs:
             self._lanes[log.origin, log.incarnation] = Lane(log)
         own = self._lanes.setdefault(self._me, Lane(LaneLog(origin=self._me[0], incarnation=self._me[1])))
@@ -60,16 +60,16 @@ class Member:
             if lane.incarnation == self._me[1]:
                 # The lane has this gateway's number from before its removal. Everything on this disk is its YES, so it is decided.
                 lane.confirm(lane.end)
-            self._settle(lane)
+            self._deliver_decided(lane)
         return own
 
     def _others(self) -> Iterator[Lane]:
-        return (lane for key, lane in self._lanes.items() if key != self._me or self._learns)
+        return (lane for key, lane in self._lanes.items() if key != self._me or self._copies_own)
 
     @property
-    def _learns(self) -> bool:
+    def _copies_own(self) -> bool:
         """True while the own lane is copied from other gateways."""
-        return self.healing is not None and self.healing.learns
+        return self.recovery is not None and self.recovery.copying
 
     def _lane(self, origin: int, incarnation: bytes) -> Lane | None:
         """Return the lane, a new one below the limit. Return None for the own lane unless it is copied, and above the limit."""
@@ -77,29 +77,29 @@ class Member:
         lane = self._lanes.get(key)
         if lane is None and len(self._lanes) < limits.LANES_MAX:
             lane = self._lanes[key] = Lane(LaneLog(origin=origin, incarnation=incarnation))
-        return None if key == self._me and not self._learns else lane
+        return None if key == self._me and not self._copies_own else lane
 
     # Attempts of other origins
 
     def on_post(self, sender: int, message: Post) -> None:
-        """Take frames of an attempt: write the next ones and vote for them, and repeat the vote for known ones."""
+        """Handle frames of an attempt: write the next ones and vote for them, and repeat the vote for known ones."""
         lane = self._lane(sender, message.incarnation)
         if lane is None:
-            self._box.drop(message, sender, "this gateway does not take the lane")
+            self._outbox.drop(message, sender, "this gateway does not take the lane")
             return
         if lane.begin is not None:
             return  # the disk is replacing the lane; the origin repeats the frames
-        cut: int | None = None
+        truncate_after: int | None = None
         before = lane.end
         again = known = False
         for frame in message.frames:
             if frame.kind not in (Kind.BATCH, Kind.VIEW) or frame.staged or frame.origin != sender or not payload_intact(frame):
-                self._box.drop(message, sender, f"{frame!r} is corrupt, or is not a frame of the lane")
+                self._outbox.drop(message, sender, f"{frame!r} is corrupt, or is not a frame of the lane")
                 break
             if frame.view < lane.attempt:
                 continue
             if frame.view > lane.attempt:
-                # A higher attempt is taken only when everything before it is decided here (lanes, U15).
+                # A higher attempt is accepted only when everything before it is decided here (lanes, U15).
                 if frame.kind == Kind.VIEW and frame.position - 1 > lane.confirmed:
                     self._fetch(lane, sender, frame.position - 1)
                     break
@@ -107,9 +107,9 @@ class Member:
                     again = True
                     break
                 if frame.position - 1 < lane.confirmed:
-                    self._box.drop(message, sender, f"{frame!r} begins an attempt below the decided position {lane.confirmed}")
+                    self._outbox.drop(message, sender, f"{frame!r} begins an attempt below the decided position {lane.confirmed}")
                     break
-                cut = lane.cut()
+                truncate_after = lane.truncate()
                 before = lane.end
             elif frame.position <= lane.end:
                 known = True
@@ -117,28 +117,30 @@ class Member:
             if frame.position > lane.end + 1 or not chained(frame, lane.chain):
                 again = True
                 break
+            # A low disk still accepts VIEW frames. Its vote reports the reason, which is a NO to later batches (lanes, U17).
             if frame.kind == Kind.BATCH and (self.low or lane.bytes > limits.LANE_BYTES_MAX):
                 known = bool(self.low)
                 break
             lane.append(frame)
-        if lane.end > before or cut is not None:
-            self._persist(lane, cut)
+        if lane.end > before or truncate_after is not None:
+            self._persist(lane, truncate_after)
             lane.gap = False
         if known or (again and not lane.gap):
             lane.gap = again
             self._vote(lane, again)
 
     def on_settled(self, sender: int, message: Settled) -> None:
-        """Take the origin's decision, and request covered frames that are not here."""
+        """Handle the origin's decision, and request covered frames that are not here."""
         lane = self._lane(sender, message.incarnation)
         if lane is None or lane.begin is not None or message.attempt < lane.attempt or message.up_to <= lane.confirmed:
             return
+        # The copy lacks the VIEW of that attempt, so its end may differ from what was decided.
         if message.attempt > lane.attempt:
             self._fetch(lane, sender, message.up_to)
             return
         lane.live = True
         lane.confirm(min(message.up_to, lane.end))
-        self._settle(lane)
+        self._deliver_decided(lane)
         if message.up_to > lane.end and not lane.gap:
             lane.gap = True
             self._vote(lane, again=True)
@@ -147,41 +149,42 @@ class Member:
         """Answer an origin that lost the end of its lane. The origin's message names its last durable frame, which is decided."""
         lane = self._lane(sender, message.incarnation)
         if lane is None:
-            self._box.send(sender, LaneTail(message.incarnation, message.token, 0, 0))
+            self._outbox.send(sender, LaneTail(message.incarnation, message.token, 0, 0))
         elif lane.begin is None:
             if message.attempt == lane.attempt:
+                # The origin writes decided frames only, so its last durable frame is decided (lanes, U29).
                 lane.confirm(min(message.up_to, lane.end))
-                self._settle(lane)
-            wanted = lane.behind(message.behind) if message.behind and message.behind >= lane.decided else ()
+                self._deliver_decided(lane)
+            wanted = lane.after(message.behind) if message.behind and message.behind >= lane.decided else ()
             run = next(split_runs([frame for frame in wanted if frame.position <= lane.durable]), ())
-            self._box.send(sender, LaneTail(message.incarnation, message.token, lane.attempt, lane.durable, run))
+            self._outbox.send(sender, LaneTail(message.incarnation, message.token, lane.attempt, lane.durable, run))
 
-    def _persist(self, lane: Lane, cut: int | None) -> None:
-        self._writing.append((self._box.persist(lane, up_to=lane.end, cut=cut), lane))
+    def _persist(self, lane: Lane, truncate_after: int | None) -> None:
+        self._writing.append((self._outbox.persist(lane, up_to=lane.end, truncate_after=truncate_after), lane))
 
     def persisted(self, token: int) -> None:
-        """Take the completion of writes up to the token, and vote."""
+        """Handle the completion of writes up to the token, and vote."""
         while self._writing and self._writing[0][0] <= token:
             own_token, lane = self._writing.popleft()
             if lane.begin is not None and own_token == self._begins[lane.origin, lane.incarnation]:
                 del self._begins[lane.origin, lane.incarnation]
                 lane.replace(lane.begin)
             lane.persisted(own_token)
-            self._settle(lane)
+            self._deliver_decided(lane)
             if lane.durable > lane.confirmed:
                 self._vote(lane)
             self._fetch_next(lane)
 
     def _vote(self, lane: Lane, again: bool = False) -> None:
-        self._box.send(lane.origin, Posted(lane.incarnation, lane.attempt, lane.durable, self.low, again))
+        self._outbox.send(lane.origin, Posted(lane.incarnation, lane.attempt, lane.durable, self.low, again))
 
-    def _settle(self, lane: Lane) -> None:
-        if self.healing is not None and (lane.origin, lane.incarnation) == self._me:
-            self.healing.settle()
+    def _deliver_decided(self, lane: Lane) -> None:
+        if self.recovery is not None and (lane.origin, lane.incarnation) == self._me:
+            self.recovery.deliver_decided()
             return
-        offset, frames = lane.settle()
+        offset, frames = lane.pop_decided()
         if frames:
-            self._box.deliver(lane, offset, frames)
+            self._outbox.deliver(lane, offset, frames)
 
     # Reports of other gateways
 
@@ -191,35 +194,35 @@ class Member:
         return tuple(LaneEnd(lane.origin, lane.incarnation, lane.decided) for lane in self._lanes.values())
 
     def on_ends(self, sender: int, message: LaneEnds) -> int:
-        """Take a gateway's report of how far it has each lane decided. Return how far it has the own lane.
+        """Handle a gateway's report of how far it has each lane decided. Return how far it has the own lane.
 
         Frames are requested only if their origin will not send them by itself.
         """
-        told = self._reports[sender] = {(end.origin, end.incarnation): end.decided for end in message.ends}
+        reported = self._reports[sender] = {(end.origin, end.incarnation): end.decided for end in message.ends}
         self._disks[sender] = self._window.state.disk_of(sender)
-        for (origin, incarnation), decided in told.items():
+        for (origin, incarnation), decided in reported.items():
             lane = self._lane(origin, incarnation)
-            if lane is not None and decided > lane.confirmed and not (lane.live and lane.origin in self.part):
+            if lane is not None and decided > lane.confirmed and not (lane.live and lane.origin in self.connected):
                 self._fetch(lane, sender, decided)
-        return told.get(self._me, 0)
+        return reported.get(self._me, 0)
 
     def _sources(self, key: Key) -> dict[int, int]:
         """Return up to where each other gateway of the part has a lane decided."""
-        return {peer: told[key] for peer, told in self._reports.items() if peer in self.part and key in told}
+        return {peer: reported[key] for peer, reported in self._reports.items() if peer in self.connected and key in reported}
 
     def _fetch(self, lane: Lane, source: int, up_to: int) -> None:
-        """Add a gateway as a source of decided frames. A repeated report keeps its place in the order of sources."""
+        """Add a gateway as a source of decided frames. A repeated report keeps its rank in the order of sources."""
         lane.sources[source] = max(lane.sources.get(source, 0), up_to)
-        self._ask(lane)
+        self._request_next(lane)
 
-    def _ask(self, lane: Lane) -> None:
+    def _request_next(self, lane: Lane) -> None:
         """Request missing frames from the first source; one request at a time."""
         if lane.asked or self.low:
             return
         source = next((one for one, up_to in lane.sources.items() if up_to > lane.confirmed), 0)
         if source:
             lane.asked, lane.source = limits.RESEND_HEARTBEATS, source
-            self._box.send(source, LaneFetch(lane.origin, lane.incarnation, lane.confirmed + 1))
+            self._outbox.send(source, LaneFetch(lane.origin, lane.incarnation, lane.confirmed + 1))
 
     def on_fetch(self, sender: int, message: LaneFetch) -> None:
         """Read decided frames for a gateway that lacks them. Above the limit the gateway must ask again."""
@@ -230,7 +233,7 @@ class Member:
         # A repeated request shares the read that is in progress.
         if (sender, key) not in self._reads.values():
             last = min(lane.decided, message.first + common_limits.FRAMES_A_MESSAGE_MAX - 1)
-            self._reads[self._box.read(lane, message.first, last)] = sender, key
+            self._reads[self._outbox.read(lane, message.first, last)] = sender, key
 
     def on_read(self, event: LaneRead) -> None:
         """Send frames that the disk read to the gateway that asked. Unreadable frames get no answer, so the gateway asks another
@@ -238,24 +241,26 @@ class Member:
         """
         sender, (origin, incarnation) = self._reads.pop(event.token)
         if event.frames or event.begin is not None:
-            self._box.send(sender, LaneFetched(origin, incarnation, event.frames, event.begin))
+            self._outbox.send(sender, LaneFetched(origin, incarnation, event.frames, event.begin))
 
     def on_fetched(self, sender: int, message: LaneFetched) -> None:
-        """Take decided frames: they confirm frames here, replace undecided ones, or repair what the disk lost."""
-        if self.mending.on_fetched(sender, message):
+        """Handle decided frames: they confirm frames here, replace undecided ones, or repair what the disk lost."""
+        if self.repair.on_fetched(sender, message):
             return
         lane = self._lane(message.origin, message.incarnation)
         if lane is None or lane.begin is not None or lane.bytes > limits.LANE_BYTES_MAX:
             return
         if message.begin is not None and (lane.origin, lane.incarnation) == self._me:
-            self._box.drop(message, sender, "the origin of the lane needs all of it, because the trimmed part names the producers")
-            if self.healing is not None:
-                self.healing.let_go(sender, message.begin.position)
+            self._outbox.drop(
+                message, sender, "the origin of the lane needs all of it, because the trimmed part names the producers"
+            )
+            if self.recovery is not None:
+                self.recovery.on_trimmed(sender, message.begin.position)
             return
         if message.begin is not None:
             self._begin(lane, sender, message)
             return
-        cut: int | None = None
+        truncate_after: int | None = None
         end = lane.end
         good = bool(message.frames)
         for frame in message.frames:
@@ -267,19 +272,19 @@ class Member:
                 if own.view == frame.view and own.header_crc == frame.header_crc:
                     lane.confirm(frame.position)
                     continue
-                cut = lane.cut()
+                truncate_after = lane.truncate()
                 end = lane.end
             if not self._follows(lane, frame):
-                self._box.drop(message, sender, f"{frame!r} is corrupt, or does not follow position {lane.end}")
+                self._outbox.drop(message, sender, f"{frame!r} is corrupt, or does not follow position {lane.end}")
                 good = False
                 break
             lane.append(frame)
             lane.confirm(frame.position)
         if good:  # otherwise the wait ends, and another source is asked
             lane.asked = 0
-        if lane.end > end or cut is not None:
-            self._persist(lane, cut)
-        self._settle(lane)
+        if lane.end > end or truncate_after is not None:
+            self._persist(lane, truncate_after)
+        self._deliver_decided(lane)
         if lane.decided == lane.confirmed:
             self._fetch_next(lane)
 
@@ -296,19 +301,19 @@ class Member:
         if own is not None and own.view == begin.attempt and own.header_crc == begin.chain:
             lane.asked = 0
             lane.confirm(begin.position)
-            self._settle(lane)
+            self._deliver_decided(lane)
             self._fetch_next(lane)
         elif begin.attempt < lane.attempt:
-            self._box.drop(
+            self._outbox.drop(
                 message, sender, f"it begins after attempt {lane.attempt}, whose VIEW was decided after all earlier frames"
             )
         else:
             lane.asked = 0
             lane.begin = begin
-            token = self._begins[lane.origin, lane.incarnation] = self._box.begin(lane, begin)
+            token = self._begins[lane.origin, lane.incarnation] = self._outbox.begin(lane, begin)
             self._writing.append((token, lane))
 
-    def tell_held(self) -> None:
+    def report_replicated(self) -> None:
         """Report to the disk how far every gateway of the roster has each lane, where that has grown.
 
         The last report of an absent gateway continues to count, because its decided frames are durable there.
@@ -317,18 +322,20 @@ class Member:
         if self._me[0] not in roster:
             return
         others = [number for number in roster if number != self._me[0]]
-        self._reports = {number: told for number, told in self._reports.items() if number in others or number in self.part}
+        self._reports = {
+            number: reported for number, reported in self._reports.items() if number in others or number in self.connected
+        }
         self._disks = {number: disk for number, disk in self._disks.items() if number in self._reports}
         disk_of = self._window.state.disk_of
         ends = [self._reports.get(one, {}) if self._disks.get(one) == disk_of(one) else {} for one in others]
         for key, lane in self._lanes.items():
             # A gateway of the roster that has not reported holds retention back (lanes, U26).
-            held = min((lane.decided, *(told.get(key, 0) for told in ends)))
-            if held > lane.held:
-                lane.held = held
-                self._box.held(lane)
+            replicated = min((lane.decided, *(reported.get(key, 0) for reported in ends)))
+            if replicated > lane.replicated:
+                lane.replicated = replicated
+                self._outbox.report_replicated(lane)
 
-    def replaced(self, number: int) -> None:
+    def disk_replaced(self, number: int) -> None:
         """Drop the reports of a gateway's old disk, because the roster names another one."""
         self._reports.pop(number, None)
         self._disks.pop(number, None)
@@ -338,10 +345,10 @@ class Member:
     def _fetch_next(self, lane: Lane) -> None:
         """Request the next frames when the fetched ones are durable, so that at most one answer waits for the disk."""
         if any(up_to > lane.confirmed for up_to in lane.sources.values()):
-            self._ask(lane)
+            self._request_next(lane)
         elif lane.sources:
             if lane.origin in lane.sources:
-                self._vote(lane, again=True)  # the origin may have posted frames that could not be taken before
+                self._vote(lane, again=True)  # the origin may have posted frames that could not be accepted before
             lane.sources.clear()
 
     def _follows(self, lane: Lane, frame: Frame) -> bool:
@@ -352,27 +359,27 @@ class Member:
 
     def beat(self) -> None:
         """Run one heartbeat: ask another source after a silence, and repeat the report of a low disk."""
-        self.mending.beat()
+        self.repair.beat()
         for lane in self._others():
             if lane.asked:
                 lane.asked -= 1
                 if not lane.asked:
                     self._requeue_source(lane)
             lane.gap = False
-            if self.low and lane.origin in self.part and lane.origin != self._me[0]:
+            if self.low and lane.origin in self.connected and lane.origin != self._me[0]:
                 self._vote(lane)
 
     def _requeue_source(self, lane: Lane) -> None:
         """Move a source that gave nothing behind all others, because it may be unable to read the missing frames."""
         up_to = lane.sources.pop(lane.source, 0)
-        if self.healing is not None and (lane.origin, lane.incarnation) == self._me:
-            self.healing.passed_over(lane.source)
-        if up_to > lane.confirmed and lane.source in self.part:
+        if self.recovery is not None and (lane.origin, lane.incarnation) == self._me:
+            self.recovery.on_no_answer(lane.source)
+        if up_to > lane.confirmed and lane.source in self.connected:
             # The source moves to the end of the order.
             lane.sources[lane.source] = up_to
-        self._ask(lane)
+        self._request_next(lane)
 
-    def told(self) -> None:
+    def ends_sent(self) -> None:
         """Note that the reports were sent: a lane without a decision until the next report is requested from other gateways."""
         for lane in self._others():
             lane.live = False

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tutti.data.client_protocol import Answer, Committed, Duplicate, Expected, FencedAnswer
+from tutti.data.client_protocol import Answer, Committed, Duplicate, Expected, FencedAnswer, RefusedAnswer
 from tutti.data.frames.bodies import LaneViewBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.errors import invariant
@@ -14,7 +14,6 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.frame_runs import split_runs
 from tutti_gateway.core.lanes.dedup import DedupTable, Entrance
-from tutti_gateway.core.lanes.entries import Entry, Name, name_of, refused
 from tutti_gateway.core.lanes.lane import Lane
 from tutti_gateway.core.lanes.lost_end import LostEndRecovery
 from tutti_gateway.core.lanes.outbox import LaneOutbox
@@ -23,52 +22,64 @@ from tutti_gateway.core.protocol.messages import LaneTail, Post, Posted, Settled
 from tutti_gateway.core.state_machine import Machine
 from tutti_gateway.core.window import weight
 
+Name = tuple[int, int, int, int]  # producer, epoch, first sequence and count: the name of a batch until it is decided
+
+
+class Entry:
+    """An undecided batch and the session that sent it last, 0 without one."""
+
+    __slots__ = ("frame", "session")
+
+    def __init__(self, frame: Frame, session: int) -> None:
+        self.frame = frame
+        self.session = session
+
 
 class Origin:
     """The own lane.
 
     Attributes:
-        low: why this member's disk takes nothing new; empty if it does.
+        low: why this member's disk accepts nothing new; empty if it does.
     """
 
     def __init__(
         self,
         context: Context,
-        box: LaneOutbox,
+        outbox: LaneOutbox,
         lane: Lane,
         lines: DedupTable,
         halted: str = "",
-        healing: LostEndRecovery | None = None,
+        recovery: LostEndRecovery | None = None,
     ) -> None:
         self._context = context
-        self._me = context.standing.me
-        self._box = box
+        self._me = context.view_state.me
+        self._outbox = outbox
         self._lane = lane
         self._lines = lines
         self._machine = Machine("attempt", ATTEMPT, Phase.NONE)
         self._attempt = lane.attempt
         self._mark = 0  # token of the PersistLane that ends the previous attempt
-        self._part: tuple[int, ...] = ()
+        self._connected: tuple[int, ...] = ()
         self._reported: set[int] = set()  # members of the part that have reported how far they have this lane
-        self._near: set[int] = set()  # members of the part that have enough of the lane to join an attempt
-        self._late: dict[int, int] = {}  # member that did not vote -> position that it must pass before it joins again
+        self._eligible: set[int] = set()  # members of the part that have enough of the lane to join an attempt
+        self._excluded: dict[int, int] = {}  # member that did not vote -> position that it must pass before it joins again
         self._waited = 0
         self._members: tuple[int, ...] = ()  # members of the attempt, oldest first
-        self._began = 0  # position of the attempt's VIEW
+        self._view_position = 0  # position of the attempt's VIEW
         self._votes: dict[int, int] = {}
         self._before: dict[int, int] = {}  # votes at the last heartbeat; `_missed` counts heartbeats without progress
         self._missed: dict[int, int] = {}
         self._entries: dict[Name, Entry] = {}  # undecided batches, in order
         self._bytes = 0
         self._low_members: dict[int, tuple[str, int]] = {}  # member with a low disk -> (reason, heartbeats that it counts)
-        self._settled: Settled | None = None
+        self._last_settled: Settled | None = None
         self._repeats = 0
         self.low = ""
-        self._halted, self._recovery = halted, healing
+        self._halted, self._recovery = halted, recovery
 
     @property
     def halted(self) -> str:
-        """Why the lane takes nothing, so that no attempt begins: decided frames are lost, for good or until other gateways give
+        """Why the lane accepts nothing, so that no attempt begins: decided frames are lost, for good or until other gateways give
         them.
         """
         if self._halted or self._recovery is None:
@@ -81,41 +92,41 @@ class Origin:
         return (bool(self.halted) or not self._entries) and not self._repeats
 
     @property
-    def sharers(self) -> tuple[int, ...]:
+    def replicas(self) -> tuple[int, ...]:
         """Members whose disks hold every acknowledged frame: those of the attempt, oldest first, once its VIEW is decided; else
         none.
         """
-        return self._members if self._machine.state is Phase.OPEN and self._lane.decided >= self._began else ()
+        return self._members if self._machine.state is Phase.OPEN and self._lane.decided >= self._view_position else ()
 
     # Clients
 
     def submit(self, session: int, frames: Sequence[Frame]) -> None:
-        """Take batches of a session and post them, or answer why not."""
+        """Post batches of a session, or answer why not."""
         fresh: list[Entry] = []
         answers = self._context.outbox.answers(session)
         for frame in frames:
             no = self._unknown(frame)
             how, line = self._lines.judge(frame)
-            if isinstance(no, FencedAnswer) and how in (Entrance.DUPLICATE, Entrance.WAITS):
+            if isinstance(no, FencedAnswer) and how in (Entrance.DUPLICATE, Entrance.UNDECIDED):
                 no = None  # the batch is here, and Fenced would mean that it never will be
-            if no is None and how in (Entrance.TAKE, Entrance.EXPECTED) and frame.first_sequence > line:
-                # checked even after a refused batch, so the sender knows of each batch that it was not taken
+            if no is None and how in (Entrance.ACCEPT, Entrance.EXPECTED) and frame.first_sequence > line:
+                # checked even after a refused batch, so the sender knows of each batch that it was not accepted
                 no = self._full(frame)
             if no is not None:
                 answers.append(no)
-            elif how is Entrance.TAKE:
-                self._lines.take(frame)
+            elif how is Entrance.ACCEPT:
+                self._lines.add(frame)
                 self._bytes += weight(frame)
-                entry = self._entries[name_of(frame)] = Entry(frame, session)
+                entry = self._entries[_name_of(frame)] = Entry(frame, session)
                 fresh.append(entry)
-            elif how is Entrance.WAITS:
+            elif how is Entrance.UNDECIDED:
                 # The session that sent the batch last is answered. A batch with other limits must wait for the decision.
-                waiting = self._entries.get(name_of(frame))
+                waiting = self._entries.get(_name_of(frame))
                 if waiting is not None:
                     waiting.session = session
                 else:
                     reason = "part of the batch is undecided here with other limits: send it again later"
-                    answers.append(refused(frame, "busy", reason, retry=True))
+                    answers.append(_refused(frame, "busy", reason, retry=True))
             elif how is Entrance.DUPLICATE:
                 answers.append(Duplicate(frame.producer, frame.epoch, frame.first_sequence, frame.count))
             elif how is Entrance.EXPECTED:
@@ -123,34 +134,34 @@ class Origin:
             else:
                 answers.append(FencedAnswer(frame.producer, line, frame.first_sequence))
         if fresh and self._machine.state is Phase.OPEN:
-            self._place(fresh)
+            self._order(fresh)
 
     def _unknown(self, frame: Frame) -> Answer | None:
         """Return the refusal of a batch that the lane cannot judge: its end is lost, or the ordered log lacks the producer or
         topic.
         """
         if self.halted:
-            return refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
+            return _refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
         state = self._context.window.state
         producer = state.producers.get(frame.producer)
         if producer is None or frame.topic not in state.topics or producer.epoch < frame.epoch:
             code = "producer" if producer is None else "topic" if frame.topic not in state.topics else "epoch"
-            return refused(frame, code, f"this gateway's log does not know the {code} of {frame!r}: open it first", retry=False)
+            return _refused(frame, code, f"this gateway's log does not know the {code} of {frame!r}: open it first", retry=False)
         return FencedAnswer(frame.producer, producer.epoch, frame.first_sequence) if producer.epoch > frame.epoch else None
 
     def _full(self, frame: Frame) -> Answer | None:
-        """Return the refusal of a new batch that cannot be taken now, None if it can."""
-        closed = self._context.standing.closed
+        """Return the refusal of a new batch that cannot be accepted now, None if it can."""
+        closed = self._context.view_state.closed
         if closed is not None:
-            return refused(frame, *closed, retry=True)
-        if not self._part:
+            return _refused(frame, *closed, retry=True)
+        if not self._connected:
             reason = "this gateway is not a member of the group; send again to this gateway or to another one"
-            return refused(frame, "not_primary", reason, retry=True)
+            return _refused(frame, "not_primary", reason, retry=True)
         if self._low_reason:
-            return refused(frame, "space", self._low_reason, retry=True)
+            return _refused(frame, "space", self._low_reason, retry=True)
         if self._bytes >= limits.LANE_BYTES_MAX or len(self._entries) >= limits.LANE_FRAMES_MAX:
             reason = f"{len(self._entries)} batches with {self._bytes} bytes are undecided here: send it again later"
-            return refused(frame, "busy", reason, retry=True)
+            return _refused(frame, "busy", reason, retry=True)
         return None
 
     @property
@@ -168,22 +179,22 @@ class Origin:
 
     # Attempts
 
-    def members(self, part: tuple[int, ...]) -> None:
-        """Take the gateways that hear each other now, oldest first, with this one. `part` is empty if this gateway is not a member.
+    def set_connected(self, connected: tuple[int, ...]) -> None:
+        """Set the gateways that hear each other now, oldest first, with this one. It is empty if this gateway is not a member.
 
         A gateway that is not a member begins no attempt, because its disk may be removed at any time.
         """
-        invariant(not part or self._me in part, f"the part {part} is not that of gateway {self._me}")
-        self._part = part
+        invariant(not connected or self._me in connected, f"the part {connected} is not that of gateway {self._me}")
+        self._connected = connected
         if self._recovery is not None:
-            self._recovery.part = part
-        self._reported &= set(part)
-        self._near &= set(part)
-        if part:
-            self._change()
+            self._recovery.connected = connected
+        self._reported &= set(connected)
+        self._eligible &= set(connected)
+        if connected:
+            self._update_attempt()
 
     def on_end(self, peer: int, decided: int) -> None:
-        """Take a report of how far a gateway has this lane.
+        """Handle a report of how far a gateway has this lane.
 
         A gateway that lags far catches up before it joins an attempt. The same holds for one that did not vote, because it may lack
         frames that nobody can give it now.
@@ -193,55 +204,57 @@ class Origin:
         # Nobody but this origin decides, so its disk must have lost those frames (lanes, U38).
         if decided > self._lane.end and not self.halted:
             self._halt(f"gateway {peer} has it decided up to position {decided}, but it ends at {self._lane.end} here")
-        if peer not in self._part or peer == self._me or self.halted:
+        if peer not in self._connected or peer == self._me or self.halted:
             return
         self._reported.add(peer)
-        if decided > self._late.get(peer, decided):
-            del self._late[peer]
-        if peer not in self._late and self._lane.decided - decided <= limits.LANE_LAG_FRAMES_MAX:
-            self._near.add(peer)
-        self._change()
+        if decided > self._excluded.get(peer, decided):
+            del self._excluded[peer]
+        if peer not in self._excluded and self._lane.decided - decided <= limits.LANE_LAG_FRAMES_MAX:
+            self._eligible.add(peer)
+        self._update_attempt()
 
-    def replaced(self, member: int) -> None:
+    def disk_replaced(self, member: int) -> None:
         """Drop the votes of a member's old disk, because the roster names another one.
 
         An attempt names the disks of its members, so it ends. The last attempt before a lost end continues, and waits for the new
         disk.
         """
         self._reported.discard(member)
-        self._near.discard(member)
-        self._late.pop(member, None)
+        self._eligible.discard(member)
+        self._excluded.pop(member, None)
         self._low_members.pop(member, None)
+        # The other disk has voted for nothing.
         if member in self._votes:
             self._votes[member] = 0
-        self._change()
+        self._update_attempt()
 
     def _halt(self, reason: str) -> None:
-        """Halt the lane after a loss of decided frames, because new frames would take their positions.
+        """Halt the lane after a loss of decided frames, because new frames would get their positions.
 
         Undecided batches are neither decided nor refused, because it is unknown here if the lost part decided them. Only earlier
         writes complete.
         """
         self._halted = f"the lane of this gateway takes nothing more: {reason}"
         if self._recovery is not None:
-            self._recovery.learns = False
+            self._recovery.copying = False
             self._recovery = None
         self._context.outbox.suspect(self._me, self._halted)
 
     @property
     def _wanted(self) -> tuple[int, ...]:
-        return tuple(member for member in self._part if member == self._me or member in self._near)
+        return tuple(member for member in self._connected if member == self._me or member in self._eligible)
 
-    def _change(self) -> None:
+    def _update_attempt(self) -> None:
         """Begin another attempt if the wanted members differ from the present ones."""
         if self.halted:
             return
         phase = self._machine.state
+        # RESUMED is missing here: the last attempt before a lost end continues until all of it is decided (lanes, U33).
         if phase is Phase.NONE:
             self._begin()
         elif phase is Phase.OPEN and set(self._wanted) != set(self._members):
             self._end()
-        elif phase is Phase.ASKING:
+        elif phase is Phase.COLLECTING:
             self._open()
 
     def _begin(self) -> None:
@@ -250,8 +263,8 @@ class Origin:
         A new origin hears no other gateway yet. Without the wait its first acknowledgements would be on its own disk alone.
         """
         voters = [voter.number for voter in self._context.window.state.roster.values() if voter.voting]
-        heard = set(self._part).issuperset(voters) or self._waited >= limits.LANE_WAIT_HEARTBEATS
-        if heard and self._part and not self.halted:
+        heard = set(self._connected).issuperset(voters) or self._waited >= limits.LANE_WAIT_HEARTBEATS
+        if heard and self._connected and not self.halted:
             self._waited = 0
             self._end()
 
@@ -260,28 +273,28 @@ class Origin:
         self._machine.on(Input.END)
         self._attempt += 1
         # The next attempt must be durable before any member hears of it (lanes, U13).
-        self._mark = self._box.persist(self._lane, up_to=self._lane.confirmed, attempt=self._attempt)
+        self._mark = self._outbox.persist(self._lane, up_to=self._lane.confirmed, attempt=self._attempt)
 
     def _open(self) -> None:
         """Begin the attempt when its members have reported how far they are: a VIEW names them, and all
         undecided batches follow.
         """
-        waits = any(member not in self._reported for member in self._part if member != self._me)
-        if not self._part or self.halted or (waits and self._waited < limits.LANE_WAIT_HEARTBEATS):
+        waits = any(member not in self._reported for member in self._connected if member != self._me)
+        if not self._connected or self.halted or (waits and self._waited < limits.LANE_WAIT_HEARTBEATS):
             return
-        self._machine.on(Input.HEARD)
+        self._machine.on(Input.REPORTED)
         lane = self._lane
         invariant(lane.decided == lane.confirmed, "an attempt begins when all that the last one decided is durable")
-        invariant(lane.cut() is None, "the origin writes nothing of its lane that is undecided")
+        invariant(lane.truncate() is None, "the origin writes nothing of its lane that is undecided")
         self._members = self._wanted
         self._votes = {member: lane.end for member in self._members if member != self._me}
         self._before, self._missed = dict(self._votes), dict.fromkeys(self._votes, 0)
-        self._waited, self._began = 0, lane.end + 1
+        self._waited, self._view_position = 0, lane.end + 1
         disk_of = self._context.window.state.disk_of
         view = LaneViewBody(self._members, tuple(disk_of(member) for member in self._members))
-        self._place([Entry(Frame(Kind.VIEW, encode_body(view)), 0), *self._entries.values()])
+        self._order([Entry(Frame(Kind.VIEW, encode_body(view)), 0), *self._entries.values()])
 
-    def _place(self, entries: Sequence[Entry]) -> None:
+    def _order(self, entries: Sequence[Entry]) -> None:
         """Assign positions to frames and post them."""
         lane = self._lane
         for entry in entries:
@@ -297,13 +310,13 @@ class Origin:
         self._advance()
 
     def _post(self, member: int, frames: Sequence[Frame]) -> None:
-        for part in split_runs(frames):
-            self._box.send(member, Post(self._lane.incarnation, part))
+        for chunk in split_runs(frames):
+            self._outbox.send(member, Post(self._lane.incarnation, chunk))
 
     # A lost end of the lane
 
     def on_tail(self, sender: int, message: LaneTail) -> None:
-        """Take a gateway's report about the lost end."""
+        """Handle a gateway's report about the lost end."""
         if self._recovery is not None:
             self._recovery.on_tail(sender, message)
             self._resume()
@@ -312,23 +325,23 @@ class Origin:
         """Continue the last attempt when none of its frames can be missing. No frame of that attempt gets a NO, because this
         member may have voted YES for any of them.
         """
-        healing, lane = self._recovery, self._lane
-        tail = healing.tail() if healing is not None and healing.learns else None
-        if healing is None or tail is None:
+        recovery, lane = self._recovery, self._lane
+        tail = recovery.tail() if recovery is not None and recovery.copying else None
+        if recovery is None or tail is None:
             return
-        self._machine.on(Input.LEARNED)
-        healing.learns, self._waited = False, 0
-        self._attempt, self._members, self._began = healing.attempt, tuple(healing.members), lane.end + 1
-        self._votes = {member: healing.vote(member) for member in healing.needed}
+        self._machine.on(Input.RECOVERED)
+        recovery.copying, self._waited = False, 0
+        self._attempt, self._members, self._view_position = recovery.attempt, tuple(recovery.members), lane.end + 1
+        self._votes = {member: recovery.vote(member) for member in recovery.needed}
         for frame in tail:
             lane.append(frame)
             if frame.kind == Kind.BATCH:
-                self._lines.take(frame)
+                self._lines.add(frame)
                 self._bytes += weight(frame)
-                self._entries[name_of(frame)] = Entry(frame, 0)
+                self._entries[_name_of(frame)] = Entry(frame, 0)
         self._before, self._missed = dict(self._votes), dict.fromkeys(self._votes, 0)
         for member, vote in self._votes.items():
-            self._post(member, lane.behind(vote))
+            self._post(member, lane.after(vote))
         self._advance()
         self._end_recovery()
 
@@ -341,7 +354,7 @@ class Origin:
 
     def _end_recovery(self) -> None:
         """Begin a new attempt when everything of the last one is decided."""
-        if self._recovery is not None and not self._recovery.learns and self._lane.decided == self._lane.end:
+        if self._recovery is not None and not self._recovery.copying and self._lane.decided == self._lane.end:
             self._recovery = None
             self._end()
 
@@ -355,9 +368,9 @@ class Origin:
             return
         current, end = message.attempt == self._attempt, self._lane.end
         if current and message.up_to > end and self._machine.state is Phase.OPEN:  # an earlier run may have posted more frames
-            self._box.drop(message, sender, f"it votes beyond position {end}")
+            self._outbox.drop(message, sender, f"it votes beyond position {end}")
             return
-        if current:
+        if current:  # votes are cumulative, and messages may overtake each other
             self._votes[sender] = max(vote, min(message.up_to, end))
         self._low_members.pop(sender, None)
         if message.low:
@@ -368,7 +381,7 @@ class Origin:
         if ends and any(entry.frame.position > self._lane.confirmed for entry in self._entries.values()):
             self._end()
         elif message.again:
-            self._post(sender, self._lane.behind(self._votes[sender]))
+            self._post(sender, self._lane.after(self._votes[sender]))
 
     def _advance(self) -> None:
         """Write the frames that all others hold durably. This write is this member's YES and the decision (protocol/lanes, U12)."""
@@ -376,50 +389,52 @@ class Origin:
         # The write is this member's vote, the last one, so it is also the decision (lanes, U12).
         if reach > self._lane.confirmed:
             self._lane.confirm(reach)
-            self._box.persist(self._lane, up_to=reach)
+            self._outbox.persist(self._lane, up_to=reach)
 
     def persisted(self, token: int) -> None:
-        """Take the completion of writes up to the token: frames are decided, and the end of the last attempt may be durable."""
+        """Handle the completion of writes up to the token: frames are decided, and the end of the last attempt may be durable."""
         self._lane.persisted(token)
-        self.settle()
+        self.deliver_decided()
         if self._machine.state is Phase.ENDING and token >= self._mark:
             self._machine.on(Input.DURABLE)
+            # The durable end is the NO to these batches, so no copy of them can be decided any more (lanes, U17).
             if self._low_reason and not self.halted:
                 self._refuse_all()
             self._open()
         self._end_recovery()
 
-    def settle(self) -> None:
+    def deliver_decided(self) -> None:
         """Deliver the decided frames, answer their clients, and announce the decision to the members."""
-        offset, frames = self._lane.settle()
+        offset, frames = self._lane.pop_decided()
         if not frames:
             return
-        if self._recovery is not None and (wrong := self._recovery.learned(frames)):
+        if self._recovery is not None and (wrong := self._recovery.on_copied(frames)):
             self._halt(wrong)
-        self._box.deliver(self._lane, offset, frames)
+        self._outbox.deliver(self._lane, offset, frames)
         for frame in frames:
             if frame.kind == Kind.BATCH:
                 self._lines.decide(frame)
-                entry = self._entries.pop(name_of(frame), None)
+                entry = self._entries.pop(_name_of(frame), None)
                 if entry is not None:  # after a start there is no entry
                     self._bytes -= weight(frame)
+                    # The batch is durable at all members and here, so the receipt may leave.
                     answer = Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, offset)
                     self._context.outbox.answers(entry.session).append(answer)
                 offset += frame.count
-        self._settled = Settled(self._lane.incarnation, frames[-1].view, frames[-1].position)
+        self._last_settled = Settled(self._lane.incarnation, frames[-1].view, frames[-1].position)
         self._repeats = limits.LANE_REPEAT_HEARTBEATS
         self._announce_decision()
 
     def _announce_decision(self) -> None:
-        if self._settled is not None:
+        if self._last_settled is not None:
             for member in self._votes:
-                self._box.send(member, self._settled)
+                self._outbox.send(member, self._last_settled)
 
     def _refuse_all(self) -> None:
         """Refuse all undecided batches because a member's disk is low. None of them is or will be in the lane by this sending."""
         reason = self._low_reason
         for entry in self._entries.values():
-            self._context.outbox.answers(entry.session).append(refused(entry.frame, "space", reason, retry=True))
+            self._context.outbox.answers(entry.session).append(_refused(entry.frame, "space", reason, retry=True))
         self._entries.clear()
         self._bytes = 0
         self._lines.rollback()
@@ -427,7 +442,7 @@ class Origin:
     # Time
 
     def beat(self) -> None:
-        """Run one heartbeat: repeat messages that may be lost, and suspect members that hold the lane up."""
+        """Run one heartbeat: repeat messages that may be lost, and suspect members that block the lane."""
         for member, (reason, beats) in list(self._low_members.items()):
             if beats > 1:
                 self._low_members[member] = reason, beats - 1
@@ -444,7 +459,7 @@ class Origin:
         if self._machine.state is Phase.NONE:
             self._waited += 1
             self._begin()
-        elif self._machine.state is Phase.ASKING:
+        elif self._machine.state is Phase.COLLECTING:
             self._waited += 1
             self._open()
         elif self._machine.state in VOTING and not self._halted:
@@ -456,21 +471,29 @@ class Origin:
         The attempt then ends. The member joins again when it has frames of a later attempt. The last attempt before a lost end
         continues, because nothing may end it before all of it is decided.
         """
-        goes_on = "waits for it" if self._machine.state is Phase.RESUMED else "goes on without it"
+        outcome = "waits for it" if self._machine.state is Phase.RESUMED else "continues without it"
         late: list[int] = []
         for member, vote in self._votes.items():
             waits = vote == self._before[member] < self._lane.end
             self._before[member] = vote
             missed = self._missed[member] = self._missed[member] + 1 if waits else 0
             if missed and missed % limits.RESEND_HEARTBEATS == 0:
-                self._post(member, self._lane.behind(vote))
-            # reported once: a continued attempt keeps the member in `_late`
+                self._post(member, self._lane.after(vote))
+            # reported once: a continued attempt keeps the member in `_excluded`
             if missed == self._context.config.atomic_period_heartbeats:
                 late.append(member)
-                why = f"no vote since position {vote} of lane {self._me}, but {self._lane.end} is posted: the lane {goes_on}"
+                why = f"no vote since position {vote} of lane {self._me}, but {self._lane.end} is posted: the lane {outcome}"
                 self._context.outbox.suspect(member, why)
         for member in late:
-            self._near.discard(member)
-            self._late[member] = self._lane.confirmed
+            self._eligible.discard(member)
+            self._excluded[member] = self._lane.confirmed
         if late:
-            self._change()
+            self._update_attempt()
+
+
+def _name_of(frame: Frame) -> Name:
+    return frame.producer, frame.epoch, frame.first_sequence, frame.count
+
+
+def _refused(frame: Frame, code: str, reason: str, retry: bool) -> RefusedAnswer:
+    return RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, code, reason, retry)

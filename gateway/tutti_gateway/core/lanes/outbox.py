@@ -15,23 +15,23 @@ class LaneOutbox:
     """The outbox for lanes, whose writes and reads have tokens of their own.
 
     Attributes:
-        seen: called with each producer of a decided batch.
+        on_producer: called with each producer of a decided batch.
         send: sends a message to another member.
         drop: reports a dropped message of a sender, with the reason.
     """
 
-    def __init__(self, outbox: Outbox, seen: Callable[[int], None]) -> None:
+    def __init__(self, outbox: Outbox, on_producer: Callable[[int], None]) -> None:
         self._outbox = outbox
-        self.seen = seen
+        self.on_producer = on_producer
         self.send = outbox.send
         self.drop = outbox.drop
         self._token = 0
 
-    def persist(self, lane: Lane, *, up_to: int, attempt: int | None = None, cut: int | None = None) -> int:
+    def persist(self, lane: Lane, *, up_to: int, attempt: int | None = None, truncate_after: int | None = None) -> int:
         """Write the lane up to a position, and an attempt of the own one. Return the token."""
         self._token += 1
-        frames = lane.hand(self._token, up_to)
-        self._outbox.write_lane(PersistLane(self._token, lane.origin, lane.incarnation, frames, attempt, cut))
+        frames = lane.next_write(self._token, up_to)
+        self._outbox.write_lane(PersistLane(self._token, lane.origin, lane.incarnation, frames, attempt, truncate_after))
         return self._token
 
     def read(self, lane: Lane, first: int, last: int) -> int:
@@ -46,16 +46,17 @@ class LaneOutbox:
         self._outbox.write_lane(PersistLane(self._token, lane.origin, lane.incarnation, begin=begin))
         return self._token
 
-    def held(self, lane: Lane) -> None:
+    def report_replicated(self, lane: Lane) -> None:
         """Report to the disk how far all gateways have the lane."""
-        self._outbox.write_lane(LaneHeld(lane.origin, lane.incarnation, lane.held))
+        self._outbox.write_lane(LaneHeld(lane.origin, lane.incarnation, lane.replicated))
 
-    def mend(self, key: tuple[int, bytes], frames: tuple[Frame, ...]) -> None:
+    def repair(self, key: tuple[int, bytes], frames: tuple[Frame, ...]) -> None:
         """Write frames where the disk lost them."""
         self._outbox.write_lane(RepairLane(*key, frames))
 
     def deliver(self, lane: Lane, first_offset: int, frames: tuple[Frame, ...]) -> None:
         """Deliver a decided run."""
         self._outbox.deliver_lane(DeliverUnordered(lane.origin, lane.incarnation, first_offset, frames))
+        # Once for each producer of the run, not for each frame.
         for producer in {frame.producer for frame in frames if frame.kind == Kind.BATCH}:
-            self.seen(producer)
+            self.on_producer(producer)

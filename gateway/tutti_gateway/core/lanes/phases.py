@@ -10,7 +10,7 @@ class Phase(enum.Enum):
 
     NONE = "no attempt yet"
     ENDING = "writing the end of the last attempt"
-    ASKING = "waiting for reports of the members"
+    COLLECTING = "waiting for reports of the members"
     OPEN = "in an attempt"
     RESUMED = "in the last attempt again, after a lost end"
 
@@ -20,18 +20,18 @@ class Input(enum.Enum):
 
     END = "members changed / one voted NO"
     DURABLE = "persisted"
-    HEARD = "all members reported / the wait is over"
-    LEARNED = "a lost end is recovered"
+    REPORTED = "all members reported / the wait is over"
+    RECOVERED = "a lost end is recovered"
 
 
 #: An attempt begins only when the end of the previous one is durable: that end is the NO which alone ends it (lanes, U13).
 #: After the disk lost the lane's end, the last attempt continues first (lanes, U33).
 ATTEMPT: dict[tuple[Phase, Input], Phase] = {
     (Phase.NONE, Input.END): Phase.ENDING,
-    (Phase.NONE, Input.LEARNED): Phase.RESUMED,
+    (Phase.NONE, Input.RECOVERED): Phase.RESUMED,
     (Phase.RESUMED, Input.END): Phase.ENDING,
-    (Phase.ENDING, Input.DURABLE): Phase.ASKING,
-    (Phase.ASKING, Input.HEARD): Phase.OPEN,
+    (Phase.ENDING, Input.DURABLE): Phase.COLLECTING,
+    (Phase.COLLECTING, Input.REPORTED): Phase.OPEN,
     (Phase.OPEN, Input.END): Phase.ENDING,
 }
 

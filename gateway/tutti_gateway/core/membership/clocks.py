@@ -48,7 +48,8 @@ class Clocks:
     def _heard(self, now: Now) -> list[int]:
         """Return the present clocks of the voters that are heard. A heartbeat of an older release carries no clock."""
         return [
-            peer.beat.wall_us + peer.rtt_us // 2 + now.mono_us - peer.came_us
+            # Half a round trip, and the age of the heartbeat, have passed since the peer read its clock.
+            peer.beat.wall_us + peer.rtt_us // 2 + now.mono_us - peer.received_us
             for peer in self._peers
             if peer.beat is not None and peer.beat.wall_us and peer.fresh(self._heartbeat_us) and self._peers.voter(peer.number)
         ]

@@ -18,18 +18,18 @@ class CoordinatorDuties:
 
     Attributes:
         stuck: members that *atomic* reports as holding the group up although their heartbeats continue.
-        lacks: True if a member was gone, or outside of the view, at the last check.
+        has_absent: True if a member was silent or leaving, or outside of the view, at the last check.
     """
 
     def __init__(self, context: Context, peers: Peers) -> None:
         self._heartbeat_us = context.config.heartbeat_us
         self._period = context.config.atomic_period_heartbeats
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._peers = peers
         self.stuck: dict[int, int] = {}  # member -> heartbeats for which the report counts
-        self.lacks = False
+        self.has_absent = False
         self._away: dict[int, int] = {}  # members that report another view or none -> heartbeats
         self._boots: dict[int, tuple[int, int]] = {}  # booted gateways -> (number of boots, heartbeats still to wait)
         self._changed = 0  # heartbeats for which a change was pending
@@ -49,7 +49,7 @@ class CoordinatorDuties:
         wait = min(limits.REJOIN_HEARTBEATS << (times - 1), limits.REJOIN_HEARTBEATS_MAX)
         self._boots[number] = times, wait
 
-    def waits(self, number: int) -> bool:
+    def must_wait(self, number: int) -> bool:
         """True if a booted gateway must still wait before it may return."""
         return self._boots.get(number, (0, 0))[1] > 0
 
@@ -64,50 +64,50 @@ class CoordinatorDuties:
 
     def members(self) -> tuple[int, ...] | None:
         """Return the members of the next view, oldest first, when it is time for one; else None."""
-        standing, peers = self._standing, self._peers
-        away = {member for member in standing.others if self._is_away(member)}
-        gone = {member for member in standing.others if self._is_gone(member) and member not in away}
-        self.lacks = bool(gone or away)
-        staying = [member for member in standing.members if member not in gone]
-        joining = sorted(peer.number for peer in peers if peer.number not in standing.members and self._may_join(peer, staying))
-        self._opening = 0 if standing.primary else self._opening + 1
+        view_state, peers = self._view_state, self._peers
+        away = {member for member in view_state.others if self._is_away(member)}
+        leavers = {member for member in view_state.others if self._must_leave(member) and member not in away}
+        self.has_absent = bool(leavers or away)
+        staying = [member for member in view_state.members if member not in leavers]
+        joining = sorted(peer.number for peer in peers if peer.number not in view_state.members and self._may_join(peer, staying))
+        self._opening = 0 if view_state.primary else self._opening + 1
         # A view that has only begun does not end for a joiner. Where round trips are long, no view would ever decide otherwise.
         early = 0 < self._opening <= self._period + 4 * peers.round_beats()
-        if not gone and (early or not (joining or away)):
+        if not leavers and (early or not (joining or away)):
             self._changed = 0
             return None
         self._changed += 1
-        if self._changed <= self._batched(gone, staying):
+        if self._changed <= self._batched(leavers, staying):
             return None
-        members = (*(member for member in standing.members if member not in gone), *joining)
+        members = (*(member for member in view_state.members if member not in leavers), *joining)
         # A view without a majority could decide nothing.
         if not peers.rosters.majority(peers.incarnations(members)):
             return None
-        for member in gone:
+        for member in leavers:
             peer = peers.get(member)
             if peer is None or peer.beat is None or not peer.beat.leaving:
                 self.booted(member)
         self._changed = 0
         return members
 
-    def _batched(self, gone: set[int], staying: Sequence[int]) -> int:
+    def _batched(self, leavers: set[int], staying: Sequence[int]) -> int:
         """Return the heartbeats that a change waits for others to join it.
 
         Where a missing vote blocks all decisions, the change waits only for other suspects.
         """
-        peers = [peer for peer in map(self._peers.get, gone) if peer is not None]
+        peers = [peer for peer in map(self._peers.get, leavers) if peer is not None]
         if not any(peer.probed > 0 or peer.number in self.stuck for peer in peers):
             return limits.BATCH_HEARTBEATS
         suspected = any(peer is not None and peer.probed >= 0 for peer in map(self._peers.get, staying))
         return limits.VERIFY_HEARTBEATS if suspected else 0
 
-    def suspected(self, peer: Peer) -> None:
+    def on_link_broken(self, peer: Peer) -> None:
         """Probe a member at once after its connection broke. The next heartbeat probes it again, when it may be connected again."""
-        if peer.number in self._standing.others and peer.probed < 0:
+        if peer.number in self._view_state.others and peer.probed < 0:
             self._outbox.send(peer.number, Probe())
 
-    def _is_gone(self, member: int) -> bool:
-        """True if the member must leave the view: it asks to, is no longer a member, holds the group up, or is silent."""
+    def _must_leave(self, member: int) -> bool:
+        """True if the member must leave the view: it asks to, is no longer a member, blocks the group, or is silent."""
         peer = self._peers.get(member)
         if peer is None or not self._peers.member(member):
             return True
@@ -124,7 +124,7 @@ class CoordinatorDuties:
 
     def _is_away(self, member: int) -> bool:
         """True if a live member has reported for some time that it is not in this view: it restarted, or promised a higher view."""
-        peer, standing = self._peers.get(member), self._standing
+        peer, view_state = self._peers.get(member), self._view_state
         if (
             peer is None
             or peer.beat is None
@@ -133,18 +133,18 @@ class CoordinatorDuties:
             or not self._peers.member(member)
         ):
             return False
-        inside = peer.beat.view == standing.view and peer.beat.promised <= standing.view
+        inside = peer.beat.view == view_state.view and peer.beat.promised <= view_state.view
         self._away[member] = 0 if inside else self._away.get(member, 0) + 1
         return self._away[member] > 1 + peer.rtt_us // self._heartbeat_us
 
     def _may_join(self, peer: Peer, staying: Sequence[int]) -> bool:
         """True if a gateway may join: it is a member, its disk has free space, it has caught up, and it hears and is heard by all
-        who stay.
+        remaining members.
         """
         beat = peer.beat
         if beat is None or beat.leaving or beat.low or not peer.fresh(self._heartbeat_us) or not self._peers.member(peer.number):
             return False
-        if self.waits(peer.number):
+        if self.must_wait(peer.number):
             return False
         # A joiner that lags would stop all votes until it has caught up (membership, M19).
         if not beat.ready and beat.frontier < self._window.frontier:

@@ -36,7 +36,7 @@ class Views(Protocol):
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
         """Propose a view."""
 
-    def cast_out(self, reason: str) -> None:
+    def halt_removed(self, reason: str) -> None:
         """Halt: the group continued without this member."""
 
 
@@ -55,21 +55,22 @@ class ForcedRoster:
 
     def __init__(self, context: Context, peers: Peers, flush: Views) -> None:
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._identity = context.identity
         self._peers = peers
         self._flush = flush
         self._waiting: Waiting | None = None
-        self._unheard = 0  # heartbeats without a majority
+        self._beats_without_majority = 0  # heartbeats without a majority
 
     # At a remaining gateway
 
-    def asked(self, event: RosterForced) -> None:
-        """Take an operator's request that names the remaining gateways."""
+    def on_request(self, event: RosterForced) -> None:
+        """Handle an operator's request that names the remaining gateways."""
         self._peers.refresh()
         names = frozenset(event.names)
         waiting = self._waiting
+        # The operator repeats a request that has taken effect already.
         if self._is_made(names):
             self._outbox.answers(event.session).append(Done(event.request))
         elif waiting is not None:
@@ -104,8 +105,8 @@ class ForcedRoster:
             return "the log of this gateway has no roster yet: there is nothing to force"
         unknown = sorted(names - voters.keys())
         if unknown or not names:
-            told = f"{', '.join(unknown)} not among them" if unknown else "no gateway was named"
-            return f"the remaining gateways must be voters of the roster ({', '.join(sorted(voters))}), but {told}"
+            detail = f"{', '.join(unknown)} not among them" if unknown else "no gateway was named"
+            return f"the remaining gateways must be voters of the roster ({', '.join(sorted(voters))}), but {detail}"
         if me not in names:
             return f"this is gateway {me!r}, which is not named: ask a remaining one"
         # All voters together are a majority, so the group can continue without force.
@@ -120,11 +121,11 @@ class ForcedRoster:
 
     def _forbidden(self) -> str:
         """Return why no roster may be forced now, whatever names are given; empty if one may."""
-        standing = self._standing
-        if standing.closed is not None:
-            return standing.closed[1]
-        if standing.primary:
-            return f"view {view_text(standing.view)} decides: change members with `tutti members`; a forced roster is not allowed"
+        view_state = self._view_state
+        if view_state.closed is not None:
+            return view_state.closed[1]
+        if view_state.primary:
+            return f"view {view_text(view_state.view)} decides: change members with `tutti members`; a forced roster is not allowed"
         if self._peers.hears_majority():
             return "a majority of the roster is heard: the group continues by itself, a forced roster is not allowed"
         if self._peers.later():
@@ -151,8 +152,8 @@ class ForcedRoster:
         if absent:
             return f"gateway {', '.join(absent)} is named and is not heard: start it, or leave it out if it is lost too"
         # A majority that is only restarting must not lose its records to a forced roster.
-        if self._unheard < limits.FORCE_HEARTBEATS:
-            missing = limits.FORCE_HEARTBEATS - self._unheard
+        if self._beats_without_majority < limits.FORCE_HEARTBEATS:
+            missing = limits.FORCE_HEARTBEATS - self._beats_without_majority
             return f"a majority of the roster may still come back: ask again in {missing} heartbeats"
         if self._flush.attempt:
             return "this gateway is proposing a view; ask again"
@@ -168,7 +169,7 @@ class ForcedRoster:
 
     def beat(self) -> None:
         """Run one heartbeat: report the result to the operator."""
-        self._unheard = 0 if self._peers.hears_majority() else self._unheard + 1
+        self._beats_without_majority = 0 if self._peers.hears_majority() else self._beats_without_majority + 1
         waiting = self._waiting
         if waiting is None:
             return
@@ -176,7 +177,8 @@ class ForcedRoster:
         if self._is_made(waiting.names):
             self._waiting = None
             self._outbox.answers(waiting.session).append(Done(waiting.request))
-        elif waiting.view not in (self._flush.attempt, self._standing.view):
+        # The attempt has ended, and its view was not installed.
+        elif waiting.view not in (self._flush.attempt, self._view_state.view):
             self._end(waiting, f"the view with the forced roster failed: {self._flush.failed}")
         elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
             self._end(waiting, "the roster was not forced in time")
@@ -187,7 +189,7 @@ class ForcedRoster:
 
     # At a gateway that was left out, and at the remaining gateways that it meets
 
-    def estranged(self, peer: Peer, beat: Heartbeat) -> bool:
+    def is_separated(self, peer: Peer, beat: Heartbeat) -> bool:
         """True if a forced roster separates this gateway's log from the peer's. A gateway that was left out halts, and the others
         ignore its views.
         """
@@ -196,7 +198,7 @@ class ForcedRoster:
             return False
         # The peer knows a forced roster that this log lacks and that does not name this gateway.
         if beat.out and beat.forced > state.forced:
-            self._flush.cast_out(
+            self._flush.halt_removed(
                 f"the group continued without gateway {self._identity.gateway!r}: as {state.gateway_text(peer.number)} reports, an "
                 f"operator forced the roster, without it, at position {beat.forced_at} (view {view_text(beat.forced)}). The log "
                 f"here is decided up to {state.position} and may hold records that the group has lost. Keep the directory if they "

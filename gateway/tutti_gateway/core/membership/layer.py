@@ -48,7 +48,7 @@ class Views(Protocol):
     def campaign(self, members: tuple[int, ...]) -> None:
         """Propose a view."""
 
-    def learn(self) -> None:
+    def catch_up(self) -> None:
         """Run one heartbeat of a member that is in no view."""
 
     def lost(self) -> None:
@@ -63,12 +63,12 @@ class Others(Leavers, Protocol):
 
     @property
     def own_low(self) -> bool:
-        """True if this gateway's disk takes no batches."""
+        """True if this gateway's disk accepts no batches."""
 
-    def heard_end(self, member: int, end: int) -> None:
+    def log_end_reported(self, member: int, end: int) -> None:
         """Note that a member's log reaches the position."""
 
-    def tell(self) -> None:
+    def send_decisions(self) -> None:
         """Send the decision to all members."""
 
 
@@ -85,7 +85,7 @@ class Membership:
     ) -> None:
         self._config = context.config
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._identity = context.identity
         self._random = context.random
@@ -105,7 +105,7 @@ class Membership:
         self._unserved = 0  # heartbeats without a view that decides
         self._resigned = 0  # heartbeats for which this gateway does not coordinate, because its own disk makes no progress
         self._needs_more = False  # True if the last candidacy here failed because the answers did not suffice for a corrupt log
-        self._turn = 0
+        self._round = 0
         self.leaving = OrderlyStop(context, peers, others)
         self._promise = PromiseWait(context, peers, flush)
 
@@ -114,8 +114,8 @@ class Membership:
     @property
     def misses(self) -> bool:
         """True if this member hears no coordinator."""
-        if self._leader == self._standing.me and self._leader:
-            # The first echoes of a view come a round trip after its coordinator's first heartbeats.
+        if self._leader == self._view_state.me and self._leader:
+            # The first echoes of a view arrive a round trip after its coordinator's first heartbeats.
             return self._leader_missed >= limits.BOOT_HEARTBEATS
         peer = self.peers.get(self._leader)
         period = peer.boot_beats(self._config.heartbeat_us) if peer is not None else 0
@@ -129,15 +129,15 @@ class Membership:
         """Return the view that this gateway coordinates or brings about, if a majority echoes its heartbeats; else 0 (membership,
         M4).
         """
-        standing = self._standing
-        view = standing.view if standing.coordinating else self._flush.attempt
+        view_state = self._view_state
+        view = view_state.view if view_state.coordinating else self._flush.attempt
         # A coordinator whose disk makes no progress must not block the group (membership, M4).
-        if not view or self._resigned or (standing.draining and not self._window.frames):
+        if not view or self._resigned or (view_state.draining and not self._window.frames):
             return 0
         now_us, heartbeat_us = self._outbox.now.mono_us, self._config.heartbeat_us
         # An echo proves both directions, so a coordinator that cannot receive loses its claim (membership, M5).
         hearing = [peer.number for peer in self.peers if now_us - peer.echoed_us <= peer.boot_us(heartbeat_us)]
-        return view if self._enough([standing.me, *hearing]) else 0
+        return view if self._enough([view_state.me, *hearing]) else 0
 
     def _enough(self, gateways: Sequence[int]) -> bool:
         """True if the gateways are a majority. A log that has not begun needs all configured gateways."""
@@ -145,7 +145,7 @@ class Membership:
             return set(gateways) >= {number for number, _, _ in self.peers.configured}
         return self.peers.rosters.majority(self.peers.incarnations(gateways))
 
-    def _lead(self, number: int, view: int) -> None:
+    def _set_leader(self, number: int, view: int) -> None:
         """Note a confirmed claim. The highest view counts as long as it is heard."""
         # A lower view that is still claimed loses against a higher one (RESOLVE, membership M13).
         if self.misses or view >= self._leader_view:
@@ -155,12 +155,12 @@ class Membership:
     # Messages
 
     def on_heartbeat(self, sender: int, beat: Heartbeat) -> None:
-        """Take the soft state of another gateway."""
-        peer, standing = self.peers.get(sender), self._standing
+        """Handle the soft state of another gateway."""
+        peer, view_state = self.peers.get(sender), self._view_state
         if peer is None:
             return
-        if self._force.estranged(peer, beat):
-            if standing.taking_part:
+        if self._force.is_separated(peer, beat):
+            if view_state.active:
                 self._send_heartbeat(
                     peer, self._heartbeat()
                 )  # the peer must halt before it decides anything with other left-out gateways
@@ -170,22 +170,22 @@ class Membership:
             self._outbox.drop(beat, sender, f"view {view_text(beat.claim)} names another coordinator")
             return
         now_us = self._outbox.now.mono_us
-        peer.beat, peer.came_us = beat, now_us
-        peer.behind = max(0, self._window.frontier - beat.frontier)
+        peer.beat, peer.received_us = beat, now_us
+        peer.lag = max(0, self._window.frontier - beat.frontier)
         if beat.echo_us and peer.echoed_us < beat.echo_us <= now_us:  # 0 means no echo, and no round trip since the clock began
             peer.echoed_us = beat.echo_us
-            peer.measured(now_us - beat.echo_us - beat.held_us)
+            peer.measured(now_us - beat.echo_us - beat.held_us)  # without the time that the peer waited
         if beat.claim:
-            self._lead(sender, beat.claim)
+            self._set_leader(sender, beat.claim)
         # A leaving coordinator gives its claim up, so candidates need not wait for the boot period (lifecycle, L14).
         elif sender == self._leader and beat.leaving:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
-        if beat.view == standing.view and standing.view:
-            self._others.heard_end(sender, beat.end)
-        if beat.claim == beat.view > standing.view > 0:
+        if beat.view == view_state.view and view_state.view:
+            self._others.log_end_reported(sender, beat.end)
+        if beat.claim == beat.view > view_state.view > 0:
             # Another view is at work (RESOLVE, membership M13), so this one ends. A gateway outside of its members joins later.
             self._flush.lost()
-        self._consider()
+        self._maybe_campaign()
 
     def on_link(self, event: LinkChanged) -> None:
         """Note that a connection broke or is restored.
@@ -198,23 +198,23 @@ class Membership:
         peer.up = event.up
         if not event.up:
             peer.missed = limits.BOOT_HEARTBEATS_MAX
-            if self._standing.coordinating:
-                self.duties.suspected(peer)
+            if self._view_state.coordinating:
+                self.duties.on_link_broken(peer)
             if event.peer == self._leader:
                 self._leader_missed = limits.BOOT_HEARTBEATS_MAX
                 self._announce()
-                self._consider()
+                self._maybe_campaign()
 
     def on_probe(self, sender: int) -> None:
         """Answer a member that suspects this gateway, or asks for its view and frontier."""
         peer = self.peers.get(sender)
         if peer is not None:
-            self._others.tell()  # the heartbeat names the frontier
+            self._others.send_decisions()  # the heartbeat names the frontier
             self._send_heartbeat(peer, self._heartbeat())
 
     def inquire(self) -> None:
         """Ask every voter for a heartbeat that echoes one of this moment."""
-        self._others.tell()
+        self._others.send_decisions()
         base = self._heartbeat()
         for peer in self.peers:
             if self.peers.counts(peer.number):
@@ -225,7 +225,7 @@ class Membership:
 
     def started(self) -> None:
         """Begin after the start of the stack."""
-        self._consider()
+        self._maybe_campaign()
 
     def beat(self) -> None:
         """Run one heartbeat."""
@@ -238,21 +238,22 @@ class Membership:
         self._patience = max(self._patience - 1, 0)
         claim = self._claim()
         if claim:
-            self._lead(self._standing.me, claim)
+            self._set_leader(self._view_state.me, claim)
         self.duties.beat()
         self._changes.beat()
         self._force.beat()
-        self._announce(in_turn=True)
+        self._announce(scheduled=True)
         self._pause()
+        # Another view is at work, or the candidate will never install the promised one.
         if self._promise.beat(0 if self.misses else self._leader, self._leader_view):
             self._flush.lost()
-        if self._standing.coordinating:
+        if self._view_state.coordinating:
             # A removed coordinator decides what is in progress and hands over, like one that leaves.
-            self._standing.draining = self._standing.draining or self.peers.removed
+            self._view_state.draining = self._view_state.draining or self.peers.removed
             self._coordinate()
         elif self._flush.phase is Phase.SEARCHING and not self._others.own_low:
-            self._flush.learn()
-        self._consider(beat=True)
+            self._flush.catch_up()
+        self._maybe_campaign(beat=True)
         self.leaving.beat()
 
     def _pause(self) -> None:
@@ -260,29 +261,29 @@ class Membership:
 
         The second step also covers a gateway that hears a coordinator but whose slow disk keeps it out of the view.
         """
-        standing = self._standing
+        view_state = self._view_state
         self._viewless = self._viewless + 1 if self.misses else 0
-        if self._viewless == limits.PAUSE_HEARTBEATS and not self._flush.attempt and standing.view:
+        if self._viewless == limits.PAUSE_HEARTBEATS and not self._flush.attempt and view_state.view:
             self._flush.lost()
-        self._unserved = 0 if standing.primary and not self.misses else self._unserved + 1
+        self._unserved = 0 if view_state.primary and not self.misses else self._unserved + 1
         if self._unserved >= limits.PAUSE_HEARTBEATS + 4 * self.peers.round_beats():
-            standing.pausing = False
+            view_state.pausing = False
 
     def _coordinate(self) -> None:
         members = self.duties.members()
-        if members is None or self._standing.me not in members:
+        if members is None or self._view_state.me not in members:
             return
-        if not self._standing.draining:
+        if not self._view_state.draining:
             self._flush.campaign(members)
-        elif self.duties.lacks:
+        elif self.duties.has_absent:
             # A member that does not vote blocks everything in progress.
             # Without a claim of this gateway, another one can end this view.
             self._resigned = 2 * self._config.atomic_period_heartbeats
 
     def suspect(self, member: int, reason: str) -> None:
-        """Handle a report of *atomic* that the member holds the group up."""
+        """Handle a report of *atomic* that the member blocks the group."""
         self._outbox.suspect(member, reason)
-        if member != self._standing.me:
+        if member != self._view_state.me:
             self.duties.stuck[member] = self._config.atomic_period_heartbeats
         elif not self.peers.alone:
             # The own disk makes no progress, so another gateway coordinates better.
@@ -290,12 +291,12 @@ class Membership:
 
     # Candidates
 
-    def _consider(self, beat: bool = False) -> None:
+    def _maybe_campaign(self, beat: bool = False) -> None:
         """Propose a view if a majority misses its coordinator too and it is this gateway's turn (membership, M9 to M12)."""
-        flush, me = self._flush, self._standing.me
-        if not self.misses or self.leaving.asked or self._resigned or not me or flush.attempt:
+        flush, me = self._flush, self._view_state.me
+        if not self.misses or self.leaving.requested or self._resigned or not me or flush.attempt:
             return
-        if flush.phase in (Phase.HALTED, Phase.BORN) or not self._standing.taking_part or self._promise.awaited(self._viewless):
+        if flush.phase in (Phase.HALTED, Phase.BORN) or not self._view_state.active or self._promise.awaited(self._viewless):
             return
         self.peers.refresh()
         there = [peer for peer in self.peers if self._may_answer(peer)]
@@ -307,14 +308,14 @@ class Membership:
         # A live voter that has not reported a missing coordinator yet has a rank too.
         voters = {me, *missing, *(peer.number for peer in self.peers if self._may_propose(peer))}
         # The oldest live voter with a recent log proposes first (membership, M11).
-        rank = succession(self._window.state.members, {number: self._standing_of(number) for number in voters}).index(me)
+        rank = succession(self._window.state.members, {number: self._log_end_of(number) for number in voters}).index(me)
         # Each rank waits until the one before could have been heard. Otherwise candidates undo each other's views again and again.
         if self._patience or self._waiting < rank * (limits.CANDIDATE_HEARTBEATS + 2 * self.peers.round_beats()):
             return
         # All live gateways are asked: one that still hears a coordinator may miss it a moment later, or refuses.
-        everybody = [peer.number for peer in there]
-        able = [number for number in everybody if not self.duties.waits(number) and not self.peers.low(number)]
-        chosen = able if not self._needs_more and self._enough([me, *set(able) & set(missing)]) else everybody
+        answering = [peer.number for peer in there]
+        able = [number for number in answering if not self.duties.must_wait(number) and not self.peers.low(number)]
+        chosen = able if not self._needs_more and self._enough([me, *set(able) & set(missing)]) else answering
         flush.campaign(tuple(by_age(self._window.state.members, [me, *chosen])))
 
     def _may_propose(self, peer: Peer) -> bool:
@@ -331,6 +332,7 @@ class Membership:
         if (
             not self._votes(peer.number)
             and not self.peers.counts(peer.number)
+            # A learner that has caught up may join the view before it votes.
             and not (beat.ready and self.peers.member(peer.number))
         ):
             return False
@@ -341,24 +343,24 @@ class Membership:
     def _log(self) -> bytes:
         return self._window.log()
 
-    def _standing_of(self, number: int) -> tuple[int, int]:
+    def _log_end_of(self, number: int) -> tuple[int, int]:
         """Return (accepted view, end) of the gateway's log, as it reports them."""
-        if number == self._standing.me:
-            return self._standing.accepted, self._flush.end
+        if number == self._view_state.me:
+            return self._view_state.accepted, self._flush.end
         peer = self.peers.get(number)
         return (peer.beat.accepted, peer.beat.end) if peer is not None and peer.beat is not None else (0, 0)
 
-    def failed(self, stalled: Sequence[int], unmended: bool) -> None:
+    def campaign_failed(self, stalled: Sequence[int], unresolved: bool) -> None:
         """Handle a failed proposal: other candidates may try, then this one again.
 
-        `unmended` is True if the answers did not suffice for a corrupt log. The next proposal then asks all live gateways.
+        `unresolved` is True if the answers did not suffice for a corrupt log. The next proposal then asks all live gateways.
         """
-        for member in (number for number in stalled if number != self._standing.me):
+        for member in (number for number in stalled if number != self._view_state.me):
             self.duties.booted(member)
-        self._needs_more = unmended
+        self._needs_more = unresolved
         # A random wait keeps two candidates from failing together again.
         self._patience = 1 + self._random.randrange(limits.RETRY_HEARTBEATS_MAX + 4 * self.peers.round_beats())
-        if self._leader == self._standing.me:
+        if self._leader == self._view_state.me:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
         self._waiting = 0
 
@@ -367,34 +369,34 @@ class Membership:
         self.duties.installed()
         self._viewless = self._waiting = 0
         self._needs_more = False
-        self._leader, self._leader_view, self._leader_missed = self._standing.coordinator, self._standing.view, 0
+        self._leader, self._leader_view, self._leader_missed = self._view_state.coordinator, self._view_state.view, 0
 
     # Heartbeats
 
-    def _announce(self, in_turn: bool = False) -> None:
+    def _announce(self, scheduled: bool = False) -> None:
         """Send a heartbeat to all peers. In a large group most peers get one in turns (membership, M8)."""
-        if not in_turn:  # a heartbeat in turn follows a CONFIRM of *atomic* in the same step
-            self._others.tell()  # the receiver must know the decision before it reads the frontier
+        if not scheduled:  # a heartbeat in turn follows a CONFIRM of *atomic* in the same step
+            self._others.send_decisions()  # the receiver must know the decision before it reads the frontier
         base = self._heartbeat()
         peers = list(self.peers)
-        turns = -(-len(peers) // limits.HEARTBEATS_A_TURN)
-        self._turn = (self._turn + 1) % turns if turns > 1 else 0
-        for place, peer in enumerate(peers):
+        rounds = -(-len(peers) // limits.HEARTBEATS_A_TURN)
+        self._round = (self._round + 1) % rounds if rounds > 1 else 0
+        for index, peer in enumerate(peers):
             # The coordinator must hear every member, and every member the coordinator.
-            near = self._standing.coordinating or peer.number == self._standing.coordinator
-            if near or self.misses or place % turns == self._turn:
+            near = self._view_state.coordinating or peer.number == self._view_state.coordinator
+            if near or self.misses or index % rounds == self._round:
                 self._send_heartbeat(peer, base)
 
     def _heartbeat(self) -> Heartbeat:
-        standing, window = self._standing, self._window
+        view_state, window = self._view_state, self._window
         return Heartbeat(
             sent_us=self._outbox.now.mono_us,
             log=self._log(),
             config=self._config_crc,
-            view=standing.view,
-            members=standing.members,
-            promised=standing.promised,
-            accepted=standing.accepted,
+            view=view_state.view,
+            members=view_state.members,
+            promised=view_state.promised,
+            accepted=view_state.accepted,
             claim=self._claim(),
             end=self._flush.end,
             frontier=window.frontier,
@@ -402,7 +404,7 @@ class Membership:
             misses=self.misses,
             hears=self.peers.hears(),
             ready=self._flush.ready,
-            leaving=self.leaving.told > 0 or (standing.draining and not window.frames),
+            leaving=self.leaving.announced > 0 or (view_state.draining and not window.frames),
             low=self._others.own_low,
             forced=window.state.forced,
             forced_at=window.state.forced_at,
@@ -411,7 +413,7 @@ class Membership:
 
     def _send_heartbeat(self, peer: Peer, base: Heartbeat) -> None:
         if peer.beat is not None:
-            held_us = self._outbox.now.mono_us - peer.came_us
+            held_us = self._outbox.now.mono_us - peer.received_us
             base = msgspec.structs.replace(base, echo_us=peer.beat.sent_us, held_us=held_us)
         if base.forced and self._force.left_out(peer):
             base = msgspec.structs.replace(base, out=True)
@@ -425,23 +427,24 @@ class Membership:
             return
         invariant(self._flush.phase is not Phase.BORN, "LeaveAsked came before Started")
         self.leaving.begin()
-        if not self._standing.taking_part:
+        # A halted member has nothing to hand over.
+        if not self._view_state.active:
             self._flush.stop()
 
     def end_of_step(self) -> None:
         """Stop when leaving is complete."""
-        standing = self._standing
-        if not self.leaving.asked or not standing.taking_part:
+        view_state = self._view_state
+        if not self.leaving.requested or not view_state.active:
             return
-        if self.peers.alone or standing.members == (standing.me,):
-            over = self.leaving.over_alone()
+        if self.peers.alone or view_state.members == (view_state.me,):
+            may_stop = self.leaving.may_stop_alone()
         else:
-            if self.leaving.tells():
+            if self.leaving.must_announce():
                 self._announce()
-            over = self.leaving.over(
-                self._leader not in (0, standing.me) and not self.misses and standing.me not in self._members()
+            may_stop = self.leaving.may_stop(
+                self._leader not in (0, view_state.me) and not self.misses and view_state.me not in self._members()
             )
-        if over:
+        if may_stop:
             self._flush.stop()
 
     def _members(self) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ class Others(Protocol):
         """True if no client of this gateway waits for an answer."""
 
     @property
-    def settled(self) -> bool:
+    def lane_quiet(self) -> bool:
         """True if this gateway's lane has nothing undecided."""
 
     @property
@@ -29,61 +29,63 @@ class OrderlyStop:
     """Progress of the stop.
 
     Attributes:
-        asked: True if the gateway is to leave.
-        told: heartbeats since the others were told, from 1; 0 before.
+        requested: True if the gateway is to leave.
+        announced: heartbeats since the announcement to the others, from 1; 0 before.
     """
 
     def __init__(self, context: Context, peers: Peers, others: Others) -> None:
         self._identity = context.identity
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._peers = peers
         self._others = others
-        self.asked = False
-        self.told = 0
+        self.requested = False
+        self.announced = 0
         self._beats = 0
 
     def begin(self) -> None:
         """Refuse new messages from now on."""
         name = self._identity.gateway
-        self._standing.closed = ("leaving", f"gateway {name!r} is stopping; send again to another gateway, or when it is back")
-        self.asked = True
+        self._view_state.closed = ("leaving", f"gateway {name!r} is stopping; send again to another gateway, or when it is back")
+        self.requested = True
 
     def beat(self) -> None:
         """Count one heartbeat."""
-        if self.asked:
+        if self.requested:
             self._beats += 1
-            self.told += self.told > 0
+            self.announced += self.announced > 0
 
     @property
-    def late(self) -> bool:
+    def timed_out(self) -> bool:
         """True if the stop has waited long enough."""
         return self._beats > limits.LEAVE_HEARTBEATS
 
     @property
     def waits(self) -> str:
         """What the stop waits for, for the operator."""
-        if self.told:
+        if self.announced:
             return f"it leaves, and waits at most {limits.LEFT_HEARTBEATS} heartbeats until the others continue without it"
         return f"it leaves when all batches of its clients are decided, or after {limits.LEAVE_HEARTBEATS} heartbeats"
 
-    def tells(self) -> bool:
-        """True once, when the others must be told now."""
-        standing = self._standing
+    def must_announce(self) -> bool:
+        """True once, when the gateway must announce its stop to the others."""
+        view_state = self._view_state
         # Without a view, waiting batches of the log move to another gateway, and the lane can be decided here.
-        done = self._others.quiet or (not standing.primary and self._others.settled)
-        if self.told or not done:
+        done = self._others.quiet or (not view_state.primary and self._others.lane_quiet)
+        if self.announced or not done:
             return False
-        standing.draining = standing.coordinating
-        if standing.coordinating and self._window.frames:
+        # From now on a coordinator orders nothing, and leaves when everything is decided (lifecycle, L14).
+        view_state.draining = view_state.coordinating
+        # Everything in progress is decided before the claim is given up.
+        if view_state.coordinating and self._window.frames:
             return False
-        self.told = 1
+        self.announced = 1
         return True
 
-    def over(self, out: bool) -> bool:
+    def may_stop(self, out: bool) -> bool:
         """True if this gateway may stop. `out` is True if the group continues without it."""
-        return (self.told > 0 and out) or self.told > limits.LEFT_HEARTBEATS or self.late
+        return (self.announced > 0 and out) or self.announced > limits.LEFT_HEARTBEATS or self.timed_out
 
-    def over_alone(self) -> bool:
+    def may_stop_alone(self) -> bool:
         """True if this gateway may stop where no other gateway is left to continue."""
-        return self._others.idle or (not self._standing.primary and (self._others.settled or self.late))
+        return self._others.idle or (not self._view_state.primary and (self._others.lane_quiet or self.timed_out))

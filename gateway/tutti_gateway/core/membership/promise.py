@@ -28,7 +28,7 @@ class PromiseWait:
 
     def __init__(self, context: Context, peers: Peers, flush: Views) -> None:
         self._config = context.config
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._peers = peers
         self._flush = flush
         self._view = 0  # view promised at the last heartbeat, and the number of heartbeats since
@@ -45,8 +45,8 @@ class PromiseWait:
 
         `leader` is the gateway that is heard to coordinate, 0 without one, and `leader_view` the view of the last leader.
         """
-        self._beats = self._beats + 1 if self._view == self._standing.promised else 0
-        self._view = self._standing.promised
+        self._beats = self._beats + 1 if self._view == self._view_state.promised else 0
+        self._view = self._view_state.promised
         waits = self._waits
         self._overtaken = self._overtaken + 1 if waits and self._is_overtaken(leader, leader_view) else 0
         self._unknown = self._unknown + 1 if waits and self._is_unknown() else 0
@@ -55,20 +55,20 @@ class PromiseWait:
     def awaited(self, viewless: int) -> bool:
         """True if the candidate of the promised view is live and still has its turn.
 
-        After a long time without a view (`viewless` heartbeats) the turn ends once its answer can have come back. Otherwise a far
+        After a long time without a view (`viewless` heartbeats) the turn ends once its answer can have arrived. Otherwise a far
         candidate would undo every view but its own.
         """
-        standing, peers = self._standing, self._peers
+        view_state, peers = self._view_state, self._peers
         if not self._waits:
             return False
-        young = standing.promised != self._view or self._beats < limits.CANDIDATE_HEARTBEATS + 4 * peers.round_beats()
-        return (young or viewless < 2 * self._config.atomic_period_heartbeats) and peers.fresh(coordinator_of(standing.promised))
+        young = view_state.promised != self._view or self._beats < limits.CANDIDATE_HEARTBEATS + 4 * peers.round_beats()
+        return (young or viewless < 2 * self._config.atomic_period_heartbeats) and peers.fresh(coordinator_of(view_state.promised))
 
     def _is_unknown(self) -> bool:
         """True if the candidate reports that it has not promised its own view. A candidate promises durably before it proposes, so
         nobody will ever install this view.
         """
-        promised = self._standing.promised
+        promised = self._view_state.promised
         candidate = self._peers.get(coordinator_of(promised))
         return candidate is not None and candidate.beat is not None and candidate.beat.promised < promised
 
@@ -77,8 +77,8 @@ class PromiseWait:
 
         The members count too, because this gateway's log may not name the coordinator yet.
         """
-        promised = self._standing.promised
-        if leader not in (0, self._standing.me, coordinator_of(promised)) and leader_view != promised:
+        promised = self._view_state.promised
+        if leader not in (0, self._view_state.me, coordinator_of(promised)) and leader_view != promised:
             return True
         # Members install the promised view before its coordinator, which waits for all of them.
         return any(

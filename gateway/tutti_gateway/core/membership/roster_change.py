@@ -31,7 +31,7 @@ class Known(Protocol):
 
     watermark: int
 
-    def note_frontier(self) -> None:
+    def persist_frontier(self) -> None:
         """Write the frontier."""
 
 
@@ -58,22 +58,22 @@ class Waiting(msgspec.Struct):
 class RosterChanges:
     """Both roles: the request at the gateway of the operator, and the order at the coordinator."""
 
-    def __init__(self, context: Context, peers: Peers, known: Known, place: Callable[[RosterBody, int], None]) -> None:
+    def __init__(self, context: Context, peers: Peers, known: Known, order_roster: Callable[[RosterBody, int], None]) -> None:
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._name = context.identity.gateway
         self._peers = peers
         self._known = known
-        self._place = place
+        self._order_roster = order_roster
         self._waiting: list[Waiting] = []
         self._noted = 0  # position that every member durably notes as decided: the last ROSTER, or a later VIEW frame
-        self._seen = 0  # value of the window's roster counter at the last check
+        self._last_roster_changes = 0  # value of the window's roster counter at the last check
 
     # At the origin
 
-    def asked(self, event: RosterAsked) -> None:
-        """Take an operator's request."""
+    def on_request(self, event: RosterAsked) -> None:
+        """Handle an operator's request."""
         named = self._named()
         if not named:  # a blank log names no gateway, so it cannot show that one is missing
             self._deny(
@@ -81,6 +81,7 @@ class RosterChanges:
             )
             return
         incarnation = event.incarnation
+        # The name of the present disk makes a repeated request harmless (membership, M23).
         if event.change == "replace" and not incarnation and event.name in named:
             incarnation = named[event.name].incarnation
         ask = AskRoster(event.change, event.name, event.address, incarnation)
@@ -89,7 +90,7 @@ class RosterChanges:
         except UsageError as error:
             self._deny(event.session, event.request, "roster", str(error), retry=False)
             return
-        if not self._standing.primary:
+        if not self._view_state.primary:
             reason = f"{NO_VIEW}; ask again at this gateway or at another one"
             self._deny(event.session, event.request, "not_primary", reason, retry=True)
         elif len(self._waiting) >= limits.ROSTER_CHANGES_MAX:
@@ -100,15 +101,15 @@ class RosterChanges:
             self._send(waiting)
 
     def _send(self, waiting: Waiting) -> None:
-        if self._standing.primary:
+        if self._view_state.primary:
             ask = msgspec.structs.replace(waiting.ask, frontier=self._window.frontier)
-            self._outbox.send(self._standing.coordinator, Asking(self._standing.view, ask))
+            self._outbox.send(self._view_state.coordinator, Asking(self._view_state.view, ask))
 
     def _deny(self, session: int, request: int, code: str, reason: str, retry: bool) -> None:
         self._outbox.answers(session).append(Denied(request, code, reason, retry))
 
-    def denied(self, message: Deny) -> None:
-        """Take a denial of the coordinator."""
+    def on_deny(self, message: Deny) -> None:
+        """Handle a denial of the coordinator."""
         ask = msgspec.structs.replace(message.ask, frontier=0)
         for waiting in [one for one in self._waiting if one.ask == ask and not one.made]:
             self._waiting.remove(waiting)
@@ -121,9 +122,9 @@ class RosterChanges:
                 waiting.session = 0
 
     def decided(self, run: tuple[Frame, ...]) -> None:
-        """Take a decided run. The run is scanned only if the window reports a change of rosters."""
-        if self._seen != self._window.roster_changes:
-            self._seen = self._window.roster_changes
+        """Handle a decided run. The run is scanned only if the window reports a change of rosters."""
+        if self._last_roster_changes != self._window.roster_changes:
+            self._last_roster_changes = self._window.roster_changes
             for frame in run:
                 if frame.kind == Kind.ROSTER:
                     self._noted = max(self._noted, frame.position)
@@ -163,7 +164,7 @@ class RosterChanges:
     def beat(self) -> None:
         """Run one heartbeat: repeat requests, report completed changes, and give a vote to learners that have caught up."""
         if self._known.watermark < self._noted and (self._waiting or not self._peers.alone):
-            self._known.note_frontier()
+            self._known.persist_frontier()
         for waiting in list(self._waiting):
             waiting.beats += 1
             if not waiting.made and self._is_made(waiting.ask, waiting.asked_us):
@@ -191,26 +192,26 @@ class RosterChanges:
         All members hold what their view decides. A majority that promised no later view after that time proves that no later view
         had begun. A gateway that was cut off a moment ago still takes its view for the last one, so it needs this proof.
         """
-        standing = self._standing
-        if not standing.primary or not standing.current(standing.view):
+        view_state = self._view_state
+        if not view_state.primary or not view_state.current(view_state.view):
             return False
         beats = [(peer.number, peer.beat) for peer in self._peers if peer.beat is not None]
-        stays = [number for number, beat in beats if beat.echo_us > asked_us and beat.promised <= standing.view]
-        return self._peers.rosters.majority(self._peers.incarnations([standing.me, *stays]))
+        stays = [number for number, beat in beats if beat.echo_us > asked_us and beat.promised <= view_state.view]
+        return self._peers.rosters.majority(self._peers.incarnations([view_state.me, *stays]))
 
     def _is_known(self, position: int) -> bool:
         """True if a majority of the roster durably knows that the position is decided."""
         knows = [peer.number for peer in self._peers if peer.beat is not None and peer.beat.watermark >= position]
         if self._known.watermark >= position:
-            knows.append(self._standing.me)
+            knows.append(self._view_state.me)
         return self._rosters().majority(self._peers.incarnations(knows))
 
     # At the coordinator
 
     def _may_order(self) -> bool:
         """True if the view's VIEW frame and the previous ROSTER are decided."""
-        standing = self._standing
-        return standing.coordinating and standing.primary and not standing.draining and not self._window.rosters
+        view_state = self._view_state
+        return view_state.coordinating and view_state.primary and not view_state.draining and not self._window.rosters
 
     def _rosters(self) -> Rosters:
         """Return the rosters that count in the log now. `Peers` follows only with the next heartbeat, and a ROSTER made from an
@@ -230,7 +231,7 @@ class RosterChanges:
         try:
             voters = self._wanted(ask, named)
         except UsageError as error:
-            self._outbox.send(origin, Deny(self._standing.view, ask, "roster", str(error), False))
+            self._outbox.send(origin, Deny(self._view_state.view, ask, "roster", str(error), False))
             return
         if voters is None:
             return  # the change is made already: the log has answered
@@ -238,9 +239,9 @@ class RosterChanges:
             return  # the gateway that waits asks again
         reason = self._objection(ask, voters)
         if reason:
-            self._outbox.send(origin, Deny(self._standing.view, ask, "roster", reason, True))
+            self._outbox.send(origin, Deny(self._view_state.view, ask, "roster", reason, True))
         else:
-            self._put(voters, origin)
+            self._order_voters(voters, origin)
 
     def _is_counted(self, name: str) -> bool:
         """True if the log of a majority may still count a removed gateway. The removed gateway answers under its old number until
@@ -297,7 +298,7 @@ class RosterChanges:
         if new.blank:
             return f"gateway {ask.name!r} is the last voter: remove it after another gateway has caught up"
         # The view must decide the ROSTER and every frame after it (membership, M22).
-        if not new.majority(self._peers.incarnations(self._standing.members)):
+        if not new.majority(self._peers.incarnations(self._view_state.members)):
             return "the view would not hold a majority of the new roster"
         if ask.change == "replace":
             peer = next((peer for peer in self._peers if peer.name == ask.name), None)
@@ -315,18 +316,18 @@ class RosterChanges:
         """Give the vote to an added gateway that has caught up and is in the view."""
         named = {voter.number: voter for voter in self._named().values()}
         for number, voter in named.items():
-            if not voter.voting and number in self._standing.members:
+            if not voter.voting and number in self._view_state.members:
                 incarnation = self._peers.incarnation(number)
                 changed = msgspec.structs.replace(voter, incarnation=incarnation, voting=True)
                 voters = [changed if other.number == number else other for other in named.values()]
                 if not self._objection(AskRoster("add", voter.name), voters):
-                    self._put(voters, 0)
+                    self._order_voters(voters, 0)
                 return
 
-    def _put(self, voters: list[Voter], origin: int) -> None:
+    def _order_voters(self, voters: list[Voter], origin: int) -> None:
         state = self._window.state
         voters = sorted(voters, key=lambda voter: voter.number)
-        self._place(RosterBody(state.group, state.log, tuple(voters)), origin)
+        self._order_roster(RosterBody(state.group, state.log, tuple(voters)), origin)
 
 
 def _fits(ask: AskRoster, voter: Voter | None) -> bool:
@@ -350,8 +351,8 @@ def _check_address(ask: AskRoster, voters: Sequence[Voter]) -> None:
         raise UsageError(f"a gateway is added by its name and its address HOST:P: {error}") from None
     if not ask.name:
         raise UsageError("a gateway is added by its name and its address HOST:P, and the name is empty")
-    if nobody := unreachable_reason(wanted.clients.host):
-        raise UsageError(f"{nobody}: {HOST_REMEDY}")
+    if unreachable := unreachable_reason(wanted.clients.host):
+        raise UsageError(f"{unreachable}: {HOST_REMEDY}")
     for voter in voters:
         other = _member(voter.address)
         if other is not None and {wanted.clients, wanted.group} & {other.clients, other.group}:

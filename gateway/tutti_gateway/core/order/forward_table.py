@@ -38,16 +38,18 @@ class Queue:
     def add(self, frame: Frame) -> bool:
         """Add a batch. Return False if the queue holds the same batch already."""
         frames = self.frames
+        # Nearly every batch is the next one.
         if not frames or frames[-1].last_sequence < frame.first_sequence:
             frames.append(frame)
             return True
+        # A batch may arrive again with other limits, so both ends name it.
         key = (frame.first_sequence, frame.count)
-        place = len(frames)
-        while place and (frames[place - 1].first_sequence, frames[place - 1].count) > key:
-            place -= 1
-        if place and (frames[place - 1].first_sequence, frames[place - 1].count) == key:
+        index = len(frames)
+        while index and (frames[index - 1].first_sequence, frames[index - 1].count) > key:
+            index -= 1
+        if index and (frames[index - 1].first_sequence, frames[index - 1].count) == key:
             return False
-        frames.insert(place, frame)
+        frames.insert(index, frame)
         return True
 
 
@@ -60,19 +62,19 @@ class ForwardTable:
 
     def __init__(self, context: Context, received: ReceivedTable) -> None:
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._resend_us = limits.RESEND_HEARTBEATS * context.config.heartbeat_us
         self._bytes_max = context.config.undecided_bytes_max + limits.FORWARDED_MORE_BYTES_MAX
         self._received = received
         self._queues: dict[int, dict[int, Queue]] = {}
-        self._leaving: list[Frame] = []  # batches of this step that are not sent yet
+        self._unsent: list[Frame] = []  # batches of this step that are not sent yet
         self.count = 0
         self.bytes = 0
 
     @property
     def full(self) -> bool:
-        """True if the table takes no more batches."""
+        """True if the table accepts no more batches."""
         return self.bytes >= self._bytes_max or self.count >= limits.FORWARDED_FRAMES_MAX
 
     def _all(self) -> Iterator[Queue]:
@@ -82,16 +84,17 @@ class ForwardTable:
     # From the client
 
     def submit(self, session: int, frames: tuple[Frame, ...]) -> None:
-        """Add batches of a session, which `leave` forwards, or answer why not."""
+        """Add batches of a session, which `flush` forwards, or answer why not."""
         state = self._window.state
         producers, topics = state.producers, state.topics
         now_us = self._outbox.now.mono_us
-        leaving = self._leaving
+        unsent = self._unsent
         number = -1
         line: Producer | None = None
         queue: Queue | None = None
         full = self.full
         for frame in frames:
+            # Consecutive batches of one producer and epoch share the lookups.
             if frame.producer != number or queue is None or frame.epoch != queue.epoch:
                 number = frame.producer
                 line = producers.get(number)
@@ -113,20 +116,20 @@ class ForwardTable:
                     queue.sent_us = now_us
                 self.count += 1
                 self.bytes += weight(frame)
-                leaving.append(frame)
+                unsent.append(frame)
                 full = self.full
 
-    def leave(self) -> None:
+    def flush(self) -> None:
         """Forward the submitted batches; called in the same step."""
-        if self._leaving:
-            leaving, self._leaving = self._leaving, []
-            self._send(leaving)
+        if self._unsent:
+            unsent, self._unsent = self._unsent, []
+            self._send(unsent)
 
     def _send(self, frames: list[Frame]) -> None:
         """Send batches to the coordinator. Without one they wait, and `installed` sends everything to the next one in order."""
-        if self._standing.primary:
-            for part in split_runs(frames):
-                self._outbox.send(self._standing.coordinator, Forward(self._standing.view, part))
+        if self._view_state.primary:
+            for chunk in split_runs(frames):
+                self._outbox.send(self._view_state.coordinator, Forward(self._view_state.view, chunk))
 
     def _queue(self, producer: int, epoch: int) -> Queue:
         queues = self._queues.get(producer)
@@ -181,7 +184,7 @@ class ForwardTable:
     # From the coordinator
 
     def on_resend(self, message: Resend) -> None:
-        """Send batches that the coordinator did not take again, or ask the client to send them."""
+        """Send batches again that the coordinator did not order, or ask the client to send them."""
         queue = self._queues.get(message.producer, {}).get(message.epoch)
         line = self._window.state.producers.get(message.producer)
         # An old RESEND asks for batches whose outcome this log has decided.
@@ -193,9 +196,9 @@ class ForwardTable:
             self._forward(queue, again)
             return
         kept = deque(frame for frame in queue.frames if frame.last_sequence < message.sequence)
-        self._dropped(frame for frame in queue.frames if frame.last_sequence >= message.sequence)
+        self._uncount(frame for frame in queue.frames if frame.last_sequence >= message.sequence)
         queue.frames = kept
-        self._tidy(queue)
+        self._remove_if_empty(queue)
         self._outbox.answers(queue.session).append(Expected(message.producer, message.epoch, message.sequence))
 
     def on_refuse(self, message: Refuse) -> None:
@@ -208,8 +211,8 @@ class ForwardTable:
         if frame is None or frame.position:
             return
         queue.frames = deque(one for one in queue.frames if one is not frame)
-        self._dropped((frame,))
-        self._tidy(queue)
+        self._uncount((frame,))
+        self._remove_if_empty(queue)
         self._outbox.answers(queue.session).append(_refused(frame, message.code, message.reason, message.retry))
 
     def _forward(self, queue: Queue, frames: list[Frame]) -> None:
@@ -224,7 +227,7 @@ class ForwardTable:
         return queues.get(epoch) if queues else None
 
     def committed(self, queue: Queue, frame: Frame, offset: int) -> None:
-        """Take a decided batch of the queue's epoch, whichever gateway it came through."""
+        """Handle a decided batch of the queue's epoch, whichever gateway submitted it."""
         frames = queue.frames
         last = frame.first_sequence + frame.count - 1
         while frames:
@@ -243,10 +246,10 @@ class ForwardTable:
             else:
                 answers.append(Duplicate(head.producer, head.epoch, head.first_sequence, head.count))
         if not frames:
-            self._tidy(queue)
+            self._remove_if_empty(queue)
 
     def aborted(self, producer: int, epoch: int, sequence: int, reason: str) -> None:
-        """Take a decided ABORT of the epoch: everything of it after `sequence` is void."""
+        """Handle a decided ABORT of the epoch: everything of it after `sequence` is void."""
         queue = self.queue(producer, epoch)
         if queue is None:
             return
@@ -254,6 +257,7 @@ class ForwardTable:
         for frame in queue.frames:
             if frame.first_sequence > sequence:
                 answers.append(_aborted(frame, reason))
+            # The decided part ends within this batch, so its client sends the rest.
             elif frame.last_sequence > sequence:
                 answers.append(Expected(producer, epoch, sequence + 1))
             else:
@@ -267,17 +271,17 @@ class ForwardTable:
             answers.extend([FencedAnswer(producer, epoch, frame.first_sequence) for frame in queue.frames])
             self._end(queue)
 
-    def relearned(self) -> None:
+    def log_replaced(self) -> None:
         """Answer batches from the new state after a snapshot replaced the log."""
         producers = self._window.state.producers
         for queue in list(self._all()):
             line = producers.get(queue.producer)
-            settled = [frame for frame in queue.frames if not _open(frame, line)]
-            for frame in settled:
+            resolved = [frame for frame in queue.frames if not _open(frame, line)]
+            for frame in resolved:
                 self._reject(queue.session, frame, line, full=False)
-            self._dropped(settled)
+            self._uncount(resolved)
             queue.frames = deque(frame for frame in queue.frames if _open(frame, line))
-            self._tidy(queue)
+            self._remove_if_empty(queue)
 
     def forgotten(self, producer: int) -> None:
         """Answer the batches of a producer that left the received-table."""
@@ -288,16 +292,16 @@ class ForwardTable:
             self._end(queue)
 
     def _end(self, queue: Queue) -> None:
-        self._dropped(queue.frames)
+        self._uncount(queue.frames)
         queue.frames = deque()
-        self._tidy(queue)
+        self._remove_if_empty(queue)
 
-    def _dropped(self, frames: Iterable[Frame]) -> None:
+    def _uncount(self, frames: Iterable[Frame]) -> None:
         for frame in frames:
             self.count -= 1
             self.bytes -= weight(frame)
 
-    def _tidy(self, queue: Queue) -> None:
+    def _remove_if_empty(self, queue: Queue) -> None:
         if not queue.frames:
             queues = self._queues[queue.producer]
             del queues[queue.epoch]
@@ -310,11 +314,11 @@ class ForwardTable:
         if queue is None:
             return None
         frames, first = queue.frames, frame.first_sequence
-        place = bisect_left(frames, first, key=_first_sequence)
-        while place < len(frames) and frames[place].first_sequence == first:
-            if frames[place].count == frame.count:
-                return frames[place]
-            place += 1
+        index = bisect_left(frames, first, key=_first_sequence)
+        while index < len(frames) and frames[index].first_sequence == first:
+            if frames[index].count == frame.count:
+                return frames[index]
+            index += 1
         return None
 
     # Time and views
@@ -322,12 +326,12 @@ class ForwardTable:
     def installed(self) -> None:
         """Send everything to a new coordinator, in order, before any new batch."""
         for queue in self._all():
-            behind = self._unordered(queue)
+            unordered = self._unordered(queue)
             # A stamped frame keeps its position permanently.
             # A batch whose position was truncated therefore continues as a copy without a position.
-            fresh = {id(frame): frame.unstamped() for frame in behind if frame.position}
+            fresh = {id(frame): frame.unstamped() for frame in unordered if frame.position}
             queue.frames = deque(fresh.get(id(frame), frame) for frame in queue.frames)
-            self._forward(queue, [fresh.get(id(frame), frame) for frame in behind])
+            self._forward(queue, [fresh.get(id(frame), frame) for frame in unordered])
 
     def beat(self) -> None:
         """Send batches again that were neither ordered nor refused for a while: the message, or the answer to it, was lost."""

@@ -18,20 +18,20 @@ class Housekeeping:
     """Orders TICK, TRIM and FORGET frames while this member coordinates a view that decides.
 
     Attributes:
-        due_us: next time for `time`, None without one.
+        deadline_us: next time for `on_timer`, None without one.
     """
 
     def __init__(self, context: Context, received: ReceivedTable, sequencer: Sequencer, wall_us: Callable[[], int]) -> None:
         self._config = context.config
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._received = received
         self._sequencer = sequencer
         self._wall_us = wall_us
         self._tick_us: int | None = None
-        self._look_us: int | None = None
-        self.due_us: int | None = None
+        self._idle_check_us: int | None = None
+        self.deadline_us: int | None = None
         self._since_us = 0
         self._seen_us: dict[int, int] = {}
 
@@ -39,28 +39,29 @@ class Housekeeping:
         """Begin in a view that decides: records after the last tick get a tick at once, and idle times start at zero."""
         now_us = self._outbox.now.mono_us
         self._since_us, self._seen_us = now_us, {}
-        self._look_us = now_us + limits.IDLE_PRODUCER_CHECK_US
+        self._idle_check_us = now_us + limits.IDLE_PRODUCER_CHECK_US
         self._tick_us = now_us if self._received.dirty else None
-        self.time()
+        self.on_timer()
 
     def _arm(self) -> None:
-        due = [at for at in (self._tick_us, self._look_us) if at is not None]
-        self.due_us = min(due, default=None)
+        due = [at for at in (self._tick_us, self._idle_check_us) if at is not None]
+        self.deadline_us = min(due, default=None)
 
     def ordered(self) -> None:
         """End a step: the first records after a tick start the tick interval."""
+        # Only intervals in which records arrived get a tick (order, O34).
         if self._received.dirty and self._tick_us is None and self._active:
             self._tick_us = self._outbox.now.mono_us + self._config.tick_interval_us
             self._arm()
 
-    def seen(self, producer: int) -> None:
+    def producer_seen(self, producer: int) -> None:
         """Note that a frame of the producer was decided."""
         self._seen_us[producer] = self._outbox.now.mono_us
 
-    def sends(self, producer: int) -> None:
+    def lane_producer_seen(self, producer: int) -> None:
         """Note that a frame of the producer was decided in a lane, so the producer is not idle."""
         if producer in self._window.state.producers:
-            self.seen(producer)
+            self.producer_seen(producer)
 
     def forgotten(self, producer: int) -> None:
         """Delete the idle time of a forgotten producer."""
@@ -68,22 +69,23 @@ class Housekeeping:
 
     @property
     def _active(self) -> bool:
-        return self._standing.primary and self._standing.coordinating
+        return self._view_state.primary and self._view_state.coordinating
 
-    def time(self) -> None:
+    def on_timer(self) -> None:
         """Order what is due."""
         if not self._active:
-            self._tick_us = self._look_us = self.due_us = None
+            self._tick_us = self._idle_check_us = self.deadline_us = None
             return
         now, crowded = self._outbox.now, self._window.crowded
         if self._tick_us is not None and now.mono_us >= self._tick_us:
+            # In a crowded window the tick waits for another interval.
             self._tick_us = now.mono_us + self._config.tick_interval_us if crowded else None
             if self._received.dirty and not crowded:
                 received = self._received
                 # The log's time never goes back, even if the clock does.
-                self._sequencer.place(Kind.TICK, TickBody(received.tick + 1, max(received.tick_time, self._wall_us())))
-        if self._look_us is not None and now.mono_us >= self._look_us:
-            self._look_us = now.mono_us + limits.IDLE_PRODUCER_CHECK_US
+                self._sequencer.order_frame(Kind.TICK, TickBody(received.tick + 1, max(received.tick_time, self._wall_us())))
+        if self._idle_check_us is not None and now.mono_us >= self._idle_check_us:
+            self._idle_check_us = now.mono_us + limits.IDLE_PRODUCER_CHECK_US
             if not crowded:
                 self._forget(now.mono_us)
         self._arm()
@@ -93,11 +95,11 @@ class Housekeeping:
         own start.
         """
         # A coordinator cannot know what its predecessor saw, so it waits a whole idle time first.
-        if now_us - self._since_us < self._config.idle_producer_us or self._standing.closed is not None:
+        if now_us - self._since_us < self._config.idle_producer_us or self._view_state.closed is not None:
             return
         idle = []
         # Staged batches wait for a TXN, which a long micro-batch may delay (order, O26).
-        stages = {part.producer for part in self._window.state.staged.values()}
+        stages = {staged.producer for staged in self._window.state.staged.values()}
         for number, producer in self._window.state.producers.items():
             if not is_nameless(producer.name) or number in self._received.forgotten or self._sequencer.busy(number):
                 continue
@@ -109,17 +111,17 @@ class Housekeeping:
         if idle:
             self._sequencer.forget(idle)
 
-    def trim(self, places: Sequence[tuple[int, int]], up_to: int) -> None:
-        """Order a TRIM at the last of `places` (position, offset of the first record) that is decided and not after position
+    def trim(self, starts: Sequence[tuple[int, int]], up_to: int) -> None:
+        """Order a TRIM at the last of `starts` (position, offset of the first record) that is decided and not after position
         `up_to` + 1.
 
         The disk proposes a trim again until it is done.
         """
         window, received = self._window, self._received
-        if not self._active or self._standing.draining or window.crowded:
+        if not self._active or self._view_state.draining or window.crowded:
             return
         # Every voter must hold the frames before the new start (log, D27).
         last = min(up_to + 1, window.frontier)
-        good = [place for place in places if received.start < place[0] <= last]
+        good = [start for start in starts if received.start < start[0] <= last]
         if good:
-            self._sequencer.place(Kind.TRIM, TrimBody(*max(good)))
+            self._sequencer.order_frame(Kind.TRIM, TrimBody(*max(good)))

@@ -25,7 +25,7 @@ class Ordering:
     """The order layer.
 
     Attributes:
-        low: why the disk takes nothing new; empty if it does.
+        low: why the disk accepts nothing new; empty if it does.
         sequencer: assigns positions; other layers order their own frames through it.
         forward, requests: batches and requests of this gateway's clients that wait for the log.
         receiver: hold-back queue.
@@ -34,24 +34,24 @@ class Ordering:
 
     def __init__(self, context: Context, below: LowerLayer, confirm: Confirm, wall_us: Callable[[], int]) -> None:
         self.low = ""
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self.received = ReceivedTable(context.window.state)
         self.sequencer = Sequencer(context, self.received, below)
         self.forward = ForwardTable(context, self.received)
         self.requests = Requests(context, self.received, confirm)
         self.receiver = Receiver(context, self.received, self.forward, below)
-        self.upkeep = Housekeeping(context, self.received, self.sequencer, wall_us)
+        self.housekeeping = Housekeeping(context, self.received, self.sequencer, wall_us)
 
     # Clients
 
     def on_submitted(self, event: Submitted) -> None:
-        """Take batches of a client, and forward them."""
+        """Forward batches of a client."""
         self.submit(event)
-        self.forward.leave()
+        self.forward.flush()
 
     def submit(self, event: Submitted) -> None:
-        """Take batches of a client without forwarding them. `forward.leave` sends the batches of several clients together."""
+        """Queue batches of a client without forwarding them. `forward.flush` sends the batches of several clients together."""
         closed = self._closed()
         if closed:
             self.forward.refuse(event.session, event.frames, *closed)
@@ -59,7 +59,7 @@ class Ordering:
             self.forward.submit(event.session, event.frames)
 
     def on_asked(self, event: Asked) -> None:
-        """Take a request of a client."""
+        """Handle a request of a client."""
         closed = self._closed()
         if closed:
             self.requests.deny(event.session, event.request, *closed, retry=True)
@@ -73,9 +73,9 @@ class Ordering:
             self.requests.forget(event.session, event.request, event.names)
 
     def _closed(self) -> tuple[str, str] | None:
-        if self._standing.closed is not None:
-            return self._standing.closed
-        if not self._standing.primary and not self._standing.pausing:
+        if self._view_state.closed is not None:
+            return self._view_state.closed
+        if not self._view_state.primary and not self._view_state.pausing:
             return "not_primary", f"{NO_VIEW}; send again to this gateway or to another one"
         # A full disk is a temporary reason, so the client sends again.
         if self.low:
@@ -91,20 +91,21 @@ class Ordering:
 
     def on_message(self, sender: int, message: Forward | Asking | Order | Echo | Resend | Refuse | Deny) -> None:
         """Handle a message of this layer. Messages of another view, or of a member that may not send them, are ignored."""
-        standing = self._standing
+        view_state = self._view_state
         if isinstance(message, Order):
             self.receiver.on_order(sender, message)
         elif isinstance(message, Echo):
             self.receiver.on_echo(sender, message)
-        elif not standing.primary or not standing.current(message.view) or sender not in standing.members:
+        elif not view_state.primary or not view_state.current(message.view) or sender not in view_state.members:
             return
         elif isinstance(message, Forward):
-            if standing.coordinating and not standing.draining:
+            # A coordinator that hands over orders nothing: the origins send again to the next one.
+            if view_state.coordinating and not view_state.draining:
                 self.sequencer.on_forward(sender, message.frames)
         elif isinstance(message, Asking):
-            if standing.coordinating and not standing.draining:
-                self.sequencer.on_ask(sender, message.ask)
-        elif sender == standing.coordinator:
+            if view_state.coordinating and not view_state.draining:
+                self.sequencer.on_request(sender, message.ask)
+        elif sender == view_state.coordinator:
             if isinstance(message, Resend):
                 self.forward.on_resend(message)
             elif isinstance(message, Refuse):
@@ -115,19 +116,20 @@ class Ordering:
     # The log
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
-        """Take a decided run: answer its clients, and release requests and batches that waited for its producers."""
+        """Handle a decided run: answer its clients, and release requests and batches that waited for its producers."""
         invariant(run[-1].position == self._window.frontier, "a decided run does not end at the frontier")
         lines, forward = self.received.lines, self.forward
-        settled: dict[int, ProducerLine] = {}
+        resolved: dict[int, ProducerLine] = {}
         aborts: dict[int, Frame] = {}
         number = epoch = -1
         line: ProducerLine | None = None
         queue: Queue | None = None
         for frame, offset in zip(run, offsets, strict=True):
             if frame.kind not in SEQUENCED:
-                self._frame_decided(frame, settled, aborts)
+                self._frame_decided(frame, resolved, aborts)
                 number = -1
                 continue
+            # Consecutive frames of one producer and epoch share the lookups.
             if frame.producer != number or frame.epoch != epoch:
                 number, epoch = frame.producer, frame.epoch
                 line = lines.get(number)
@@ -136,40 +138,42 @@ class Ordering:
                 raise InvariantViolated(f"{frame!r} is decided, but its producer has no entry")
             line.undecided -= 1
             if not line.undecided:
-                settled[number] = line
+                resolved[number] = line
             if frame.transactional:
                 self.received.stage_decided(frame)
+            # The receipt of a staged batch carries its position instead of an offset (order, O29).
             if queue is not None and queue.frames and frame.position not in void:
                 forward.committed(queue, frame, frame.position if frame.staged else offset)
         # Batches are answered after the whole run, because a later ABORT may reach further back.
         for frame in aborts.values():
             self._aborted(frame)
-        for line in settled.values():
+        for line in resolved.values():
             if not line.undecided:
-                self._settle(line)
-        self.sequencer.room()
+                self._resolve(line)
+        self.sequencer.space_freed()
 
     def _aborted(self, frame: Frame) -> None:
         """Answer the batches of an aborted epoch. The last ABORT of an epoch counts, because it reaches furthest back."""
         body = decode_body(AbortBody, frame.body)
         self.forward.aborted(frame.producer, frame.epoch, body.entry.sequence, body.reason)
 
-    def _settle(self, line: ProducerLine) -> None:
-        self.upkeep.seen(line.number)
-        self.received.settle(line)
-        self.sequencer.settled(line)
+    def _resolve(self, line: ProducerLine) -> None:
+        self.housekeeping.producer_seen(line.number)
+        self.received.remove_resolved(line)
+        self.sequencer.producer_resolved(line)
 
-    def _frame_decided(self, frame: Frame, settled: dict[int, ProducerLine], aborts: dict[int, Frame]) -> None:
-        """Take a decided frame that is not a batch or TXN."""
+    def _frame_decided(self, frame: Frame, resolved: dict[int, ProducerLine], aborts: dict[int, Frame]) -> None:
+        """Handle a decided frame that is not a batch or TXN."""
         kind = frame.kind
         if kind in (Kind.EPOCH, Kind.ABORT):
             line = self.received.lines[frame.producer]
             line.undecided -= 1
             if not line.undecided:
-                settled[line.number] = line
+                resolved[line.number] = line
             if kind == Kind.EPOCH:
                 if line.state is LineState.OPENING and line.epoch == frame.epoch:
                     line.on(LineInput.EPOCH_DECIDED)
+                # Batches of the aborted epoch get their answers before the new epoch fences the rest.
                 if frame.producer in aborts:
                     self._aborted(aborts.pop(frame.producer))
                 self.forward.fenced(frame.producer, frame.epoch)
@@ -178,7 +182,7 @@ class Ordering:
         elif kind == Kind.FORGET:
             for number in decode_body(ForgetBody, frame.body).producers:
                 self.received.forgotten.pop(number, None)
-                self.upkeep.forgotten(number)
+                self.housekeeping.forgotten(number)
                 self.forward.forgotten(number)
         elif kind == Kind.OFFSETS:
             for reader in decode_body(OffsetsBody, frame.body).readers:
@@ -192,25 +196,25 @@ class Ordering:
         """Rebuild the received-table after a start, or after the tail of the window was truncated."""
         self.received.rebuild(self._window.frames)
 
-    def relearned(self) -> None:
+    def log_replaced(self) -> None:
         """Answer waiting clients from the new state after a snapshot replaced the log."""
         self.rebuild()
-        self.forward.relearned()
-        self.requests.relearned()
+        self.forward.log_replaced()
+        self.requests.log_replaced()
 
-    def carry(self, frames: Sequence[Frame]) -> tuple[int, str]:
+    def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
         """Append frames of another member's log before they are written. Return how many were appended, and why the next one was
         not.
         """
-        for taken, frame in enumerate(frames):
+        for appended, frame in enumerate(frames):
             try:
-                self.received.take(frame)
+                self.received.apply(frame)
             except FormatError as error:
-                return taken, str(error)
+                return appended, str(error)
         return len(frames), ""
 
     def ended(self) -> None:
-        """End the view: requests that this coordinator held wait for the next one."""
+        """End the view: requests that waited at this coordinator wait for the next one."""
         self.sequencer.installed()
 
     def installed(self) -> None:
@@ -224,16 +228,16 @@ class Ordering:
         """
         self.forward.installed()
         self.requests.installed()
-        self.upkeep.primary()
+        self.housekeeping.primary()
 
     def end_of_step(self) -> bool:
         """Send the frames that this step ordered. Return True if there were any."""
-        self.upkeep.ordered()
+        self.housekeeping.ordered()
         return self.sequencer.publish()
 
     def beat(self) -> None:
         """Run one heartbeat."""
-        if self._standing.primary and self._standing.current(self._standing.view):
+        if self._view_state.primary and self._view_state.current(self._view_state.view):
             self.forward.beat()
             self.requests.beat()
 

@@ -88,7 +88,7 @@ class ProducerLine:
         self.state = after
 
     def extend(self, frame: Frame) -> None:
-        """Take an ordered batch or TXN that is next."""
+        """Advance the line by an ordered batch or TXN that is next."""
         self.sequence = frame.first_sequence + frame.count - 1
         self.progress = frame.progress or self.progress
         self.undecided += 1
@@ -105,7 +105,7 @@ class Names:
         self.topics = {topic.name: number for number, topic in state.topics.items()}
 
     def apply(self, frame: Frame) -> None:
-        """Take the next EPOCH, TOPIC or FORGET."""
+        """Apply the next EPOCH, TOPIC or FORGET."""
         if frame.kind == Kind.EPOCH:
             name = decode_body(EpochBody, frame.body).name
             self._names[frame.producer] = name
@@ -147,10 +147,11 @@ class ReceivedTable:
         self.tick, self.tick_time, self.dirty = state.tick, state.tick_time, state.dirty
         self.start = state.start
         for frame in undecided:
-            self.take(frame)
+            self.apply(frame)
 
     def line(self, number: int) -> ProducerLine | None:
         """Return the producer's line, a new one if it has nothing undecided; None if the log's end does not know the producer."""
+        # At the log's end an undecided FORGET counts already.
         if number in self.forgotten:
             return None
         line = self.lines.get(number)
@@ -169,14 +170,14 @@ class ReceivedTable:
         """True if the log's end knows the topic."""
         return 0 < number < self.next_topic
 
-    def take(self, frame: Frame) -> None:
-        """Take the next frame of the log.
+    def apply(self, frame: Frame) -> None:
+        """Apply the next frame of the log.
 
         Raises:
             FormatError: the frame cannot follow, or its body is invalid, so nobody may have ordered it. The table is unchanged.
         """
         if frame.kind not in SEQUENCED:
-            _TAKE[frame.kind](self, frame)
+            _APPLY[frame.kind](self, frame)
             return
         line = self._known(frame)
         if (
@@ -198,10 +199,11 @@ class ReceivedTable:
             self.dirty = True
 
     def stage(self, frame: Frame) -> None:
-        """Take an ordered staged batch or TXN."""
+        """Track an ordered staged batch or TXN."""
         if frame.staged:
             self._staged[frame.position] = staged_of(frame)
         else:
+            # No other TXN may name these batches from now on (order, O31).
             self._visible.update(dict.fromkeys(decode_body(TxnBody, frame.body).staged, frame))
             self.dirty = True
 
@@ -227,22 +229,23 @@ class ReceivedTable:
         undecided = {} if decided else self._staged
         if not body.good(common_limits.STAGED_BATCHES_MAX):
             return f"a transaction has {len(body.staged)} staged batches with {len(body.counts)} counts, or names one batch twice"
-        parts: list[Staged] = []
+        batches: list[Staged] = []
         for position, count in zip(body.staged, body.counts, strict=True):
-            part = undecided.get(position) or self._state.staged.get(position)
-            line = None if part is None or position in self._visible else self.line(part.producer)
-            if part is None or line is None or line.epoch != part.epoch or position < self.start:
+            staged = undecided.get(position) or self._state.staged.get(position)
+            # The next epoch of its producer, or a forced TRIM, releases a staged batch (order, O29 and O33).
+            line = None if staged is None or position in self._visible else self.line(staged.producer)
+            if staged is None or line is None or line.epoch != staged.epoch or position < self.start:
                 return f"nothing is staged at position {position}, or no longer"
-            if part.count != count:
+            if staged.count != count:
                 return f"there are not {count} records staged at position {position}"
-            parts.append(part)
-        said = frame.topic, frame.count, frame.min_timestamp, frame.max_timestamp
-        first, last = min(part.first_time for part in parts), max(part.last_time for part in parts)
-        fits = said == (parts[0].topic, sum(body.counts), first, last)
+            batches.append(staged)
+        header = frame.topic, frame.count, frame.min_timestamp, frame.max_timestamp
+        first, last = min(staged.first_time for staged in batches), max(staged.last_time for staged in batches)
+        fits = header == (batches[0].topic, sum(body.counts), first, last)
         return "" if fits else "the header has another first topic, count, first or last time than the staged batches"
 
     def stage_decided(self, frame: Frame) -> None:
-        """Take a decided staged batch or TXN: the decided state has it from now on, or the batch is void."""
+        """Stop tracking a decided staged batch or TXN: the decided state has it from now on, or the batch is void."""
         if frame.staged:
             self._staged.pop(frame.position, None)
         else:
@@ -261,12 +264,13 @@ class ReceivedTable:
             f"the table has epoch {line.epoch} ({line.state.value}), sequence {line.sequence} after {self._state.position}",
         )
         # An ABORT voids staged batches too, but never a TXN or its batches (order, O31).
-        void = [at for at, part in self._staged.items() if at >= body.position and part.producer == frame.producer]
+        void = [at for at, staged in self._staged.items() if at >= body.position and staged.producer == frame.producer]
         _follows(
             not any(at in self._visible for at in void)
             and not any(txn.producer == frame.producer and txn.position >= body.position for txn in self._visible.values()),
             f"{frame!r} aborts from {body.position} on, but a later TXN exists, or one that makes a later batch visible",
         )
+        # The entry returns to its state before the aborted position, closed (atomic, A11).
         line.on(LineInput.ABORT)
         self.lines[line.number] = line
         line.instance, line.epoch = entry.instance, entry.epoch
@@ -318,11 +322,12 @@ class ReceivedTable:
             f"{frame!r} does not name valid voters",
         )
         _follows(
+            # A log keeps its uuid and its group permanently.
             len(body.log) == _LOG_BYTES and (not state.log or (state.log, state.group) == (body.log, body.group)),
             f"{frame!r} belongs to log {body.log.hex()} of group {body.group!r}",
         )
 
-    def commit(self, reader: str) -> int:
+    def last_commit(self, reader: str) -> int:
         """Return an upper bound for the position of the reader's last offset commit at the log's end; 0 if there is none.
 
         The exact position is known only for commits since this table was made. A caller at an earlier frontier may therefore ask
@@ -331,7 +336,7 @@ class ReceivedTable:
         return self._commits.get(reader, self._begin if reader in self._state.readers else 0)
 
     def offset_decided(self, reader: str) -> None:
-        """Take a decided offset commit of the reader."""
+        """Handle a decided offset commit of the reader."""
         self.new_readers.pop(reader, None)
 
     def _known(self, frame: Frame) -> ProducerLine:
@@ -345,6 +350,7 @@ class ReceivedTable:
         line = self.line(frame.producer)
         if line is None:
             _follows(frame.producer == self.next_producer, f"{frame!r} is not producer {self.next_producer}")
+            # Otherwise a late copy of a forgotten producer could begin again (order, O26).
             _follows(frame.epoch > self.floor, f"epoch {frame.epoch} is not above the floor {self.floor}")
             _follows(not body.sequence, f"{frame!r} is a new producer, but begins after sequence {body.sequence}")
             _follows(body.name and body.name not in self.names.producers, f"{frame!r} gives the name {body.name!r} again")
@@ -378,13 +384,13 @@ class ReceivedTable:
         self.floor = max(self.floor, body.floor)
         self.names.apply(frame)
 
-    def settle(self, line: ProducerLine) -> None:
+    def remove_resolved(self, line: ProducerLine) -> None:
         """Remove the line of a producer that has nothing undecided."""
         if not line.undecided:
             self.lines.pop(line.number, None)
 
 
-_TAKE: dict[int, Callable[[ReceivedTable, Frame], None]] = {
+_APPLY: dict[int, Callable[[ReceivedTable, Frame], None]] = {
     Kind.VIEW: ReceivedTable._view,
     Kind.ROSTER: ReceivedTable._roster,
     Kind.EPOCH: ReceivedTable._epoch,

@@ -21,9 +21,9 @@ from tutti_gateway.core.window import weight
 
 
 class LowerLayer(Protocol):
-    """The layer that takes frames in sequence."""
+    """The layer that appends frames in sequence."""
 
-    def take(self, frames: Sequence[Frame]) -> None:
+    def append(self, frames: Sequence[Frame]) -> None:
         """Append the next frames of the log."""
 
 
@@ -39,68 +39,68 @@ class Receiver:
 
     def __init__(self, context: Context, received: ReceivedTable, forward: ForwardTable, below: LowerLayer) -> None:
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._received = received
         self._forward = forward
         self._below = below
-        self._held: dict[int, Frame] = {}
-        self._held_bytes = 0
-        self._held_bytes_max = context.config.undecided_bytes_max + limits.HELD_MORE_BYTES_MAX
+        self._buffered: dict[int, Frame] = {}
+        self._buffered_bytes = 0
+        self._buffered_bytes_max = context.config.undecided_bytes_max + limits.BUFFERED_MORE_BYTES_MAX
         undecided_bytes = max(context.config.undecided_bytes_max, limits.UNDECIDED_BYTES_CONFIG_MIN)
-        self._window_bytes_max = undecided_bytes + limits.HELD_MORE_BYTES_MAX  # the most bytes that a coordinator has undecided
-        self._gaps: RangeMap[None] = RangeMap()  # positions between the window's end and `highest` that are not held back
+        self._window_bytes_max = undecided_bytes + limits.BUFFERED_MORE_BYTES_MAX  # the most bytes that a coordinator has undecided
+        self._gaps: RangeMap[None] = RangeMap()  # positions between the window's end and `highest` that are not buffered
         self.discarded = 0
         self.streamed = self.highest = 0
         self._invalid = ""  # reason why the last next frame was not taken
 
     def installed(self) -> None:
-        """Delete held frames and gaps of the last view."""
-        self._held, self._held_bytes = {}, 0
+        """Delete buffered frames and gaps of the last view."""
+        self._buffered, self._buffered_bytes = {}, 0
         self._gaps.clear()
         self.streamed = self.highest = 0
 
     def on_order(self, sender: int, message: Order) -> None:
-        """Take ordered frames with their bodies."""
+        """Handle ordered frames with their bodies."""
         if self._counts(sender, message.view) and message.frames:
-            self._take(sender, message)
-            self._streams(message.frames[-1].position)
+            self._accept(sender, message)
+            self._stream_reached(message.frames[-1].position)
 
     def on_repair(self, sender: int, message: Repair) -> None:
-        """Take ordered frames of this view from any member that holds them. A frame after the view's installed end belongs to the
+        """Handle ordered frames of this view from any member that holds them. A frame after the view's installed end belongs to the
         view.
         """
-        standing = self._standing
-        if standing.current(message.view) and sender in standing.others and not standing.coordinating:
-            self._take(sender, message)
+        view_state = self._view_state
+        if view_state.current(message.view) and sender in view_state.others and not view_state.coordinating:
+            self._accept(sender, message)
 
-    def heard(self, sender: int, end: int) -> None:
+    def log_end_reported(self, sender: int, end: int) -> None:
         """Note that the log of a member of this view reaches `end`: frames up to there that are not here are lost or late.
 
         An end beyond everything that may be undecided is ignored.
         """
-        standing = self._standing
-        if not standing.coordinating and end <= self._window.end + limits.HELD_FRAMES_MAX:
+        view_state = self._view_state
+        if not view_state.coordinating and end <= self._window.end + limits.BUFFERED_FRAMES_MAX:
             self._announce(end)
             # The coordinator's heartbeat shows that its stream has reached its end (repair, R2).
-            if sender == standing.coordinator:
-                self._streams(end)
+            if sender == view_state.coordinator:
+                self._stream_reached(end)
 
-    def _take(self, sender: int, message: Order | Repair) -> None:
-        view = self._standing.view
+    def _accept(self, sender: int, message: Order | Repair) -> None:
+        view = self._view_state.view
         for frame in message.frames:
             # Frames of another view may be of a truncated log.
             if frame.view != view:
                 self.discarded += 1
             elif payload_intact(frame):
-                self._hold(frame)
+                self._buffer(frame)
             else:
                 self._missed(frame.position)
         self._drain()
         self._report_invalid(sender, message)
 
     def on_echo(self, sender: int, message: Echo) -> None:
-        """Take headers of own frames; their bodies are in the forward-table."""
+        """Handle headers of own frames; their bodies are in the forward-table."""
         if not self._counts(sender, message.view):
             return
         for at in range(0, len(message.headers), HEADER_SIZE):
@@ -113,36 +113,38 @@ class Receiver:
             if echoed.view != message.view:
                 self.discarded += 1
             elif own is None or own.body_crc != echoed.body_crc or own.body_length != echoed.body_length:
-                # Another body was ordered under this sequence, so it must come from a member that has it.
+                # Another body was ordered under this sequence, so a member that has it must send it.
                 self._missed(echoed.position)
             else:
+                # The equal CRC proves that the own copy is the ordered body (order, O10).
                 echoed.body, echoed.progress = own.body, own.progress
-                self._hold(echoed)
-            self._streams(echoed.position)
+                self._buffer(echoed)
+            self._stream_reached(echoed.position)
         self._drain()
         self._report_invalid(sender, message)
 
     def _counts(self, sender: int, view: int) -> bool:
-        standing = self._standing
-        return standing.current(view) and sender == standing.coordinator and sender != standing.me
+        view_state = self._view_state
+        return view_state.current(view) and sender == view_state.coordinator and sender != view_state.me
 
-    def _hold(self, frame: Frame) -> None:
+    def _buffer(self, frame: Frame) -> None:
         position = frame.position
         # A frame that is here already needs no second copy.
-        if position <= self._window.end or position in self._held:
+        if position <= self._window.end or position in self._buffered:
             return
-        full = self._held_bytes > self._held_bytes_max
-        # The next frame is always taken, because all held frames wait for it.
-        if position > self._window.end + (1 if full else limits.HELD_FRAMES_MAX):
+        full = self._buffered_bytes > self._buffered_bytes_max
+        # The next frame is always buffered, because all buffered frames wait for it.
+        if position > self._window.end + (1 if full else limits.BUFFERED_FRAMES_MAX):
             self._missed(position)
             return
         if position <= self.highest:
-            self._gaps.cut(position, position)
-        else:
+            self._gaps.remove(position, position)
+        else:  # a later frame announces all positions before it (repair, R1)
             self._announce(position - 1)
             self.highest = position
-        self._held[position] = frame
-        self._held_bytes += weight(frame)
+        self._buffered[position] = frame
+        self._buffered_bytes += weight(frame)
+        # Over the limit a frame is appended at once, so that nothing accumulates.
         if full:
             self._drain()
 
@@ -151,60 +153,60 @@ class Receiver:
         self._announce(position)
         self.discarded += 1
 
-    def _is_near(self, position: int) -> bool:
-        """True if the position can exist: no more frames are undecided than may be held back, and some may
+    def _is_plausible(self, position: int) -> bool:
+        """True if the position can exist: no more frames are undecided than may be buffered, and some may
         have arrived meanwhile.
         """
-        return position <= self._window.end + 2 * limits.HELD_FRAMES_MAX
+        return position <= self._window.end + 2 * limits.BUFFERED_FRAMES_MAX
 
-    def _streams(self, position: int) -> None:
+    def _stream_reached(self, position: int) -> None:
         """Note that the coordinator's stream has reached the position."""
-        if position > self.streamed and self._is_near(position):
+        if position > self.streamed and self._is_plausible(position):
             self.streamed = position
 
     def _announce(self, end: int) -> None:
         """Note that positions up to `end` exist; those above the highest known position are missing."""
         known = max(self.highest, self._window.end)
-        if end > known and self._is_near(end):
+        if end > known and self._is_plausible(end):
             self._gaps.put(known + 1, end, None)
             self.highest = end
 
     def decided(self) -> None:
-        """Take held frames after the frontier moved and the window has space."""
-        if self._held and self._standing.current(self._standing.view):
+        """Append buffered frames after the frontier moved and the window has space."""
+        if self._buffered and self._view_state.current(self._view_state.view):
             self._drain()
 
     def _window_space(self) -> tuple[int, int]:
-        """Return how many frames, and about how many bytes, the window takes before more of it is decided here.
+        """Return how many frames, and about how many bytes, the window accepts before more of it is decided here.
 
         A coordinator keeps to this limit by its own frontier. A member that gets frames but no CONFIRM lags. Such a member
-        takes nothing over the limit and votes for nothing after it, so its coordinator stops until the member gets the decision
+        appends nothing over the limit and votes for nothing after it, so its coordinator stops until the member gets the decision
         (protocol/atomic, A4).
         """
         return common_limits.UNDECIDED_FRAMES_MAX - len(self._window.frames), self._window_bytes_max - self._window.bytes
 
     def _drain(self) -> None:
-        """Take frames in sequence while the window has space. A VIEW frame is always taken, because its
+        """Append frames in sequence while the window has space. A VIEW frame is always appended, because its
         decision decides the rest.
         """
-        held, end, chain = self._held, self._window.end, self._window.chain
-        room_frames, room_bytes = self._window_space()
+        buffered, end, chain = self._buffered, self._window.end, self._window.chain
+        free_frames, free_bytes = self._window_space()
         run: list[Frame] = []
-        while held:
-            frame = held.get(end + 1)
-            if frame is None or ((room_bytes <= 0 or len(run) >= room_frames) and frame.kind != Kind.VIEW):
+        while buffered:
+            frame = buffered.get(end + 1)
+            if frame is None or ((free_bytes <= 0 or len(run) >= free_frames) and frame.kind != Kind.VIEW):
                 break
-            del held[end + 1]
+            del buffered[end + 1]
             size = weight(frame)
-            self._held_bytes -= size
-            room_bytes -= size
+            self._buffered_bytes -= size
+            free_bytes -= size
             # A frame that does not continue the chain may be of a truncated log, so it is treated as lost.
             if not chained(frame, chain):
                 self._gaps.put(end + 1, end + 1, None)
                 self.discarded += 1
                 break
             try:
-                self._received.take(frame)
+                self._received.apply(frame)
             except FormatError as error:
                 self._gaps.put(end + 1, end + 1, None)
                 self.discarded += 1
@@ -213,10 +215,10 @@ class Receiver:
             run.append(frame)
             end, chain = frame.position, frame.header_crc
         if run:
-            self._below.take(run)
+            self._below.append(run)
 
     def _report_invalid(self, sender: int, message: Order | Repair | Echo) -> None:
-        """Report a frame that the chain allows here but that is invalid; it was not taken and is requested again.
+        """Report a frame that the chain allows here but that is invalid; it was not appended and is requested again.
 
         The coordinator or this member is wrong, and one message does not show which. So no member halts: this member votes for
         nothing after the frame, the next view leaves it out, and it copies the log that the others decide.
@@ -230,7 +232,7 @@ class Receiver:
 
         In a view that decides, nothing is requested while the window is full.
         """
-        # Requested frames could not be taken while the window is full.
-        if not self._gaps or (self._standing.primary and min(self._window_space()) <= 0):
+        # Requested frames could not be appended while the window is full.
+        if not self._gaps or (self._view_state.primary and min(self._window_space()) <= 0):
             return []
-        return [(first, last) for first, last, _ in self._gaps.first(limits.REPAIR_RANGES_MAX)]
+        return [(first, last) for first, last, _ in self._gaps.lowest(limits.REPAIR_RANGES_MAX)]

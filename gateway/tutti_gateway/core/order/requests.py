@@ -48,7 +48,7 @@ class Requests:
         self._confirm = confirm
         self._received = received
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._resend_us = limits.RESEND_HEARTBEATS * context.config.heartbeat_us
         self.names = Names(context.window.state)
@@ -68,7 +68,7 @@ class Requests:
         if answer is not None:
             self._outbox.answers(session).append(answer)
         else:
-            self._ask(session, number, ask)
+            self._request(session, number, ask)
 
     def _epoch_answer(self, number: int, ask: AskEpoch) -> RequestAnswer | None:
         """Return the answer that the decided log holds already, None without one."""
@@ -87,7 +87,7 @@ class Requests:
         if known is not None:
             self._outbox.answers(session).append(TopicOpened(number, known))
         else:
-            self._ask(session, number, AskTopic(name))
+            self._request(session, number, AskTopic(name))
 
     def offsets(self, session: int, number: int, reader: str, offset: int, back: bool) -> None:
         """Log an offset commit, after those of the same reader that wait here.
@@ -112,12 +112,12 @@ class Requests:
         return waiting[-1][0] if waiting else None
 
     def _commit(self, session: int, number: int, ask: AskOffsets, after: Request | None) -> None:
-        """Send a commit, unless another commit of the reader came into the log or here while it waited for `confirm`."""
+        """Send a commit, unless another commit of the reader arrived in the log or here while it waited for `confirm`."""
         before = self._window.state.readers.get(ask.reader, -1)
         # Another commit may have arrived while this one waited for `confirm`.
         overtaken = self._last(ask.reader) not in (after, None)
-        if not overtaken and (ask.frontier == self._window.frontier or self._received.commit(ask.reader) <= ask.frontier):
-            self._ask(session, number, ask)
+        if not overtaken and (ask.frontier == self._window.frontier or self._received.last_commit(ask.reader) <= ask.frontier):
+            self._request(session, number, ask)
         elif ask.offset >= before:
             reason = f"another commit of reader {ask.reader!r} arrived meanwhile; commit {ask.offset} again"
             self.deny(session, number, "offset", reason, retry=True)
@@ -144,7 +144,7 @@ class Requests:
         if not wrong():
             act()
             return
-        if self._full(session, number):
+        if self._deny_if_full(session, number):
             return
 
         def judge(confirmed: bool) -> None:
@@ -159,8 +159,8 @@ class Requests:
             elif confirmed:
                 self.deny(session, number, code, reason, retry=False)
             else:
-                told = f"{reason}; this gateway lags or is cut off from a majority: ask another gateway"
-                self.deny(session, number, "behind", told, retry=True)
+                behind = f"{reason}; this gateway lags or is cut off from a majority: ask another gateway"
+                self.deny(session, number, "behind", behind, retry=True)
 
         self._unconfirmed.add((session, number))
         self.count += 1
@@ -185,14 +185,14 @@ class Requests:
         self._act_unless(
             wrong,
             (session, number, "unknown"),
-            lambda: self._ask(session, number, AskForget(tuple(sorted({self.names.producers[name] for name in names})))),
+            lambda: self._request(session, number, AskForget(tuple(sorted({self.names.producers[name] for name in names})))),
         )
 
-    def _ask(self, session: int, number: int, ask: Ask) -> None:
+    def _request(self, session: int, number: int, ask: Ask) -> None:
         waiting = self._waiting.get(_key(ask), ())
         if any((one.session, one.number, one.ask) == (session, number, ask) for one in waiting):
             return  # the client repeats a request that is in progress
-        if self._full(session, number):
+        if self._deny_if_full(session, number):
             return
         self.count += 1
         request = Request(session, number, ask)
@@ -200,7 +200,7 @@ class Requests:
         if not waiting or not isinstance(ask, AskOffsets):
             self._send(request)
 
-    def _full(self, session: int, number: int) -> bool:
+    def _deny_if_full(self, session: int, number: int) -> bool:
         """Deny a request above the limit. Return True if it was denied."""
         full = self.count >= limits.REQUESTS_MAX
         if full:
@@ -221,7 +221,7 @@ class Requests:
         self.count -= len(self._unconfirmed) - len(left)
         self._unconfirmed = left
         for _, name in [key for key in self._waiting if key[0] is AskOffsets]:
-            self._commits_end(str(name), lambda request: request.session == session)
+            self._end_commits(str(name), lambda request: request.session == session)
         for request in self._all():
             if request.session == session:
                 request.session = 0
@@ -229,20 +229,20 @@ class Requests:
     # From the coordinator and the log
 
     def on_deny(self, message: Deny) -> None:
-        """Take a denial of the coordinator."""
+        """Handle a denial of the coordinator."""
         ask = message.ask
         if isinstance(ask, AskOffsets):
             first = next(iter(self._commits(ask.reader)), None)
             if first is not None and first[1] == ask:
-                self._commits_end(ask.reader, lambda request: request is first[0], message)
+                self._end_commits(ask.reader, lambda request: request is first[0], message)
             return
-        for request in self._take(ask):
+        for request in self._pop(ask):
             self.deny(request.session, request.number, message.code, message.reason, message.retry)
 
-    def _commits_end(self, reader: str, ends: Callable[[Request], bool], denied: Deny | None = None) -> None:
+    def _end_commits(self, reader: str, ends: Callable[[Request], bool], denied: Deny | None = None) -> None:
         """Remove an offset commit. Later commits relied on it, so their clients must ask again."""
         waiting = self._commits(reader)
-        first = next((place for place, (request, _) in enumerate(waiting) if ends(request)), None)
+        first = next((index for index, (request, _) in enumerate(waiting) if ends(request)), None)
         if first is None:
             return
         for request, _ in waiting[first:]:
@@ -251,17 +251,17 @@ class Requests:
             elif not ends(request):
                 reason = f"an earlier commit of reader {reader!r} failed; commit again"
                 self.deny(request.session, request.number, "busy", reason, retry=True)
-        self._keep((AskOffsets, reader), [request for request, _ in waiting[:first]])
+        self._replace_waiting((AskOffsets, reader), [request for request, _ in waiting[:first]])
 
-    def _take(self, ask: Ask) -> list[Request]:
+    def _pop(self, ask: Ask) -> list[Request]:
         """Remove and return the requests that ask for exactly this."""
         key = _key(ask)
         waiting = self._waiting.get(key, [])
-        taken = [request for request in waiting if request.ask == ask]
-        self._keep(key, [request for request in waiting if request.ask != ask])
-        return taken
+        popped = [request for request in waiting if request.ask == ask]
+        self._replace_waiting(key, [request for request in waiting if request.ask != ask])
+        return popped
 
-    def _keep(self, key: tuple[type, object], left: list[Request]) -> None:
+    def _replace_waiting(self, key: tuple[type, object], left: list[Request]) -> None:
         waiting = self._waiting.get(key)
         if waiting is None:
             return
@@ -272,12 +272,12 @@ class Requests:
             del self._waiting[key]
 
     def decided(self, frame: Frame) -> None:
-        """Take a decided EPOCH, TOPIC, FORGET or OFFSETS frame; `window.state` may be further already."""
+        """Handle a decided EPOCH, TOPIC, FORGET or OFFSETS frame; `window.state` may be further already."""
         self.names.apply(frame)
         if frame.kind == Kind.EPOCH:
             self._epoch_decided(frame, decode_body(EpochBody, frame.body))
         elif frame.kind == Kind.TOPIC:
-            for request in self._take(AskTopic(decode_body(TopicBody, frame.body).name)):
+            for request in self._pop(AskTopic(decode_body(TopicBody, frame.body).name)):
                 self._outbox.answers(request.session).append(TopicOpened(request.number, frame.topic))
         elif frame.kind == Kind.OFFSETS:
             for reader, offset in decode_body(OffsetsBody, frame.body).readers.items():
@@ -290,6 +290,7 @@ class Requests:
         left = []
         for request in self._waiting.get(key, ()):
             ask = request.ask
+            # A request for a higher epoch waits for the frame of that epoch.
             if not isinstance(ask, AskEpoch) or ask.epoch > frame.epoch:
                 left.append(request)
                 continue
@@ -298,20 +299,21 @@ class Requests:
             opened = EpochOpened(request.number, frame.producer, frame.epoch, body.sequence, body.progress)
             fenced = EpochFenced(request.number, frame.epoch)
             self._outbox.answers(request.session).append(opened if mine else fenced)
-        self._keep(key, left)
+        self._replace_waiting(key, left)
 
     def _offset_decided(self, reader: str, offset: int, position: int) -> None:
-        """Take a decided offset commit of the reader, whichever gateway it came through.
+        """Handle a decided offset commit of the reader, whichever gateway submitted it.
 
         The next commit is sent with this position as its frontier, because frames up to the frontier may not be handled here yet.
         """
         waiting = self._commits(reader)
         reached = 0
+        # Equal commits that wait in a row have the same answer.
         while reached < len(waiting) and waiting[reached][1].offset == offset:
             self._outbox.answers(waiting[reached][0].session).append(Done(waiting[reached][0].number))
             reached += 1
         left = [request for request, _ in waiting[reached:]]
-        self._keep((AskOffsets, reader), left if reached else [])
+        self._replace_waiting((AskOffsets, reader), left if reached else [])
         # The next commit of the reader may leave now.
         if reached and left:
             self._send(left[0], position)
@@ -329,15 +331,16 @@ class Requests:
         for request in list(self._all()):
             ask = request.ask
             if isinstance(ask, AskForget) and not any(number in known for number in ask.producers):
-                for done in self._take(ask):
+                for done in self._pop(ask):
                     self._outbox.answers(done.session).append(Done(done.number))
             elif isinstance(ask, AskEpoch) and ask.name not in self.names.producers:
                 floor = self._window.state.floor
+                # The FORGET raised the floor, so this epoch can never begin.
                 if ask.epoch <= floor:
-                    for fenced in self._take(ask):
+                    for fenced in self._pop(ask):
                         self._outbox.answers(fenced.session).append(EpochFenced(fenced.number, floor))
 
-    def relearned(self) -> None:
+    def log_replaced(self) -> None:
         """Answer requests from the new state after a snapshot replaced the log."""
         self.names = Names(self._window.state)
         for request in list(self._all()):
@@ -350,25 +353,25 @@ class Requests:
             if answer is not None:
                 self._outbox.answers(request.session).append(answer)
                 key = _key(ask)
-                self._keep(key, [other for other in self._waiting[key] if other is not request])
+                self._replace_waiting(key, [other for other in self._waiting[key] if other is not request])
             elif isinstance(ask, AskOffsets):
                 # It is unknown if the snapshot includes this commit, so its client must commit again.
                 reason = f"this gateway installed a snapshot and does not know if this commit is in it; commit {ask.offset} again"
                 self.deny(request.session, request.number, "busy", reason, retry=True)
                 key = _key(ask)
-                self._keep(key, [other for other in self._waiting[key] if other is not request])
+                self._replace_waiting(key, [other for other in self._waiting[key] if other is not request])
         self._forget_decided()
 
     # Time and views
 
     def installed(self) -> None:
         """Send all requests to a new coordinator."""
-        for request in self._asked():
+        for request in self._sendable():
             self._send(request, self._window.frontier)
 
     def beat(self) -> None:
         """Send requests again that had no answer for a while."""
-        for request in self._asked():
+        for request in self._sendable():
             if self._outbox.now.mono_us - request.sent_us >= self._resend_us:
                 self._send(request, self._window.frontier)
 
@@ -377,10 +380,10 @@ class Requests:
         request.sent_us = self._outbox.now.mono_us
         if isinstance(request.ask, AskOffsets) and frontier is not None:
             request.ask = msgspec.structs.replace(request.ask, frontier=frontier)
-        if self._standing.primary:  # without a primary view, the next coordinator gets it
-            self._outbox.send(self._standing.coordinator, Asking(self._standing.view, request.ask))
+        if self._view_state.primary:  # without a primary view, the next coordinator gets it
+            self._outbox.send(self._view_state.coordinator, Asking(self._view_state.view, request.ask))
 
-    def _asked(self) -> Iterator[Request]:
+    def _sendable(self) -> Iterator[Request]:
         for (kind, _), waiting in self._waiting.items():
             yield from waiting[:1] if kind is AskOffsets else waiting
 

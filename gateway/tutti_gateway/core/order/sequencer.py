@@ -22,13 +22,13 @@ from tutti_gateway.core.window import weight
 
 
 class LowerLayer(Protocol):
-    """The layer that takes ordered frames."""
+    """The layer that appends ordered frames."""
 
     @property
     def low(self) -> str:
-        """Why no batch can be taken; empty if one can."""
+        """Why no batch can be ordered; empty if one can."""
 
-    def take(self, frames: Sequence[Frame]) -> None:
+    def append(self, frames: Sequence[Frame]) -> None:
         """Append the next frames of the log."""
 
 
@@ -38,43 +38,45 @@ class Sequencer:
     def __init__(self, context: Context, received: ReceivedTable, below: LowerLayer) -> None:
         self._config = context.config
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._received = received
         self._below = below
-        self._placed: list[Frame] = []
+        self._ordered: list[Frame] = []
         # producer -> origin -> epoch: asked to send again when everything of the producer is decided
-        self._refused: dict[int, dict[int, int]] = {}
+        self._to_resend: dict[int, dict[int, int]] = {}
         self._epochs: dict[int, list[tuple[int, AskEpoch]]] = {}  # producer -> (origin, ask) that wait until its frames are decided
         self._epochs_count = 0
-        self._full = False
+        self._window_was_full = False
 
     def installed(self) -> None:
         """Begin or end a view. Origins send everything again that waited for the last coordinator."""
-        self._placed, self._refused, self._epochs, self._epochs_count, self._full = [], {}, {}, 0, False
+        self._ordered, self._to_resend, self._epochs, self._epochs_count, self._window_was_full = [], {}, {}, 0, False
 
     def busy(self, number: int) -> bool:
-        """True if something of the producer is undecided, or was rejected and will come again."""
-        return number in self._received.lines or number in self._refused
+        """True if something of the producer is undecided, or was not ordered and will arrive again."""
+        return number in self._received.lines or number in self._to_resend
 
     # Batches
 
     def on_forward(self, origin: int, frames: tuple[Frame, ...]) -> None:
         """Order batches, or handle them as the decision table says."""
         window, received = self._window, self._received
+        # While any disk of the view is low, no batch is ordered (atomic, A9).
         if self._below.low:
             self._no_space(origin, frames, self._below.low)
             return
-        view, end, chain = self._standing.view, window.end, window.chain
-        room_bytes = self._config.undecided_bytes_max - window.bytes
-        room_frames = limits.BATCH_UNDECIDED_FRAMES_MAX - len(window.frames)
-        taken: list[Frame] = []
+        view, end, chain = self._view_state.view, window.end, window.chain
+        free_bytes = self._config.undecided_bytes_max - window.bytes
+        free_frames = limits.BATCH_UNDECIDED_FRAMES_MAX - len(window.frames)
+        ordered: list[Frame] = []
         number = -1
         line: ProducerLine | None = None
         awaited = False
-        if origin != self._standing.me:  # own batches were validated at ingest
+        if origin != self._view_state.me:  # own batches were validated at ingest
             frames = tuple(filter(self._is_good, frames))
         for frame in frames:
+            # Consecutive batches of a producer share the lookup of its line.
             if frame.producer != number:
                 number = frame.producer
                 line, awaited = received.line(number), number in self._epochs
@@ -84,15 +86,15 @@ class Sequencer:
                 or line.state is not LineState.OPEN
                 or frame.epoch != line.epoch
                 or frame.first_sequence != line.sequence + 1
-                or room_bytes <= 0
-                or len(taken) >= room_frames
+                or free_bytes <= 0
+                or len(ordered) >= free_frames
             ):
                 self._judge(origin, frame, line)
                 continue
             transactional = frame.transactional
             if transactional and not self._may_stage(origin, frame, line):
                 continue
-            if not line.undecided:
+            if not line.undecided:  # the line enters the table with its first undecided frame
                 received.lines[number] = line
             end += 1
             frame.origin = origin
@@ -103,11 +105,11 @@ class Sequencer:
                 received.stage(frame)
             else:
                 received.dirty = True
-            room_bytes -= weight(frame)
-            taken.append(frame)
-        if taken:
-            self._below.take(taken)
-            self._placed += taken
+            free_bytes -= weight(frame)
+            ordered.append(frame)
+        if ordered:
+            self._below.append(ordered)
+            self._ordered += ordered
 
     def _is_good(self, frame: Frame) -> bool:
         """True if a batch of another gateway is valid and may get a position when it is next."""
@@ -137,12 +139,12 @@ class Sequencer:
                 reason = str(error)
             code = "staged"
         if reason:
-            refusal = Refuse(self._standing.view, frame.producer, frame.epoch, frame.first_sequence, code, reason, False)
+            refusal = Refuse(self._view_state.view, frame.producer, frame.epoch, frame.first_sequence, code, reason, False)
             self._outbox.send(origin, refusal)
         return not reason
 
     def _no_space(self, origin: int, frames: tuple[Frame, ...], low: str) -> None:
-        view = self._standing.view
+        view = self._view_state.view
         for frame in frames:
             reason = f"no space for new messages: {low}; reads continue; send again when the disk has free space"
             self._outbox.send(origin, Refuse(view, frame.producer, frame.epoch, frame.first_sequence, "space", reason, True))
@@ -157,105 +159,105 @@ class Sequencer:
             reason = f"epoch {frame.epoch} of producer {frame.producer} has not begun ({line.epoch} is {line.state.value})"
             self._outbox.send(
                 origin,
-                Refuse(self._standing.view, frame.producer, frame.epoch, frame.first_sequence, "epoch", reason, False),
+                Refuse(self._view_state.view, frame.producer, frame.epoch, frame.first_sequence, "epoch", reason, False),
             )
-        elif verdict is not Verdict.LEAVE:
-            # A gap, an overlap, or a full window (TAKE): the batch must come again.
-            self._full = self._full or verdict is Verdict.TAKE
-            self._refused.setdefault(frame.producer, {})[origin] = frame.epoch
+        elif verdict is not Verdict.IGNORE:
+            # A gap, an overlap, or a full window (ORDER): the batch must be sent again.
+            self._window_was_full = self._window_was_full or verdict is Verdict.ORDER
+            self._to_resend.setdefault(frame.producer, {})[origin] = frame.epoch
             if not line.undecided:
-                self._answer_refused(line)
+                self._request_resend(line)
 
-    def _answer_refused(self, line: ProducerLine) -> None:
+    def _request_resend(self, line: ProducerLine) -> None:
         """Ask the origins to send rejected batches again, because everything of the producer is decided,
         unless the window is full.
         """
-        # Only an open epoch can take the batches again.
+        # Only an open epoch accepts the batches.
         if line.state is not LineState.OPEN:
-            self._refused.pop(line.number, None)  # the log answers
+            self._to_resend.pop(line.number, None)  # the log answers
         # Batches that would be rejected again are not requested yet.
         elif self._window.full or self._below.low:
-            self._full = True
+            self._window_was_full = True
         else:
-            for origin, epoch in self._refused.pop(line.number, {}).items():
+            for origin, epoch in self._to_resend.pop(line.number, {}).items():
                 if epoch == line.epoch:
-                    message = Resend(self._standing.view, line.number, epoch, line.sequence + 1)
+                    message = Resend(self._view_state.view, line.number, epoch, line.sequence + 1)
                     self._outbox.send(origin, message)
 
     # Frames of the coordinator itself
 
-    def place(
+    def order_frame(
         self, kind: Kind, body: msgspec.Struct, *, origin: int = 0, producer: int = 0, epoch: int = 0, topic: int = 0
     ) -> Frame:
         """Order a frame that is not a batch. `origin` is the gateway that asked for it (default: this member)."""
-        invariant(self._standing.coordinating, f"a {kind.name} is ordered by a member that does not coordinate")
+        invariant(self._view_state.coordinating, f"a {kind.name} is ordered by a member that does not coordinate")
         frame = Frame(
             kind,
             encode_body(body),
             producer=producer,
             epoch=epoch,
             topic=topic,
-            origin=origin or self._standing.me,
+            origin=origin or self._view_state.me,
         )
-        frame.stamp(self._standing.view, self._window.end + 1, self._window.chain)
-        self._received.take(frame)
-        self._below.take((frame,))
-        self._placed.append(frame)
+        frame.stamp(self._view_state.view, self._window.end + 1, self._window.chain)
+        self._received.apply(frame)
+        self._below.append((frame,))
+        self._ordered.append(frame)
         return frame
 
     def abort(self, frame: Frame, body: AbortBody) -> None:
         """Order an ABORT that voids a batch and closes its epoch."""
-        self.place(Kind.ABORT, body, producer=frame.producer, epoch=frame.epoch)
+        self.order_frame(Kind.ABORT, body, producer=frame.producer, epoch=frame.epoch)
 
     # Requests
 
-    def on_ask(self, origin: int, ask: Ask) -> None:
+    def on_request(self, origin: int, ask: Ask) -> None:
         """Order the frame that answers a request, unless the log holds it already or the window is full; the origin asks again."""
         if self._below.low:
             self._deny(origin, ask, "space", f"no space for new messages: {self._below.low}; reads continue", True)
         elif self._window.crowded:
             return
         elif isinstance(ask, AskEpoch):
-            self._ask_epoch(origin, ask)
+            self._on_epoch_request(origin, ask)
         elif isinstance(ask, AskTopic):
             if ask.name in self._received.names.topics:
                 return
             if len(self._received.names.topics) >= self._config.topics_max:
                 self._deny(origin, ask, "limit", f"the log has {self._config.topics_max} topics; use one of them")
                 return
-            self.place(Kind.TOPIC, TopicBody(ask.name), origin=origin, topic=self._received.next_topic)
+            self.order_frame(Kind.TOPIC, TopicBody(ask.name), origin=origin, topic=self._received.next_topic)
         elif isinstance(ask, AskOffsets):
-            self._ask_offsets(origin, ask)
+            self._on_offsets_request(origin, ask)
         elif isinstance(ask, AskForget):
-            self._ask_forget(origin, ask)
+            self._on_forget_request(origin, ask)
 
     def _deny(self, origin: int, ask: Ask, code: str, reason: str, retry: bool = False) -> None:
-        self._outbox.send(origin, Deny(self._standing.view, ask, code, reason, retry))
+        self._outbox.send(origin, Deny(self._view_state.view, ask, code, reason, retry))
 
-    def _ask_epoch(self, origin: int, ask: AskEpoch) -> None:
+    def _on_epoch_request(self, origin: int, ask: AskEpoch) -> None:
         received = self._received
         number = received.names.producers.get(ask.name)
         if number is None:
             # A first epoch must exceed the floor, so that no late copy of a forgotten producer returns (order, O26).
             if ask.epoch <= received.floor:
                 return  # the FORGET that raised the floor answers
-            if self._skips(origin, ask, received.floor):
+            if self._deny_if_ahead(origin, ask, received.floor):
                 return
             if len(received.names.producers) >= self._config.producers_max:
                 reason = f"the group has {self._config.producers_max} producers; remove some with `tutti producers forget`"
                 self._deny(origin, ask, "limit", reason)
                 return
             body = EpochBody(ask.name, ask.instance, 0, b"")
-            self.place(Kind.EPOCH, body, origin=origin, producer=received.next_producer, epoch=ask.epoch)
+            self.order_frame(Kind.EPOCH, body, origin=origin, producer=received.next_producer, epoch=ask.epoch)
             return
         line = received.line(number)
         invariant(line is not None, f"producer {number} ({ask.name!r}) has a name but no entry")
         if line is None or line.epoch >= ask.epoch:
             return  # the log answers: this instance, or another one, has opened the epoch
-        if self._skips(origin, ask, max(line.epoch, received.floor)):
+        if self._deny_if_ahead(origin, ask, max(line.epoch, received.floor)):
             return
         if not line.undecided:
-            self._place_epoch(origin, line, ask)
+            self._order_epoch(origin, line, ask)
             return
         waiting = self._epochs.setdefault(number, [])
         # A repeated request must not wait twice.
@@ -272,11 +274,11 @@ class Sequencer:
                 True,
             )
             return
-        # From now on nothing of the old epoch is taken, so a busy old instance cannot starve the new one (order, O19).
+        # From now on nothing of the old epoch is ordered, so a busy old instance cannot starve the new one (order, O19).
         waiting.append((origin, ask))
         self._epochs_count += 1
 
-    def _skips(self, origin: int, ask: AskEpoch, before: int) -> bool:
+    def _deny_if_ahead(self, origin: int, ask: AskEpoch, before: int) -> bool:
         """Refuse an epoch that skips ahead, so that no client can use up epochs and the floor that a FORGET raises (protocol/order,
         O21).
         """
@@ -286,25 +288,25 @@ class Sequencer:
         self._deny(origin, ask, "epoch", reason)
         return True
 
-    def _place_epoch(self, origin: int, line: ProducerLine, ask: AskEpoch) -> None:
+    def _order_epoch(self, origin: int, line: ProducerLine, ask: AskEpoch) -> None:
         invariant(not line.undecided, f"an EPOCH of producer {line.number} is ordered before its earlier frames are decided")
         body = EpochBody(line.name, ask.instance, line.sequence, line.progress)
-        self.place(Kind.EPOCH, body, origin=origin, producer=line.number, epoch=ask.epoch)
+        self.order_frame(Kind.EPOCH, body, origin=origin, producer=line.number, epoch=ask.epoch)
 
-    def _ask_offsets(self, origin: int, ask: AskOffsets) -> None:
+    def _on_offsets_request(self, origin: int, ask: AskOffsets) -> None:
         state = self._window.state
         if ask.offset > state.next_offset or ask.frontier > state.position:
             return  # an origin cannot have seen as decided what is undecided at the coordinator
         known, new = state.readers, self._received.new_readers
-        if self._received.commit(ask.reader) > ask.frontier:
+        if self._received.last_commit(ask.reader) > ask.frontier:
             return  # the log answers: it holds this commit, or a later one through another gateway
         # A new reader needs an entry in the log state, and their number is limited.
         if ask.reader not in known and ask.reader not in new and len(known) + len(new) >= limits.READERS_MAX:
             self._deny(origin, ask, "limit", f"the log has the offsets of {limits.READERS_MAX} named readers; use one of them")
             return
-        self.place(Kind.OFFSETS, OffsetsBody({ask.reader: ask.offset}), origin=origin)
+        self.order_frame(Kind.OFFSETS, OffsetsBody({ask.reader: ask.offset}), origin=origin)
 
-    def _ask_forget(self, origin: int, ask: AskForget) -> None:
+    def _on_forget_request(self, origin: int, ask: AskForget) -> None:
         received = self._received
         numbers = []
         for number in ask.producers:
@@ -325,32 +327,33 @@ class Sequencer:
         lines = [line for line in map(received.line, numbers) if line is not None]
         invariant(not any(line.undecided for line in lines), f"producers {numbers} are forgotten with undecided frames")
         epochs = [line.epoch for line in lines]
+        # The floor keeps a late copy of a forgotten producer from beginning again (order, O26).
         body = ForgetBody(tuple(numbers), max([received.floor, *epochs]))
-        self.place(Kind.FORGET, body, origin=origin)
+        self.order_frame(Kind.FORGET, body, origin=origin)
 
     # What is decided
 
-    def settled(self, line: ProducerLine) -> None:
-        """Continue after the last undecided frame of a producer: a waiting epoch can begin, or rejected batches can come again."""
+    def producer_resolved(self, line: ProducerLine) -> None:
+        """Continue after a producer's last undecided frame: a waiting epoch begins, or rejected batches are requested again."""
         waiting = self._epochs.pop(line.number, None)
         if waiting:
             self._epochs_count -= len(waiting)
-            self._refused.pop(line.number, None)
+            self._to_resend.pop(line.number, None)
             for origin, ask in waiting:
-                self.on_ask(origin, ask)
-        elif line.number in self._refused:
-            self._answer_refused(line)
+                self.on_request(origin, ask)
+        elif line.number in self._to_resend:
+            self._request_resend(line)
 
-    def room(self) -> None:
+    def space_freed(self) -> None:
         """Request rejected batches again when the window has space."""
-        if self._full and not self._window.full and not self._below.low:
-            self._full = False
-            for number in list(self._refused):
+        if self._window_was_full and not self._window.full and not self._below.low:
+            self._window_was_full = False
+            for number in list(self._to_resend):
                 line = self._received.line(number)
                 if line is None:
-                    del self._refused[number]  # the producer was forgotten: the log answers
+                    del self._to_resend[number]  # the producer was forgotten: the log answers
                 elif not line.undecided:
-                    self._answer_refused(line)
+                    self._request_resend(line)
 
     # End of a step
 
@@ -358,32 +361,32 @@ class Sequencer:
         """Send the frames of this step to all members. Return True if there were any. An origin gets only the headers of its own
         batches.
         """
-        if not self._placed:
+        if not self._ordered:
             return False
-        placed, self._placed = self._placed, []
+        ordered, self._ordered = self._ordered, []
         orders: dict[tuple[int, int], list[Order]] = {}  # several members share one message, so that it is encoded once
-        for member in self._standing.others:
+        for member in self._view_state.others:
             first = 0
             echoed = False
-            for place, frame in enumerate(placed):
+            for index, frame in enumerate(ordered):
                 # The origin has the bodies of its own batches in its forward-table (order, O10).
                 own = frame.kind in SEQUENCED and frame.origin == member
                 if own is not echoed:
-                    self._multicast(member, placed, (first, place), echoed, orders)
-                    first, echoed = place, own
-            self._multicast(member, placed, (first, len(placed)), echoed, orders)
+                    self._multicast(member, ordered, (first, index), echoed, orders)
+                    first, echoed = index, own
+            self._multicast(member, ordered, (first, len(ordered)), echoed, orders)
         return True
 
     def _multicast(
-        self, member: int, placed: list[Frame], run: tuple[int, int], echoed: bool, orders: dict[tuple[int, int], list[Order]]
+        self, member: int, ordered: list[Frame], run: tuple[int, int], echoed: bool, orders: dict[tuple[int, int], list[Order]]
     ) -> None:
-        view, frames = self._standing.view, placed[slice(*run)]
+        view, frames = self._view_state.view, ordered[slice(*run)]
         if echoed:
             for first in range(0, len(frames), common_limits.FRAMES_A_MESSAGE_MAX):
-                part = frames[first : first + common_limits.FRAMES_A_MESSAGE_MAX]
-                self._outbox.send(member, Echo(view, b"".join([frame.header for frame in part])))
+                chunk = frames[first : first + common_limits.FRAMES_A_MESSAGE_MAX]
+                self._outbox.send(member, Echo(view, b"".join([frame.header for frame in chunk])))
             return
         if run not in orders:
-            orders[run] = [Order(view, part) for part in split_runs(frames)]
+            orders[run] = [Order(view, chunk) for chunk in split_runs(frames)]
         for order in orders[run]:
             self._outbox.send(member, order)

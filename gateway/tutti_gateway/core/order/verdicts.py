@@ -65,8 +65,8 @@ ENTRANCE: dict[tuple[bool, Relation], Entrance] = {
 class Verdict(enum.Enum):
     """Action of the coordinator for a forwarded batch."""
 
-    TAKE = "order it"
-    LEAVE = "ignore it; the log answers"
+    ORDER = "order it"
+    IGNORE = "ignore it; the log answers"
     RESEND = "request it again when all frames of the producer are decided"
     REFUSE = "refuse it"
 
@@ -87,28 +87,28 @@ def seen(state: LineState, awaited: bool) -> Seen:
 
 #: Decided by the entry at the end of the log.
 VERDICT: dict[tuple[Seen, Relation], Verdict] = {
-    (Seen.OPEN, Relation.OLDER): Verdict.LEAVE,
+    (Seen.OPEN, Relation.OLDER): Verdict.IGNORE,
     (Seen.OPEN, Relation.NEWER): Verdict.REFUSE,
-    (Seen.OPEN, Relation.COVERED): Verdict.LEAVE,
+    (Seen.OPEN, Relation.COVERED): Verdict.IGNORE,
     (Seen.OPEN, Relation.OVERLAP): Verdict.RESEND,
-    (Seen.OPEN, Relation.NEXT): Verdict.TAKE,
+    (Seen.OPEN, Relation.NEXT): Verdict.ORDER,
     (Seen.OPEN, Relation.GAP): Verdict.RESEND,
-    (Seen.AWAITED, Relation.OLDER): Verdict.LEAVE,
+    (Seen.AWAITED, Relation.OLDER): Verdict.IGNORE,
     (Seen.AWAITED, Relation.NEWER): Verdict.REFUSE,
-    (Seen.AWAITED, Relation.COVERED): Verdict.LEAVE,
-    (Seen.AWAITED, Relation.OVERLAP): Verdict.LEAVE,
-    (Seen.AWAITED, Relation.NEXT): Verdict.LEAVE,
-    (Seen.AWAITED, Relation.GAP): Verdict.LEAVE,
-    (Seen.OPENING, Relation.OLDER): Verdict.LEAVE,
+    (Seen.AWAITED, Relation.COVERED): Verdict.IGNORE,
+    (Seen.AWAITED, Relation.OVERLAP): Verdict.IGNORE,
+    (Seen.AWAITED, Relation.NEXT): Verdict.IGNORE,
+    (Seen.AWAITED, Relation.GAP): Verdict.IGNORE,
+    (Seen.OPENING, Relation.OLDER): Verdict.IGNORE,
     (Seen.OPENING, Relation.NEWER): Verdict.REFUSE,
-    (Seen.OPENING, Relation.COVERED): Verdict.LEAVE,
+    (Seen.OPENING, Relation.COVERED): Verdict.IGNORE,
     (Seen.OPENING, Relation.OVERLAP): Verdict.REFUSE,
     (Seen.OPENING, Relation.NEXT): Verdict.REFUSE,
     (Seen.OPENING, Relation.GAP): Verdict.REFUSE,
-    (Seen.CLOSED, Relation.OLDER): Verdict.LEAVE,
+    (Seen.CLOSED, Relation.OLDER): Verdict.IGNORE,
     (Seen.CLOSED, Relation.NEWER): Verdict.REFUSE,
-    (Seen.CLOSED, Relation.COVERED): Verdict.LEAVE,
-    (Seen.CLOSED, Relation.OVERLAP): Verdict.LEAVE,
-    (Seen.CLOSED, Relation.NEXT): Verdict.LEAVE,
-    (Seen.CLOSED, Relation.GAP): Verdict.LEAVE,
+    (Seen.CLOSED, Relation.COVERED): Verdict.IGNORE,
+    (Seen.CLOSED, Relation.OVERLAP): Verdict.IGNORE,
+    (Seen.CLOSED, Relation.NEXT): Verdict.IGNORE,
+    (Seen.CLOSED, Relation.GAP): Verdict.IGNORE,
 }

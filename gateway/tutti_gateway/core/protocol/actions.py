@@ -167,7 +167,7 @@ class Reply(msgspec.Struct, frozen=True, tag="Reply"):
 class ReadIndex(msgspec.Struct, frozen=True, tag="ReadIndex"):
     """Answer `ReadIndexAsked(number)`.
 
-    If `confirmed` is True, the delivered frontier holds everything that was decided when the question came. Otherwise this is
+    If `confirmed` is True, the delivered frontier holds everything that was decided when the request arrived. Otherwise this is
     unknown here.
     """
 
@@ -202,7 +202,7 @@ class Dropped(msgspec.Struct, frozen=True, tag="Dropped"):
 
 
 class Suspect(msgspec.Struct, frozen=True, tag="Suspect"):
-    """Report a member that holds the group up: its votes make no progress for the atomic period, or it cannot take a frame that it
+    """Report a member that blocks the group: its votes make no progress for the atomic period, or it cannot accept a frame that it
     must.
 
     The report is for the operator and the status. In a group of one it means that the disk does not answer.

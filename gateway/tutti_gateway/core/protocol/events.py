@@ -25,7 +25,7 @@ class Now(NamedTuple):
 class StackConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a stack: times in microseconds, periods in heartbeats, and the limits that a configuration may set.
 
-    `lanes` is True if the disk keeps lanes (protocol/lanes). A gateway without lanes takes no part in unordered sends.
+    `lanes` is True if the disk keeps lanes (protocol/lanes). A gateway without lanes ignores unordered sends.
     """
 
     heartbeat_us: int = limits.HEARTBEAT_US
@@ -249,7 +249,7 @@ class LogRead(msgspec.Struct, frozen=True, tag="LogRead"):
 
 
 class SnapshotRead(msgspec.Struct, frozen=True, tag="SnapshotRead"):
-    """Result of `ReadSnapshot(token)`: a piece of the state of the log up to `position`, and the size of the whole state in bytes.
+    """Result of `ReadSnapshot(token)`: a chunk of the state of the log up to `position`, and the size of the entire state in bytes.
 
     `size` is 0 if there is no such state, or no longer.
     """
@@ -334,14 +334,14 @@ class Several(msgspec.Struct, frozen=True, tag="Several"):
     """Events that arrived together, as one step in this order. The results of these events are sent and written together
     (protocol/lifecycle, L4).
 
-    `events` holds at least two events, and only those for which `ordinary` is True.
+    `events` holds at least two events, and only those for which `groupable` is True.
     """
 
     events: tuple[Submitted | Received, ...]
 
 
 class LeaveAsked(msgspec.Struct, frozen=True, tag="LeaveAsked"):
-    """Stop in order: take nothing new, decide everything in progress, then send Stopped."""
+    """Stop in order: accept nothing new, decide everything in progress, then send Stopped."""
 
 
 Event = (

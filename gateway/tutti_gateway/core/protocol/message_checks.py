@@ -173,7 +173,7 @@ def _run(frames: Sequence[Frame], most: int = _FRAMES_MAX) -> str:
     count = len(frames)
     if not 0 < count <= most:
         return f"{count} frames are not 1 to {most}"
-    first, last = frames[0], frames[-1]
+    first, last = frames[0], frames[-1]  # constant time: the layers check each frame when they append it
     if not 0 < first.position <= _POSITION_MAX - count or last.position - first.position != count - 1:
         return f"{count} frames do not go from position {first.position} to {last.position}"
     return _size(first) or _size(last)
@@ -284,8 +284,8 @@ def _verdict(message: Refuse | Deny) -> str:
 
 
 def _vote(message: Vote) -> str:
-    low, place = len(message.low), _is_view(message.view) and 0 <= message.up_to <= _POSITION_MAX
-    good = place and low <= limits.SPACE_CHARACTERS_MAX
+    low, position_good = len(message.low), _is_view(message.view) and 0 <= message.up_to <= _POSITION_MAX
+    good = position_good and low <= limits.SPACE_CHARACTERS_MAX
     return "" if good else f"a YES up to {message.up_to} in {message.view} with {low} characters is invalid"
 
 
@@ -307,8 +307,10 @@ def _heartbeat(message: Heartbeat) -> str:
     times = (message.sent_us, message.echo_us, message.held_us, message.wall_us)
     if not all(0 <= time_us <= _POSITION_MAX for time_us in times):
         return f"not all of {times} are valid times"
+    # Only decided positions are noted as decided, and only positions of the log are decided.
     if not 0 <= message.watermark <= message.frontier <= message.end <= _POSITION_MAX:
         return f"a log cannot end at {message.end} with frontier {message.frontier} and watermark {message.watermark}"
+    # A gateway promises a view before it accepts or installs it (flush, F2 and F9).
     if bool(message.members) != bool(message.view) or not max(message.view, message.accepted) <= message.promised:
         return f"view {message.view} of {message.members} and accepted {message.accepted} exceed promised {message.promised}"
     if bool(message.forced) != bool(message.forced_at) or not 0 <= message.forced_at <= message.frontier:
@@ -370,9 +372,9 @@ def _fetch_snapshot(message: FetchSnapshot) -> str:
 def _fetched_snapshot(message: FetchedSnapshot) -> str:
     size, end = message.size, message.at + len(message.data)
     if len(message.data) > limits.FETCH_BYTES or not 0 <= message.at <= end <= size <= limits.SNAPSHOT_BYTES_MAX:
-        return f"bytes {message.at} to {end} are not a piece of a snapshot of {size} bytes"
+        return f"bytes {message.at} to {end} are not a chunk of a snapshot of {size} bytes"
     if size and not message.data:
-        return f"an empty piece of a snapshot of {size} bytes"
+        return f"an empty chunk of a snapshot of {size} bytes"
     return _view_or_none(message.view) or _view_or_none(message.source) or _position(message.position)
 
 
@@ -410,9 +412,9 @@ def _lane_ends(message: LaneEnds) -> str:
 
 def _lane_begin(begin: LaneBegin) -> str:
     numbers = all(0 < member <= _GATEWAY_MAX for member in begin.members) and len(begin.members) <= common_limits.ROSTER_MAX
-    places = 0 < begin.position <= _POSITION_MAX and 0 <= begin.offset <= _POSITION_MAX
+    positions = 0 < begin.position <= _POSITION_MAX and 0 <= begin.offset <= _POSITION_MAX
     names = 0 < begin.attempt <= _VIEW_MAX and 0 <= begin.chain <= _CRC_MAX
-    return "" if numbers and places and names else f"invalid begin of a lane: {begin}"
+    return "" if numbers and positions and names else f"invalid begin of a lane: {begin}"
 
 
 def _lane_fetched(message: LaneFetched) -> str:
@@ -427,7 +429,7 @@ _CHECKS: dict[type, Callable[[Any], str]] = {
     LaneEnds: _lane_ends,
     LaneFetch: lambda message: _lane(message.incarnation, message.origin) or _position(message.first),
     LaneFetched: _lane_fetched,
-    LaneAsk: lambda message: _lane_vote(message) or _position(message.behind + 1),
+    LaneAsk: lambda message: _lane_vote(message) or _position(message.behind + 1),  # `behind` may be 0
     LaneTail: lambda message: _lane_vote(message) or _run_or_none(message.frames),
     Forward: _forward,
     Asking: lambda message: _view(message.view) or _ask(message.ask),

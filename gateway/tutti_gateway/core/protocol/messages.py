@@ -90,7 +90,7 @@ class Echo(msgspec.Struct, frozen=True, tag="Echo"):
 
 
 class Resend(msgspec.Struct, frozen=True, tag="Resend"):
-    """Coordinator to origin: batches of the producer were not taken; send again from `sequence`, the next one that it will take."""
+    """Coordinator to origin: batches of the producer were not ordered; send again from `sequence`, the next one that it accepts."""
 
     view: int
     producer: int
@@ -99,7 +99,7 @@ class Resend(msgspec.Struct, frozen=True, tag="Resend"):
 
 
 class Refuse(msgspec.Struct, frozen=True, tag="Refuse"):
-    """Coordinator to origin: a batch was not taken, and why."""
+    """Coordinator to origin: a batch was rejected, and why."""
 
     view: int
     producer: int
@@ -123,7 +123,7 @@ class Deny(msgspec.Struct, frozen=True, tag="Deny"):
 class Vote(msgspec.Struct, frozen=True, tag="Vote"):
     """Member to coordinator, YES: everything up to the position is durable here. Cumulative.
 
-    `low` is the reason why the disk takes nothing new, empty if it does.
+    `low` is the reason why the disk accepts nothing new, empty if it does.
     """
 
     view: int
@@ -132,7 +132,7 @@ class Vote(msgspec.Struct, frozen=True, tag="Vote"):
 
 
 class No(msgspec.Struct, frozen=True, tag="No"):
-    """Member to coordinator, NO: this member does not take the batch at the position."""
+    """Member to coordinator, NO: this member rejects the batch at the position."""
 
     view: int
     position: int
@@ -158,14 +158,14 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="Heartbeat", kw_only=True):
         log: uuid of the log, empty on a blank disk.
         config: CRC of names and addresses of the configured members; all must agree for a genesis.
         view, members: the installed view; 0 and () without one.
-        promised, accepted: as in `Scalars`, durable.
+        promised, accepted: as in `HardState`, durable.
         claim: the view that the sender coordinates or brings about, confirmed by echoes of a majority; 0 otherwise.
         end: last position of its log; of a coordinator, the last ordered position, so a lost last message shows.
         frontier, watermark: last position that is decided here, and the last one that is durably known as decided.
         misses: True if it hears no coordinator.
         hears: the gateways that it hears.
         ready: True for a learner that holds everything decided except frames in progress.
-        low: True if its disk takes no batches: it joins a view only where there is no majority without it.
+        low: True if its disk accepts no batches: it joins a view only where there is no majority without it.
         leaving: True if it stops in order; a coordinator that reports this has decided everything and coordinates no more.
         forced, forced_at: view and position of the last forced roster that is decided here, 0 if there is none.
         out: True if that roster, or a later one, does not name the receiver.
@@ -271,7 +271,7 @@ class Installed(msgspec.Struct, frozen=True, tag="Installed"):
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="Fetch"):
-    """Request for frames `first` to `last`: for the promised view, or with view 0 by a learner, which takes only decided frames."""
+    """Request for frames `first` to `last`: for the promised view, or with view 0 by a learner, which wants only decided frames."""
 
     view: int
     first: int
@@ -293,7 +293,7 @@ class Fetched(msgspec.Struct, frozen=True, tag="Fetched", kw_only=True):
 
 
 class FetchSnapshot(msgspec.Struct, frozen=True, tag="FetchSnapshot"):
-    """Request for the next piece, from byte `at` on, of the state up to `position`.
+    """Request for the next chunk, from byte `at` on, of the state up to `position`.
 
     The source offered that state in answer to a Fetch of frames that it has trimmed. `view` is that of the Fetch.
     """
@@ -304,9 +304,9 @@ class FetchSnapshot(msgspec.Struct, frozen=True, tag="FetchSnapshot"):
 
 
 class FetchedSnapshot(msgspec.Struct, frozen=True, tag="FetchedSnapshot", kw_only=True):
-    """A piece of the state (LogState) of the decided log up to `position`, with which the sender's own log begins.
+    """A chunk of the state (LogState) of the decided log up to `position`, with which the sender's own log begins.
 
-    `data` begins at byte `at` of `size` bytes. The answer to Fetch is the first piece. `size` 0 means that the sender no longer has
+    `data` begins at byte `at` of `size` bytes. The answer to Fetch is the first chunk. `size` 0 means that the sender no longer has
     the state.
     """
 
@@ -357,8 +357,8 @@ class Post(msgspec.Struct, frozen=True, tag="Post"):
 class Posted(msgspec.Struct, frozen=True, tag="Posted"):
     """Member to origin, YES: the lane is durable here up to the position, its end in this attempt. Cumulative.
 
-    `low` is the reason why the disk takes no batch after it (NO), empty if it does. `again` is True if later frames arrived with a
-    gap.
+    `low` is the reason why the disk accepts no batch after it (NO), empty if it does. `again` is True if later frames arrived with
+    a gap.
     """
 
     incarnation: bytes

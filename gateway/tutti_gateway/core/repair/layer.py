@@ -17,80 +17,82 @@ from tutti_gateway.core.repair.timing import Timing
 class Repair:
     """The repair layer.
 
-    `receiver` takes the ordered stream. `distances` returns the one-way distance to a member in microseconds.
+    `receiver` handles the ordered stream. `distances` returns the one-way distance to a member in microseconds.
 
     Attributes:
-        asker, holder: its two roles, with their counters.
+        requester, repairer: its two roles, with their counters.
     """
 
     def __init__(self, context: Context, receiver: Receiving, distances: Callable[[int], int], random: RandomSource) -> None:
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._receiver = receiver
-        timing = Timing(context.standing, distances, random)
-        self.asker = Requester(context, receiver, timing)
-        self.holder = Repairer(context, timing)
+        timing = Timing(context.view_state, distances, random)
+        self.requester = Requester(context, receiver, timing)
+        self.repairer = Repairer(context, timing)
 
     def installed(self) -> None:
         """Begin a view: all repair state belongs to the last one (protocol/repair, R13)."""
-        self.asker.forget()
-        self.holder.forget()
+        self.requester.reset()
+        self.repairer.reset()
 
-    def heard(self, member: int, end: int) -> None:
+    def log_end_reported(self, member: int, end: int) -> None:
         """Note that the log of a member of this view reaches `end`, so that a lost last message shows too."""
-        if member in self._standing.others:
-            self.holder.heard(member, end)
-            self._receiver.heard(member, end)
+        if member in self._view_state.others:
+            self.repairer.log_end_reported(member, end)
+            self._receiver.log_end_reported(member, end)
 
     def on_missing(self, sender: int, message: messages.Missing) -> None:
-        """Take a repair request of a member."""
+        """Handle a repair request of a member."""
         if self._counts(sender, message.view, message.ranges):
-            self.asker.others_asked(message.ranges)
-            if message.of in (0, self._standing.me):
-                self.holder.asked(sender, message.ranges, message.of)
-                self.holder.time()
+            self.requester.on_other_request(message.ranges)
+            # A request that names another member only postpones this one's own requests (repair, R4 and R6).
+            if message.of in (0, self._view_state.me):
+                self.repairer.on_request(sender, message.ranges, message.of)
+                self.repairer.on_timer()
 
     def on_repairing(self, sender: int, message: messages.Repairing) -> None:
         """Note that another member repairs."""
         if self._counts(sender, message.view, message.ranges):
-            self.asker.others_repair(sender, message.ranges)
+            self.requester.on_other_claim(sender, message.ranges)
             for first, last in message.ranges:
-                self.holder.others_repair(first, last)
+                self.repairer.on_other_repair(first, last)
 
     def on_repair(self, sender: int, message: messages.Repair) -> None:
-        """Take a repair. A member that receives the repair does not repair the same frames."""
+        """Handle a repair. A member that receives the repair does not repair the same frames."""
         frames = message.frames
         if frames and self._counts(sender, message.view, ((frames[0].position, frames[-1].position),)):
-            self.holder.others_repair(frames[0].position, frames[-1].position)
+            self.repairer.on_other_repair(frames[0].position, frames[-1].position)
             self._receiver.on_repair(sender, message)
 
     def on_log_read(self, event: LogRead) -> bool:
-        """Take frames that the disk read. Return True if they were for this layer."""
-        return self.holder.on_read(event.token, event.frames)
+        """Handle frames that the disk read. Return True if they were for this layer."""
+        return self.repairer.on_read(event.token, event.frames)
 
     def _counts(self, sender: int, view: int, ranges: tuple[tuple[int, int], ...]) -> bool:
-        if not self._standing.current(view) or sender not in self._standing.others:
+        if not self._view_state.current(view) or sender not in self._view_state.others:
             return False
         return len(ranges) <= limits.REPAIR_RANGES_MAX and all(0 < first <= last for first, last in ranges)
 
-    def looked(self) -> None:
+    def end_of_step(self) -> None:
         """End a step: check for frames that are missing, or have arrived."""
-        standing = self._standing
-        if standing.others and standing.current(standing.view):
-            self.asker.look()
+        view_state = self._view_state
+        if view_state.others and view_state.current(view_state.view):
+            self.requester.update()
 
-    def time(self) -> None:
+    def on_timer(self) -> None:
         """Send the requests and repairs that are due; in no view, delete all state."""
-        standing = self._standing
-        if standing.current(standing.view):
-            self.asker.time()
-            self.holder.time()
+        view_state = self._view_state
+        if view_state.current(view_state.view):
+            # Requests and repairs belong to the view in which the frames are missing.
+            self.requester.on_timer()
+            self.repairer.on_timer()
         else:
             self.installed()
 
     @property
-    def due_us(self) -> int | None:
-        """Next time for `time`, None without one."""
-        asker_us, holder_us = self.asker.due_us, self.holder.due_us
+    def deadline_us(self) -> int | None:
+        """Next time for `on_timer`, None without one."""
+        asker_us, holder_us = self.requester.deadline_us, self.repairer.deadline_us
         if asker_us is None or (holder_us is not None and holder_us < asker_us):
             return holder_us
         return asker_us

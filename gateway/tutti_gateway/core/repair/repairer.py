@@ -20,8 +20,8 @@ from tutti_gateway.core.window import weight
 class Want(NamedTuple):
     """Requested positions: the time of their repair, the members that asked, and True if `late`: then the log is read for them."""
 
-    due_us: int
-    askers: tuple[int, ...]
+    deadline_us: int
+    requesters: tuple[int, ...]
     late: bool = False
 
 
@@ -40,19 +40,19 @@ class Repairer:
     """The repairer's role of the layer.
 
     Attributes:
-        due_us: next time for `time`, None without one.
+        deadline_us: next time for `on_timer`, None without one.
         claims: claims that this member sent to all others.
         repairs: repaired runs, each in one message to one member or to all.
         repaired: frames that were sent, counted once for each receiver.
         suppressed: ranges that another member repaired first.
-        held_down: ranges that were requested again while their repair was on its way.
+        hold_down_hits: ranges that were requested again while their repair was on its way.
         refused: ranges that were not repaired, for lack of tokens or above the limit.
         bucket: budget of bytes to send.
     """
 
     def __init__(self, context: Context, timing: Timing) -> None:
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._window = context.window
         self._late_us = limits.REPAIR_LATE_HEARTBEATS * context.config.heartbeat_us
         self._timing = timing
@@ -60,133 +60,138 @@ class Repairer:
         self._wants: RangeMap[Want] = RangeMap()
         self._holds: RangeMap[Hold] = RangeMap()
         self._reads: dict[int, tuple[int, ...]] = {}  # token -> members that asked
-        self.due_us: int | None = None
-        self.claims = self.repairs = self.repaired = self.suppressed = self.held_down = self.refused = 0
+        self.deadline_us: int | None = None
+        self.claims = self.repairs = self.repaired = self.suppressed = self.hold_down_hits = self.refused = 0
         self.bucket = Bucket(limits.REPAIR_BYTES_A_SECOND, limits.REPAIR_BYTES_BURST)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Delete all repair state when another view begins."""
         self._ends, self._reads = {}, {}
         self._wants.clear()
         self._holds.clear()
-        self.due_us = None
+        self.deadline_us = None
 
-    def heard(self, member: int, end: int) -> None:
+    def log_end_reported(self, member: int, end: int) -> None:
         """Note that the member's log reaches `end`, so its requests up to there are met."""
         self._ends[member] = max(end, self._ends.get(member, 0))
 
-    def asked(self, sender: int, ranges: tuple[Range, ...], of: int) -> None:
-        """Take a request of a member for ranges. If `of` names this member, it repairs at once. If it is 0, the nearest holder
+    def on_request(self, sender: int, ranges: tuple[Range, ...], of: int) -> None:
+        """Handle a request of a member for ranges. If `of` names this member, it repairs at once. If it is 0, the nearest holder
         repairs first.
         """
         now_us = self._outbox.now.mono_us
-        due_us = now_us if of else now_us + self._timing.answer_us(sender)
+        deadline_us = now_us if of else now_us + self._timing.answer_us(sender)
         for first, last in ranges:
             # Positions up to the member's reported end have arrived there since its request.
-            for low, high, hold in self._holds.over(max(first, self._ends.get(sender, 0) + 1), min(last, self._window.end)):
+            for low, high, hold in self._holds.slices(max(first, self._ends.get(sender, 0) + 1), min(last, self._window.end)):
                 if hold is None or hold.until_us <= now_us:
-                    self._want(low, high, sender, due_us)
+                    self._want(low, high, sender, deadline_us)
+                # This member sent the repair to others only, and the hold-down concerns those.
                 elif hold.to is not None and sender not in hold.to and low > self._window.frontier:
                     self._repair(low, high, (sender,), hold.to)
                 else:
-                    self.held_down += 1
+                    self.hold_down_hits += 1
         self._arm()
 
-    def _want(self, first: int, last: int, sender: int, due_us: int) -> None:
+    def _want(self, first: int, last: int, sender: int, deadline_us: int) -> None:
+        # The member asks again, so a refused range is only late.
         if len(self._wants) >= limits.REPAIR_RANGES_KEPT_MAX:
             self.refused += 1
             return
-        for low, high, want in self._wants.over(first, last):
+        for low, high, want in self._wants.slices(first, last):
             if want is None:
-                self._wants.put(low, high, Want(due_us, (sender,)))
-            elif sender not in want.askers:
-                self._wants.put(low, high, want._replace(askers=(*want.askers, sender)))
+                self._wants.put(low, high, Want(deadline_us, (sender,)))
+            elif sender not in want.requesters:
+                self._wants.put(low, high, want._replace(requesters=(*want.requesters, sender)))
 
     def _arm(self) -> None:
-        self.due_us = min((want.due_us for _, _, want in self._wants), default=None)
+        self.deadline_us = min((want.deadline_us for _, _, want in self._wants), default=None)
 
-    def others_repair(self, first: int, last: int) -> None:
+    def on_other_repair(self, first: int, last: int) -> None:
         """Note that another member repairs the range. If two members repair, each continues to answer its own requests."""
         now_us = self._outbox.now.mono_us
-        first, last = max(first, self._window.frontier + 1), min(last, self._window.end + limits.HELD_FRAMES_MAX)
+        # The range comes from another member, so it is bounded before it is stored.
+        first, last = max(first, self._window.frontier + 1), min(last, self._window.end + limits.BUFFERED_FRAMES_MAX)
         hold = Hold(now_us + self._timing.round_us(), None)
-        for low, high, own in self._holds.over(first, last):
+        for low, high, own in self._holds.slices(first, last):
             if own is None or own.to is None or own.until_us <= now_us:
-                self._hold(low, high, hold)
-        for low, high, want in self._wants.over(first, last):
+                self._hold_down(low, high, hold)
+        for low, high, want in self._wants.slices(first, last):
             if want is not None:
-                self._wants.cut(low, high)
+                self._wants.remove(low, high)
                 self.suppressed += 1
         self._arm()
 
-    def _hold(self, first: int, last: int, hold: Hold) -> None:
+    def _hold_down(self, first: int, last: int, hold: Hold) -> None:
         if len(self._holds) >= limits.REPAIR_RANGES_KEPT_MAX:
             now_us = self._outbox.now.mono_us
             for low, high, old in self._holds:
                 if old.until_us <= now_us:
-                    self._holds.cut(low, high)
+                    self._holds.remove(low, high)
         # A range that is not remembered may be repaired twice, which does no harm.
         if len(self._holds) < limits.REPAIR_RANGES_KEPT_MAX:
             self._holds.put(first, last, hold)
 
-    def time(self) -> None:
+    def on_timer(self) -> None:
         """Send the repairs that are due, from memory or from the log."""
         now_us = self._outbox.now.mono_us
-        if self.due_us is None or now_us < self.due_us:
+        if self.deadline_us is None or now_us < self.deadline_us:
             return
         claimed: list[Range] = []
         for low, high, want in self._wants:
-            if want.due_us <= now_us:
-                self._wants.cut(low, high)
-                if low <= self._window.frontier:
-                    self._late(low, min(high, self._window.frontier), want)
+            if want.deadline_us <= now_us:
+                self._wants.remove(low, high)
+                if low <= self._window.frontier:  # decided frames are no longer in the window
+                    self._handle_decided(low, min(high, self._window.frontier), want)
                     low = self._window.frontier + 1
                 if low <= high:
-                    claimed += self._repair(low, high, want.askers)
+                    claimed += self._repair(low, high, want.requesters)
         self._claim(claimed)
         self._arm()
 
-    def _late(self, first: int, last: int, want: Want) -> None:
+    def _handle_decided(self, first: int, last: int, want: Want) -> None:
         """Handle requested positions that are decided. Such requests are most likely old, because every member has voted for them.
 
         The log is read only if the next heartbeats do not show that the member has the frames (protocol/repair, R12).
         """
-        askers = tuple(asker for asker in want.askers if self._ends.get(asker, 0) < last)
-        if not want.late and askers:
-            self._wants.put(first, last, Want(self._outbox.now.mono_us + self._late_us, askers, late=True))
-        elif askers and len(self._reads) < limits.REPAIR_READS_MAX:
-            self._reads[self._outbox.read_log(first, last)] = askers
-        elif askers:
+        requesters = tuple(requester for requester in want.requesters if self._ends.get(requester, 0) < last)
+        if not want.late and requesters:
+            self._wants.put(first, last, Want(self._outbox.now.mono_us + self._late_us, requesters, late=True))
+        elif requesters and len(self._reads) < limits.REPAIR_READS_MAX:
+            self._reads[self._outbox.read_log(first, last)] = requesters
+        elif requesters:
             self.refused += 1
 
     def on_read(self, token: int, frames: tuple[Frame, ...]) -> bool:
         """Send frames that the disk read. Return True if they were for this layer."""
-        askers = self._reads.pop(token, None)
-        if askers is None:
+        requesters = self._reads.pop(token, None)
+        if requesters is None:
             return False
         for run in split_runs(frames, limits.REPAIR_MESSAGE_BYTES):
-            if not self._send(run, askers):
+            if not self._send(run, requesters):
                 break
         return True
 
-    def _repair(self, first: int, last: int, askers: tuple[int, ...], before: frozenset[int] = frozenset()) -> list[Range]:
+    def _repair(self, first: int, last: int, requesters: tuple[int, ...], before: frozenset[int] = frozenset()) -> list[Range]:
         """Send undecided frames to the members that asked, and small ones to all that may miss them. Return the ranges that a claim
         must name.
 
         `before` are the members that got these frames earlier; the present ones asked after the claim.
         """
         window = self._window
-        until_us = self._outbox.now.mono_us + max(map(self._timing.round_us, askers))
+        until_us = self._outbox.now.mono_us + max(map(self._timing.round_us, requesters))
         start, unknown = window.frontier + 1, list[Range]()
         frames = [window.frames[position - start] for position in range(first, last + 1)]
         for run in split_runs(frames, limits.REPAIR_MESSAGE_BYTES):
             low, high = run[0].position, run[-1].position
             # A claim would cost as many messages as a small repair to all (repair, R8).
             small = _bytes(run) <= limits.REPAIR_TO_ALL_BYTES and not before
-            targets = tuple(member for member in self._standing.others if self._ends.get(member, 0) < high) if small else askers
+            targets = (
+                tuple(member for member in self._view_state.others if self._ends.get(member, 0) < high) if small else requesters
+            )
             if not self._send(run, targets):
                 break
-            self._hold(low, high, Hold(until_us, before.union(targets)))
+            self._hold_down(low, high, Hold(until_us, before.union(targets)))
             if not small:
                 joined = bool(unknown) and unknown[-1][1] + 1 == low
                 unknown.append((unknown.pop()[0] if joined else low, high))
@@ -194,10 +199,10 @@ class Repairer:
 
     def _send(self, run: tuple[Frame, ...], targets: tuple[int, ...]) -> bool:
         """Send the frames if there are tokens for them. Without tokens the members ask again."""
-        if not self.bucket.take(_bytes(run) * len(targets), self._outbox.now.mono_us):
+        if not self.bucket.consume(_bytes(run) * len(targets), self._outbox.now.mono_us):
             self.refused += 1
             return False
-        repair = Repair(self._standing.view, run)
+        repair = Repair(self._view_state.view, run)
         for member in targets:
             self._outbox.send(member, repair)
         self.repairs += 1
@@ -208,13 +213,13 @@ class Repairer:
         """Send a claim to all other members, so that no other one repairs the same. A member that misses the frames too asks this
         one alone.
         """
-        others = self._standing.others
+        others = self._view_state.others
         if not ranges or len(others) < 2:
             return
         self.claims += 1
         for member in others:
             for at in range(0, len(ranges), limits.REPAIR_RANGES_MAX):
-                self._outbox.send(member, Repairing(self._standing.view, tuple(ranges[at : at + limits.REPAIR_RANGES_MAX])))
+                self._outbox.send(member, Repairing(self._view_state.view, tuple(ranges[at : at + limits.REPAIR_RANGES_MAX])))
 
 
 def _bytes(run: tuple[Frame, ...]) -> int:

@@ -22,27 +22,27 @@ class Receiving(Protocol):
     def missing(self) -> list[Range]:
         """Return the lowest ranges of positions that were announced and are not here."""
 
-    def heard(self, sender: int, end: int) -> None:
+    def log_end_reported(self, sender: int, end: int) -> None:
         """Note that the log of a member of the view reaches `end`."""
 
     def on_repair(self, sender: int, message: Repair) -> None:
-        """Take frames of a member that holds them, and check them like the stream."""
+        """Handle frames of a member that holds them, and check them like the stream."""
 
 
 class Wait(NamedTuple):
     """State of missing positions.
 
     Attributes:
-        due_us: time of their request.
-        deaf_us: requests of others before this time belong to a round that this wait has counted.
-        sure_us: a request went to all members, or to the repairer, and is not repeated to the repairer before this time.
+        deadline_us: time of their request.
+        ignore_until_us: requests of others before this time belong to a round that this wait has counted.
+        no_repeat_until_us: a request went to all members, or to the repairer, and is not repeated to the repairer before this time.
         tries: rounds so far; each doubles the wait.
         streamed: position of the coordinator's stream, for positions beyond it that only other members announced; else None.
     """
 
-    due_us: int
-    deaf_us: int
-    sure_us: int
+    deadline_us: int
+    ignore_until_us: int
+    no_repeat_until_us: int
     tries: int
     streamed: int | None
 
@@ -51,7 +51,7 @@ class Requester:
     """The requester's role of the layer.
 
     Attributes:
-        due_us: next time for `time`, None without one.
+        deadline_us: next time for `on_timer`, None without one.
         requests: requests to all members.
         joined: requests to one member that had claimed the repair.
         suppressed: ranges that were not requested because another member asked for them.
@@ -60,26 +60,26 @@ class Requester:
 
     def __init__(self, context: Context, receiver: Receiving, timing: Timing) -> None:
         self._outbox = context.outbox
-        self._standing = context.standing
+        self._view_state = context.view_state
         self._receiver = receiver
         self._timing = timing
         self._waits: RangeMap[Wait] = RangeMap()
         self._last_missing: tuple[list[Range], int] = ([], 0)
-        self.due_us: int | None = None
+        self.deadline_us: int | None = None
         self.requests = self.joined = self.suppressed = 0
         self.bucket = Bucket(limits.REPAIR_ASKS_A_SECOND, limits.REPAIR_ASKS_BURST)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Delete all waits: nothing is missing, or another view begins."""
         self._waits.clear()
-        self._last_missing, self.due_us = ([], 0), None
+        self._last_missing, self.deadline_us = ([], 0), None
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Update the waits: a newly missing range waits, and one that has arrived is removed."""
         missing, streamed = self._receiver.missing(), self._receiver.streamed
         if not missing:
-            if self.due_us is not None:
-                self.forget()
+            if self.deadline_us is not None:
+                self.reset()
         elif (missing, streamed) != self._last_missing:
             self._last_missing = (missing, streamed)
             self._update(missing, streamed)
@@ -93,7 +93,7 @@ class Requester:
         late = Wait(now_us + after_us + self._timing.source_us(), 0, 0, 0, streamed)
         waits: RangeMap[Wait] = RangeMap()
         for first, last in missing:
-            for low, high, wait in self._waits.over(first, last):
+            for low, high, wait in self._waits.slices(first, last):
                 # A range that was requested once is lost, as far as this member can know.
                 if wait is not None and wait.streamed in (None, streamed):
                     waits.put(low, high, wait)
@@ -106,82 +106,87 @@ class Requester:
         self._arm()
 
     def _arm(self) -> None:
-        self.due_us = min((wait.due_us for _, _, wait in self._waits), default=None)
+        self.deadline_us = min((wait.deadline_us for _, _, wait in self._waits), default=None)
 
-    def others_asked(self, ranges: tuple[Range, ...]) -> None:
+    def on_other_request(self, ranges: tuple[Range, ...]) -> None:
         """Note a request of another member: double the wait for the same frames, once for all requests that cross in one round."""
-        if self.due_us is None:
+        if self.deadline_us is None:
             return
         now_us = self._outbox.now.mono_us
         after_us = self._timing.ask_us()
         for first, last in ranges:
-            for low, high, wait in self._waits.over(first, last):
+            for low, high, wait in self._waits.slices(first, last):
                 # Requests that cross in one round double the wait once.
-                if wait is not None and now_us >= wait.deaf_us:
+                if wait is not None and now_us >= wait.ignore_until_us:
                     self._waits.put(
-                        low, high, self._again(wait, after_us << min(wait.tries + 1, limits.REPAIR_BACKOFF_MAX), wait.sure_us)
+                        low,
+                        high,
+                        self._backed_off(wait, after_us << min(wait.tries + 1, limits.REPAIR_BACKOFF_MAX), wait.no_repeat_until_us),
                     )
                     self.suppressed += 1
         self._arm()
 
-    def _again(self, wait: Wait, after_us: int, sure_us: int) -> Wait:
+    def _backed_off(self, wait: Wait, after_us: int, no_repeat_until_us: int) -> Wait:
         now_us, tries = self._outbox.now.mono_us, min(wait.tries + 1, limits.REPAIR_BACKOFF_MAX)
-        return Wait(now_us + after_us, now_us + after_us // 2, sure_us, tries, None)
+        return Wait(now_us + after_us, now_us + after_us // 2, no_repeat_until_us, tries, None)
 
-    def others_repair(self, sender: int, ranges: tuple[Range, ...]) -> None:
-        """Note a claim of another member: ask it alone for the same frames, and wait until they have come."""
-        if self.due_us is None:
+    def on_other_claim(self, sender: int, ranges: tuple[Range, ...]) -> None:
+        """Note a claim of another member: ask it alone for the same frames, and wait until they have arrived."""
+        if self.deadline_us is None:
             return
         now_us = self._outbox.now.mono_us
         until_us = now_us + self._timing.round_us(sender)
         wanted = [
             (low, high, wait)
             for first, last in ranges
-            for low, high, wait in self._waits.over(first, last)
-            if wait is not None and wait.streamed is None and now_us >= wait.sure_us
+            for low, high, wait in self._waits.slices(first, last)
+            # A position that may still be on its way is not requested (repair, R2).
+            if wait is not None and wait.streamed is None and now_us >= wait.no_repeat_until_us
         ]
         for low, high, wait in wanted:
-            self._waits.put(low, high, wait._replace(sure_us=until_us, due_us=max(wait.due_us, until_us)))
+            self._waits.put(low, high, wait._replace(no_repeat_until_us=until_us, deadline_us=max(wait.deadline_us, until_us)))
         if wanted:
             self.joined += 1
-            self._outbox.send(sender, Missing(self._standing.view, _ranges(wanted), sender))
+            self._outbox.send(sender, Missing(self._view_state.view, _ranges(wanted), sender))
             self._arm()
 
-    def time(self) -> None:
+    def on_timer(self) -> None:
         """Send one request for all ranges that are due, or soon will be, to all members of the view."""
         now_us = self._outbox.now.mono_us
-        if self.due_us is None or now_us < self.due_us:
+        if self.deadline_us is None or now_us < self.deadline_us:
             return
         soon_us = now_us + self._timing.typical_us()
         due = [
             (low, high, wait)
             for low, high, wait in self._waits
-            if wait.due_us <= now_us or (wait.due_us <= soon_us and wait.sure_us <= now_us and wait.streamed is None)
+            if wait.deadline_us <= now_us
+            or (wait.deadline_us <= soon_us and wait.no_repeat_until_us <= now_us and wait.streamed is None)
         ]
-        ranges, of = _ranges(due), self._whom(max(wait.tries for _, _, wait in due))
+        ranges, of = _ranges(due), self._choose_repairer(max(wait.tries for _, _, wait in due))
         # The bucket bounds the requests of a member, whatever is lost (repair, R11).
-        if self.bucket.take(1, now_us):
+        if self.bucket.consume(1, now_us):
             self.requests += 1
-            for member in self._standing.others:
-                self._outbox.send(member, Missing(self._standing.view, ranges, of))
+            for member in self._view_state.others:
+                self._outbox.send(member, Missing(self._view_state.view, ranges, of))
         # An empty bucket has the effect of a lost request: the ranges wait for their next round.
         after_us, round_us = self._timing.ask_us(), self._timing.round_us(of)
         for low, high, wait in due:
+            # Ranges above the limit of one request stay due.
             if low <= ranges[-1][1]:
-                self._waits.put(low, high, self._again(wait, round_us + (after_us << wait.tries), now_us + round_us))
+                self._waits.put(low, high, self._backed_off(wait, round_us + (after_us << wait.tries), now_us + round_us))
         self._arm()
 
-    def _whom(self, tries: int) -> int:
+    def _choose_repairer(self, tries: int) -> int:
         """Return the member that must repair: the nearest, then the coordinator, then any holder (0)."""
         if tries == 0:
             return self._timing.nearest()
-        return self._standing.coordinator if tries == 1 else 0
+        return self._view_state.coordinator if tries == 1 else 0
 
 
-def _ranges(pieces: list[tuple[int, int, Wait]]) -> tuple[Range, ...]:
-    """Return the pieces as ranges, as many as a request may have. Neighbours form one range."""
+def _ranges(slices: list[tuple[int, int, Wait]]) -> tuple[Range, ...]:
+    """Return the slices as ranges, as many as a request may have. Neighbours form one range."""
     ranges: list[Range] = []
-    for low, high, _ in pieces:
+    for low, high, _ in slices:
         if ranges and ranges[-1][1] + 1 == low:
             ranges[-1] = (ranges[-1][0], high)
         else:

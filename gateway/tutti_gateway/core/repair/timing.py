@@ -18,23 +18,23 @@ class Timing:
     single member waits no longer than the interval (Nonnenmacher and Biersack 1999).
     """
 
-    def __init__(self, standing: ViewState, distances: Callable[[int], int], random: RandomSource) -> None:
-        self._standing = standing
+    def __init__(self, view_state: ViewState, distances: Callable[[int], int], random: RandomSource) -> None:
+        self._view_state = view_state
         self._distances = distances
         self._random = random
 
     def typical_us(self) -> int:
         """Return the one-way distance to the median member of the view, so that single far or near members do not count."""
-        distances = sorted(map(self._distances, self._standing.others))
+        distances = sorted(map(self._distances, self._view_state.others))
         return _within(distances[(len(distances) - 1) // 2]) if distances else limits.DISTANCE_US_MIN
 
     def source_us(self) -> int:
         """Return the one-way distance to the coordinator, the source of the stream."""
-        return _within(self._distances(self._standing.coordinator))
+        return _within(self._distances(self._view_state.coordinator))
 
     def nearest(self) -> int:
         """Return the nearest member of the view; 0 in a view of one."""
-        return min(self._standing.others, key=self._distances, default=0)
+        return min(self._view_state.others, key=self._distances, default=0)
 
     def round_us(self, member: int = 0) -> int:
         """Return the time from a request to the repair by the member (0: the median one), with some reserve; it is also the
@@ -47,18 +47,20 @@ class Timing:
         spread = limits.REPAIR_ASK_SPREAD * self._late()
         return round(self.typical_us() * (limits.REPAIR_ASK_AFTER + spread))
 
-    def answer_us(self, asker: int) -> int:
+    def answer_us(self, requester: int) -> int:
         """Return the wait before a repair for `asker`: the nearest holder is first, and others notice its repair."""
-        distance_us = _within(self._distances(asker))
+        distance_us = _within(self._distances(requester))
+        # A holder at the least distance has no fixed wait, so it is usually the first.
         spread = limits.REPAIR_ANSWER_SPREAD * self._late()
         return round(distance_us - limits.DISTANCE_US_MIN + distance_us * spread)
 
     def _late(self) -> float:
         """Return a random part of the interval, whose length is log2 of the number of other members."""
-        rivals = len(self._standing.others)
+        rivals = len(self._view_state.others)
         if rivals < 2:
             return 0.0
         bend = log(rivals) + 1
+        # Inverse of the truncated exponential distribution (Nonnenmacher and Biersack 1999).
         return log2(rivals) * log(1 + self._random.random() * (exp(bend) - 1)) / bend
 
 

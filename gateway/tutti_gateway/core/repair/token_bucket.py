@@ -9,7 +9,7 @@ class Bucket:
     """A bucket that gains `a_second` units a second, up to `burst`; it begins full.
 
     Attributes:
-        refused: number of requests for more than the bucket held.
+        refused: number of requests for more than the bucket had.
     """
 
     __slots__ = ("_a_second", "_filled_us", "_level", "_most", "refused")
@@ -20,15 +20,15 @@ class Bucket:
         self._filled_us = 0
         self.refused = 0
 
-    def holds(self, amount: int, now_us: int) -> bool:
+    def has(self, amount: int, now_us: int) -> bool:
         """True if the bucket holds `amount` at the time."""
         self._level = min(self._most, self._level + max(0, now_us - self._filled_us) * self._a_second)
         self._filled_us = max(now_us, self._filled_us)
         return amount * SECOND_US <= self._level
 
-    def take(self, amount: int, now_us: int) -> bool:
-        """Take `amount` out of the bucket. Return False if it does not hold that much."""
-        if not self.holds(amount, now_us):
+    def consume(self, amount: int, now_us: int) -> bool:
+        """Remove `amount` from the bucket. Return False if it does not hold that much."""
+        if not self.has(amount, now_us):
             self.refused += 1
             return False
         self._level -= amount * SECOND_US

@@ -18,7 +18,7 @@ from tutti_gateway.core.view.peers import Peer, Peers
 
 PRIMARY, MINORITY, JOINING, LEARNER, SILENT, LEAVING, HALTED = (
     "primary",  # in the view that decides
-    "minority",  # cut off from a majority: it serves its log and takes nothing new
+    "minority",  # cut off from a majority: it serves its log and accepts nothing new
     "joining",  # between views, or catching up
     "learner",  # added, without a vote until it has caught up
     "silent",  # not heard within the boot period
@@ -41,7 +41,7 @@ class Member(NamedTuple):
         lag: decided positions that it lacked at its last heartbeat, or lacks now if it is silent.
         heard_us: time since its last heartbeat, -1 if there was none.
         round_trip_us: measured round trip, 0 before the first.
-        reason: why it takes nothing new or has no vote, if known; else empty.
+        reason: why it accepts nothing new or has no vote, if known; else empty.
     """
 
     number: int
@@ -76,7 +76,7 @@ class GroupStatus:
 
     @property
     def reason(self) -> str:
-        """Why this gateway takes nothing new, if the operator must act; else empty."""
+        """Why this gateway accepts nothing new, if the operator must act; else empty."""
         if self._stack.phase is not Phase.BORN and self._stack.layers.peers.removed:
             return "this gateway was removed from the group: it can be stopped, or added again with `tutti members add`"
         if self._stack.phase is not Phase.BORN and (other := _other_disk(self._stack.layers)):
@@ -86,7 +86,7 @@ class GroupStatus:
 
     @property
     def waits(self) -> str:
-        """What this gateway waits for while it leaves, or until other gateways act or come back; else empty."""
+        """What this gateway waits for while it leaves, or until other gateways act or return; else empty."""
         if self.state == LEAVING:
             return self._stack.layers.membership.leaving.waits
         if self._stack.phase is Phase.BORN or self.state not in (JOINING, MINORITY) or self._stack.layers.peers.removed:
@@ -111,8 +111,8 @@ class GroupStatus:
         """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 without one."""
         if self._stack.phase is Phase.BORN:
             return 0, (), 0
-        standing = self._stack.layers.context.standing
-        return standing.view, standing.members, standing.coordinator
+        view_state = self._stack.layers.context.view_state
+        return view_state.view, view_state.members, view_state.coordinator
 
     @property
     def repair(self) -> dict[str, int]:
@@ -120,7 +120,7 @@ class GroupStatus:
         layers = None if self._stack.phase is Phase.BORN else self._stack.layers
         if layers is None:
             return {}
-        asker, holder = layers.repair.asker, layers.repair.holder
+        asker, holder = layers.repair.requester, layers.repair.repairer
         return {
             "requests": asker.requests,
             "requests_joined": asker.joined,
@@ -129,7 +129,7 @@ class GroupStatus:
             "repaired_frames": holder.repaired,
             "repairs_claimed": holder.claims,
             "repairs_suppressed": holder.suppressed,
-            "repairs_held_down": holder.held_down,
+            "repairs_held_down": holder.hold_down_hits,
             "refused": asker.bucket.refused + holder.refused,
             "discarded_frames": layers.order.receiver.discarded,
             "dropped_messages": layers.context.outbox.drops,
@@ -141,14 +141,14 @@ class GroupStatus:
             return []
         layers = self._stack.layers
         known = [_other(layers, peer) for peer in layers.peers if peer.name]
-        number = layers.context.standing.me
+        number = layers.context.view_state.me
         return sorted([_own(layers, number, self.state, self.reason or self.waits), *known] if number else known)
 
 
 def _other_disk(layers: Layers) -> str:
     """Return the remedy if the roster names another disk for this gateway; empty if it names this one."""
     identity, rosters = layers.context.identity, layers.peers.rosters
-    voter = rosters.named.get(layers.context.standing.me)
+    voter = rosters.named.get(layers.context.view_state.me)
     if voter is None or not voter.voting or voter.name != identity.gateway or voter.incarnation == identity.incarnation:
         return ""
     return (
@@ -167,18 +167,19 @@ def _disk_remedy(peers: Peers, voter: Voter) -> str:
 
 def _waits(layers: Layers) -> str:
     """Return what a gateway waits for that is neither leaving nor halted."""
-    peers, standing = layers.peers, layers.context.standing
+    peers, view_state = layers.peers, layers.context.view_state
     if peers.rosters.blank:
         return _founding(peers)
+    # A gateway with an old log may hear voters that its own roster does not name.
     if not peers.hears_majority() and (layers.membership.misses or not peers.later()):
-        return _lacking(peers, standing.me)
+        return _lacking(peers, view_state.me)
     if layers.membership.misses:
         return "a majority is heard, and a view change is in progress"
     heard = [peer for peer in peers if peer.beat is not None and peers.fresh(peer.number)]
     leader = next((peer.name for peer in heard if peer.beat and peer.beat.view and _leads(peer.number, peer.beat.view)), "")
     view = f"the view that {leader} coordinates" if leader else "the view that decides"
     furthest = max((peer.beat.frontier for peer in peers if peer.beat is not None), default=0)
-    voter = peers.rosters.named.get(standing.me)
+    voter = peers.rosters.named.get(view_state.me)
     added = "was added, and votes when it has caught up: " if voter is not None and not voter.voting else ""
     if furthest > layers.context.window.frontier:
         return f"{added}copies the log from {view}"
@@ -236,17 +237,17 @@ def _has(names: Sequence[str]) -> str:
 
 
 def _state(layers: Layers) -> str:
-    standing, misses = layers.context.standing, layers.membership.misses
-    if layers.membership.leaving.asked:
+    view_state, misses = layers.context.view_state, layers.membership.misses
+    if layers.membership.leaving.requested:
         return LEAVING
-    if standing.primary:
+    if view_state.primary:
         return JOINING if misses else PRIMARY  # a view that no longer hears a majority is about to end
-    lost = bool(layers.context.window.log()) and not standing.pausing and (misses or layers.peers.removed)
+    lost = bool(layers.context.window.log()) and not view_state.pausing and (misses or layers.peers.removed)
     return MINORITY if lost else JOINING
 
 
 def _own(layers: Layers, number: int, state: str, reason: str) -> Member:
-    standing, window, identity, peers = layers.context.standing, layers.context.window, layers.context.identity, layers.peers
+    view_state, window, identity, peers = layers.context.view_state, layers.context.window, layers.context.identity, layers.peers
     voter = peers.rosters.known.get(number)
     furthest = max((peer.beat.frontier for peer in peers if peer.beat is not None), default=0)
     return Member(
@@ -256,7 +257,7 @@ def _own(layers: Layers, number: int, state: str, reason: str) -> Member:
         identity.incarnation,
         LEARNER if state == JOINING and voter is not None and not voter.voting else state,
         peers.voter(number),
-        standing.coordinator == number,
+        view_state.coordinator == number,
         _age(layers, number),
         window.frontier,
         max(0, furthest - window.frontier),
@@ -277,18 +278,19 @@ def _other(layers: Layers, peer: Peer) -> Member:
         peer.incarnation,
         _state_of(layers, peer) if fresh else SILENT,
         peers.voter(peer.number),
-        layers.context.standing.coordinator == peer.number,
+        layers.context.view_state.coordinator == peer.number,
         _age(layers, peer.number),
         frontier,
-        peer.behind if fresh else max(0, layers.context.window.frontier - frontier),
-        now_us - peer.came_us if beat is not None else -1,
+        # A silent gateway lags more with every decision here.
+        peer.lag if fresh else max(0, layers.context.window.frontier - frontier),
+        now_us - peer.received_us if beat is not None else -1,
         peer.rtt_us,
         _reason_of(layers, peer) if fresh else "",
     )
 
 
 def _reason_of(layers: Layers, peer: Peer) -> str:
-    """Return why another live gateway takes nothing new or has no vote, according to its heartbeats."""
+    """Return why another live gateway accepts nothing new or has no vote, according to its heartbeats."""
     peers, beat, voter = layers.peers, peer.beat, layers.peers.rosters.named.get(peer.number)
     if beat is None or beat.leaving:
         return ""
@@ -320,5 +322,5 @@ def _state_of(layers: Layers, peer: Peer) -> str:
 
 
 def _age(layers: Layers, number: int) -> int:
-    members = layers.context.standing.members
+    members = layers.context.view_state.members
     return members.index(number) + 1 if number in members else 0

@@ -22,8 +22,8 @@ class Peer:
         number, name, address: as in the roster, or in the configuration before there is one.
         incarnation: of its disk, as in its last message.
         beat: its last heartbeat, None before any.
-        came_us: arrival time of that heartbeat.
-        behind: positions that this gateway had decided then and the peer had not.
+        received_us: arrival time of that heartbeat.
+        lag: positions that this gateway had decided then and the peer had not.
         missed: heartbeats of this gateway since the last message of the peer.
         up: False if the transport reports a broken connection.
         echoed_us: the latest own `sent_us` that the peer has sent back.
@@ -34,14 +34,14 @@ class Peer:
     __slots__ = (
         "address",
         "beat",
-        "behind",
-        "came_us",
         "echoed_us",
         "incarnation",
+        "lag",
         "missed",
         "name",
         "number",
         "probed",
+        "received_us",
         "rtt_us",
         "spread_us",
         "up",
@@ -53,8 +53,8 @@ class Peer:
         self.address = address
         self.incarnation = b""
         self.beat: Heartbeat | None = None
-        self.came_us = 0
-        self.behind = 0
+        self.received_us = 0
+        self.lag = 0
         self.missed = limits.BOOT_HEARTBEATS_MAX
         self.up = True
         self.echoed_us = -limits.ROUND_TRIP_US_MAX
@@ -80,7 +80,7 @@ class Peer:
         return self.up and self.beat is not None and self.missed < self.boot_beats(heartbeat_us)
 
     def measured(self, sample_us: int) -> None:
-        """Take one more measured round trip."""
+        """Add one more measured round trip."""
         if not 0 <= sample_us <= limits.ROUND_TRIP_US_MAX:
             return
         # A sample far above the estimate usually means a paused process.
@@ -105,7 +105,7 @@ class Peers:
         self._context = context
         identity = context.identity
         self._heartbeat_us = context.config.heartbeat_us
-        self.configured = [(place, name, identity.members[name]) for place, name in enumerate(sorted(identity.members), 1)]
+        self.configured = [(number, name, identity.members[name]) for number, name in enumerate(sorted(identity.members), 1)]
         self.rosters = Rosters([])
         self._changes = 0
         self._rostered = False  # True if the own number comes from a ROSTER
@@ -115,7 +115,7 @@ class Peers:
     def refresh(self) -> None:
         """Rebuild the peers and the own number if the rosters of the log have changed."""
         window = self._context.window
-        if self._changes != window.roster_changes:
+        if self._changes != window.roster_changes:  # the counter makes repeated calls cheap
             self._changes = window.roster_changes
             self.rosters = rosters_of(window.state, window.rosters)
             self._rebuild()
@@ -128,8 +128,9 @@ class Peers:
         me = me or context.window.state.gateway_number(identity.incarnation)
         # A gateway that had a number in a ROSTER keeps it until the log gives another one.
         if me or not self._rostered:
-            context.standing.me = me  # no other gateway ever gets the number
+            context.view_state.me = me  # no other gateway ever gets the number
         self._rostered = self._rostered or (bool(me) and bool(self.rosters.known))
+        # A peer keeps its soft state while its number and name stay the same.
         known = {(peer.number, peer.name): peer for peer in self._peers.values()}
         others = [one for one in named if one[1] != identity.gateway]
         self._guests = {number: peer for number, peer in self._guests.items() if number not in self.rosters.known}
@@ -146,9 +147,9 @@ class Peers:
     def admit(self, number: int) -> None:
         """Add a gateway that this log does not name but that has the same log: a later roster, not here yet, may name it.
 
-        The added gateway's messages are taken and its log may be copied, but it counts in no majority here.
+        The added gateway's messages are accepted and its log may be copied, but it counts in no majority here.
         """
-        if number not in self._peers and number != self._context.standing.me and len(self._peers) < common_limits.ROSTER_MAX:
+        if number not in self._peers and number != self._context.view_state.me and len(self._peers) < common_limits.ROSTER_MAX:
             self._peers[number] = self._guests[number] = Peer(number, "", "")
 
     def __iter__(self) -> Iterator[Peer]:
@@ -166,7 +167,7 @@ class Peers:
         return int(google_crc32c.value(text.encode()))
 
     def low(self, number: int) -> bool:
-        """True if the gateway reports that its disk takes no batches."""
+        """True if the gateway reports that its disk accepts no batches."""
         peer = self._peers.get(number)
         return peer is not None and peer.beat is not None and peer.beat.low
 
@@ -177,14 +178,14 @@ class Peers:
 
     def fresh(self, number: int) -> bool:
         """True if this gateway hears that one, which may be itself."""
-        if number == self._context.standing.me:
+        if number == self._context.view_state.me:
             return True
         peer = self._peers.get(number)
         return peer is not None and peer.fresh(self._heartbeat_us)
 
     def incarnation(self, number: int) -> bytes:
         """Return the incarnation of the gateway's disk, as it reports it."""
-        if number == self._context.standing.me:
+        if number == self._context.view_state.me:
             return self._context.identity.incarnation
         peer = self._peers.get(number)
         return peer.incarnation if peer is not None else b""
@@ -216,32 +217,32 @@ class Peers:
 
     def hears_majority(self) -> bool:
         """True if this gateway and those that it hears are a majority of the roster."""
-        return self.rosters.majority(self.incarnations([self._context.standing.me, *self.hears()]))
+        return self.rosters.majority(self.incarnations([self._context.view_state.me, *self.hears()]))
 
     def later(self) -> set[int]:
         """Return the gateways that this one hears and whose numbers its log has not given yet: the log is older than theirs."""
         given = self._context.window.state.next_gateway
         return {number for number, peer in self._guests.items() if number >= given and peer.fresh(self._heartbeat_us)}
 
-    def part(self) -> list[int]:
+    def connected(self) -> list[int]:
         """Return this gateway and the members that it hears and that hear it; an empty list if it is not a member itself.
 
         Gateways that leave, were removed, or have another disk than the roster names are not in the list.
         """
-        me = self._context.standing.me
+        me = self._context.view_state.me
         if not self.member(me):
             return []
         # A lane needs both directions of a link (lanes, U8).
         hearing = [peer for peer in self if peer.fresh(self._heartbeat_us) and peer.beat is not None and me in peer.beat.hears]
         return [me, *(peer.number for peer in hearing if peer.beat and not peer.beat.leaving and self.member(peer.number))]
 
-    def held(self) -> int:
+    def replicated_position(self) -> int:
         """Return the position up to which every other voter has reported the log as decided, and so holds it durably.
 
         The result is 0 while a voter was not heard with the disk that the roster names.
         """
         self.refresh()
-        me = self._context.standing.me
+        me = self._context.view_state.me
         voters = [voter for voter in self.rosters.known.values() if voter.voting and voter.number != me]
         beats = [
             peer.beat if (peer := self._peers.get(voter.number)) and peer.incarnation == voter.incarnation else None

@@ -33,12 +33,14 @@ class Rosters:
             named = roster
             self.known.update(roster)
             counts.append({number: voter.incarnation for number, voter in roster.items() if voter.voting})
+        # The roster of a blank log is empty.
         self._all = [count for count in counts if count]
         self.named = named
         self.blank = not self._all
 
     def majority(self, gateways: Mapping[int, bytes]) -> bool:
         """True if the gateways (number -> incarnation) hold a majority of every roster that counts. False for a blank log."""
+        # A wiped disk has another incarnation, so it does not count for its old number.
         return bool(self._all) and all(
             2 * sum(gateways.get(number) == incarnation for number, incarnation in roster.items()) > len(roster)
             for roster in self._all

@@ -21,15 +21,16 @@ class ViewState:
         members: gateway numbers of the installed view, oldest first.
         others: the members without this one.
         coordinator: number of the view's coordinator (the sequencer), 0 without a view.
-        primary: True when the view's VIEW frame is decided, so that new messages are taken.
-        taking_part: False once the member has halted or stopped: it sends and decides nothing any more.
+        primary: True when the view's VIEW frame is decided, so that new messages are accepted.
+        active: False once the member has halted or stopped: it sends and decides nothing more.
         pausing: True when the view ended and another one is expected: client messages are kept for it.
         draining: True when this coordinator leaves: it orders nothing new, for itself or for others.
-        closed: (code, reason) why nothing new is taken although the view is primary, or None.
+        closed: (code, reason) why nothing new is accepted although the view is primary, or None.
     """
 
     __slots__ = (
         "accepted",
+        "active",
         "closed",
         "coordinated",
         "coordinator",
@@ -40,7 +41,6 @@ class ViewState:
         "pausing",
         "primary",
         "promised",
-        "taking_part",
         "view",
     )
 
@@ -54,7 +54,7 @@ class ViewState:
         self.primary = False
         self.pausing = False
         self.draining = False
-        self.taking_part = True
+        self.active = True
         self.closed: tuple[str, str] | None = None
 
     @property
@@ -63,13 +63,14 @@ class ViewState:
         return self.coordinator == self.me and self.current(self.view)
 
     def current(self, view: int) -> bool:
-        """True if a message of `view` counts: ORDER, votes and CONFIRM are taken only while view = promised = accepted (flush,
+        """True if a message of `view` counts: ORDER, votes and CONFIRM count only while view = promised = accepted (flush,
         F11).
         """
         return 0 < view == self.promised == self.accepted == self.view
 
     def durable(self, scalars: HardState) -> None:
-        """Take over hard state that has reached the disk; none of its views ever moves back."""
+        """Adopt hard state that has reached the disk; none of its views ever moves back."""
+        # A promise that went back would let two views decide the same position.
         invariant(
             scalars.promised >= self.promised and scalars.accepted >= self.accepted and scalars.coordinated >= self.coordinated,
             f"scalars go back: {scalars} after promised {self.promised}, accepted {self.accepted}",
@@ -87,7 +88,7 @@ class ViewState:
 
     def end_view(self) -> None:
         """End the installed view: from now on its YES, CONFIRM and decisions are neither sent nor taken (protocol/flush, F3)."""
-        self.pausing = self.pausing or self.primary
+        self.pausing = self.pausing or self.primary  # client messages wait for the next view
         self.view = self.coordinator = 0
         self.members = self.others = ()
         self.primary = self.draining = False

@@ -8,7 +8,6 @@ lookup, and a record costs nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Protocol
 
 from tutti.data.client_protocol import (
     SUBMIT_UNORDERED,
@@ -27,13 +26,14 @@ from tutti.data.client_protocol import (
     Status,
 )
 from tutti.data.frames.frame import Frame
+from tutti.data.log_state import Topic
 from tutti.data.names import is_nameless, nameless_name
 from tutti.errors import NotAllowed
 from tutti.security.tokens import NO_RIGHT, UNAUTHENTICATED, Access, Tokens, gateway_access
 from tutti.zmtp import z85
+from tutti_gateway.node.clients.control_requests import ControlRequest
 from tutti_gateway.node.clients.sessions import Session
-
-Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | ForceRoster | Leave
+from tutti_gateway.transport.keys import Keyring
 
 IN_THE_CLEAR = (
     "this gateway accepts only clients that encrypt and show a token: set TUTTI_TOKEN_FILE to the token file from its operator, "
@@ -50,31 +50,15 @@ _ADMIN: dict[type, str] = {
 }
 
 
-class KeyLookup(Protocol):
-    """The part of `tutti_gateway.transport.keys.Keyring` that `Authorizer` uses."""
-
-    def name_of(self, public: str) -> str:
-        """Return the name of the gateway with this public key, or an empty string if no gateway has it."""
-
-    def refresh(self) -> bool:
-        """Read the list of keys again if its file has changed."""
-
-
-class Named(Protocol):
-    """A topic of the log, of which only the name is needed."""
-
-    name: str
-
-
 class Authorizer:
     """Authenticates clients and authorizes their requests and batches. Owned by the driver's thread."""
 
     def __init__(
         self,
         tokens: Tokens,
-        keys: KeyLookup,
+        keys: Keyring,
         peer: Callable[[bytes], bytes | None],
-        topics: Callable[[], Mapping[int, Named]],
+        topics: Callable[[], Mapping[int, Topic]],
     ) -> None:
         """Create an authorizer.
 
@@ -96,26 +80,27 @@ class Authorizer:
             NotAllowed: the connection is unencrypted, or its token is unknown.
         """
         key = self._peer(routing)
+        # A token that travelled unencrypted is not accepted, even if it is valid.
         if key is None:
             self._tokens.count("clear")
             raise NotAllowed(IN_THE_CLEAR, UNAUTHENTICATED)
         gateway = self._keys.name_of(z85.encode(key))
         return gateway_access(gateway) if gateway else self._tokens.authenticate(hello.token)
 
-    def check(self, session: Session, asked: Asked) -> None:
+    def check(self, session: Session, request: ControlRequest) -> None:
         """Check that the client of a session may make a request.
 
         Raises:
             NotAllowed: the client may not make it.
         """
         try:
-            self._check(session.access, asked)
+            self._check(session.access, request)
         except NotAllowed as error:
             self._tokens.count_refused(error)
             raise
 
-    def _check(self, access: Access, asked: Asked) -> None:
-        match asked:
+    def _check(self, access: Access, request: ControlRequest) -> None:
+        match request:
             case OpenTopic(_, name):
                 access.require_produce(name)
             case OpenProducer(_, name, instance):
@@ -132,9 +117,9 @@ class Authorizer:
             case Status():
                 pass
             case _:
-                access.require_admin(_ADMIN[type(asked)])
+                access.require_admin(_ADMIN[type(request)])
 
-    def judge(self, session: Session, frames: Iterable[Frame]) -> tuple[list[Frame], list[RefusedAnswer]]:
+    def authorize(self, session: Session, frames: Iterable[Frame]) -> tuple[list[Frame], list[RefusedAnswer]]:
         """Return the frames that the client of a session may write, and a refusal for each of the others.
 
         A frame is refused if its token may not write to its topic. In the ordered log a frame is also refused if this session has
@@ -146,6 +131,7 @@ class Authorizer:
         for frame in frames:
             if not lane and frame.producer not in producers:
                 code, reason = "producer", "this session has not opened an epoch of the producer: open an epoch, then send again"
+            # Nearly always one set lookup for a batch.
             elif frame.topic in topics or not (reason := self._topic_refusal(session, frame.topic)):
                 good.append(frame)
                 continue
@@ -163,26 +149,27 @@ class Authorizer:
             return f"topic {number} is not known here: open the topic, then send again"
         if not session.access.may_produce(topic.name):
             return f"token {session.access.name!r} may not write to topic {topic.name!r}"
-        session.topics.add(number)
+        session.topics.add(number)  # numbers are never reused, so this holds until the permissions change
         return ""
 
-    def over(self, sessions: Iterable[Session]) -> list[Session]:
+    def expired(self, sessions: Iterable[Session]) -> list[Session]:
         """Return the sessions whose token is no longer valid, and update the permissions of the others; called once a second."""
         self._tokens.refresh()
         self._keys.refresh()
-        gone: list[Session] = []
+        expired: list[Session] = []
         for session in sessions:
+            # Gateways of the group have no token that could expire.
             if not session.access.sha256:
                 continue
             access = self._tokens.current_access(session.access)
             if access is None:
-                gone.append(session)
+                expired.append(session)
             elif access != session.access:
                 session.access = access
                 session.topics.clear()
                 session.producers.clear()  # opening the producers again checks the new permissions
-        return gone
+        return expired
 
-    def facts(self) -> dict[str, object]:
+    def to_dict(self) -> dict[str, object]:
         """Return the figures for the status: the number of tokens, trouble with their file, and refusals by reason."""
         return {"tokens": len(self._tokens), "trouble": self._tokens.trouble, "refused": dict(self._tokens.refused)}

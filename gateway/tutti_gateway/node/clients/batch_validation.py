@@ -32,10 +32,10 @@ class BatchValidator:
 
     def __init__(self) -> None:
         """Create a validator."""
-        self._decompressed: dict[int, int] = {}  # session -> bytes decompressed in this turn
+        self._decompressed: dict[int, int] = {}  # session -> bytes decompressed in this iteration
 
-    def begin_turn(self) -> None:
-        """Reset the budget of decompressed bytes that each client has in one turn."""
+    def reset_budgets(self) -> None:
+        """Reset the budget of decompressed bytes that each client has in one iteration."""
         if self._decompressed:
             self._decompressed.clear()
 
@@ -65,7 +65,7 @@ class BatchValidator:
                     refused.append(RefusedAnswer(frame.producer, frame.epoch, frame.first_sequence, "busy", reason, retry=True))
                     continue
                 check_body(frame)
-            except TooLarge as error:
+            except TooLarge as error:  # permanent: the client must split the batch
                 refused.append(_refusal(frame, "too_large", error))
             except FormatError as error:
                 refused.append(_refusal(frame, "malformed", error))
@@ -74,7 +74,7 @@ class BatchValidator:
         return good, refused
 
     def _within_budget(self, session: int, frame: Frame) -> bool:
-        """True if the session's budget of this turn suffices to decompress the batch; the first batch always passes."""
+        """True if the session's budget of this iteration suffices to decompress the batch; the first batch always passes."""
         size = body_sizes(frame.body, len(BATCH_SCHEMA)).raw_bytes
         spent = self._decompressed.get(session, 0)
         if spent and spent + size > limits.INFLATED_BYTES_A_TURN_MAX:
@@ -120,6 +120,7 @@ def check_body(frame: Frame) -> None:
     if frame.kind == Kind.TXN:
         _check_txn(frame)
         return
+    # Most bodies are plain: a few comparisons instead of Arrow's full validation.
     layout = check_plain(frame)
     if layout and layout.key_size + layout.value_size <= common_limits.RECORD_BYTES_MAX:
         return

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from functools import cached_property
 
 import msgspec
 
@@ -25,12 +26,22 @@ from tutti.data.client_protocol import (
     SaveOffset,
     Status,
     StatusAnswer,
-    Welcome,
 )
 from tutti.data.names import check_name, check_producer
 from tutti.errors import UsageError
 from tutti_gateway.core import limits
-from tutti_gateway.core.protocol.events import EpochAsked, Event, ForgetAsked, OffsetsAsked, RosterAsked, RosterForced, TopicAsked
+from tutti_gateway.core.protocol.actions import ReadIndex
+from tutti_gateway.core.protocol.events import (
+    EpochAsked,
+    Event,
+    ForgetAsked,
+    OffsetsAsked,
+    ReadIndexAsked,
+    RosterAsked,
+    RosterForced,
+    TopicAsked,
+)
+from tutti_gateway.node.status.status import StatusDocuments
 
 INSTANCE_BYTES = 16
 INCARNATION_BYTES = 16
@@ -38,59 +49,56 @@ CHANGES = ("add", "remove", "replace")
 EPOCH_MAX = limits.EPOCH_MAX - 1  # clients may not use the highest epoch, so that a fence always has a higher one left
 OFFSET_MAX = 2**63 - 1
 
-Asked = OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | ForceRoster | Leave
+ControlRequest = (
+    OpenProducer | OpenTopic | SaveOffset | Forget | Fence | Status | Producers | Members | ChangeRoster | ForceRoster | Leave
+)
 
 
-class StatusDocuments(Protocol):
-    """The part of the gateway's status documents that answers client requests."""
-
-    def welcome(self) -> Welcome:
-        """Return the answer to Hello."""
-
-    def status(self) -> bytes:
-        """Return the status as JSON."""
-
-    def producers(self) -> bytes:
-        """Return the table of producers as JSON."""
-
-    @property
-    def state(self) -> str:
-        """The state of the gateway: `primary`, `minority`, `joining`, `leaving` or `halted`."""
-
-    @property
-    def waits(self) -> str:
-        """What the gateway waits for before it accepts new records; empty if it does not wait for other gateways."""
-
-    def members(self) -> bytes:
-        """Return the gateways of the group as JSON."""
-
-    def epoch_of(self, name: str) -> int:
-        """Return the current epoch of a producer, or 0 if the producer is unknown."""
-
-    @property
-    def gateway(self) -> str:
-        """The gateway's name."""
-
-
-class TurnDocuments:
-    """The documents sent to clients in one turn, each made once however many clients ask for it.
+class DocumentCache:
+    """The status documents of one moment, each made once however many clients request it.
 
     Attributes:
-        tables: bytes of producer tables sent in this turn.
+        table_bytes: bytes of the producer tables sent from this cache.
     """
 
-    def __init__(self) -> None:
-        """Begin a turn without documents."""
+    def __init__(self, make: Callable[[], StatusDocuments]) -> None:
+        """Begin without documents; `make` returns those of the present moment."""
+        self._make = make
         self._pages: dict[type, bytes] = {}
-        self.tables = 0
+        self.table_bytes = 0
 
-    def page(self, asked: Status | Producers | Members, books: StatusDocuments) -> bytes:
+    @cached_property
+    def documents(self) -> StatusDocuments:
+        """The documents, of the moment at which the first one is requested."""
+        return self._make()
+
+    def page(self, request: Status | Producers | Members) -> bytes:
         """Return the requested document as JSON."""
-        kind = type(asked)
+        kind = type(request)
         if kind not in self._pages:
-            make = {Status: books.status, Producers: books.producers, Members: books.members}[kind]
+            documents = self.documents
+            make = {Status: documents.status, Producers: documents.producers, Members: documents.members}[kind]
             self._pages[kind] = make()
         return self._pages[kind]
+
+
+class PendingReadIndexes:
+    """Requests to confirm the frontier that wait for the stack's answer."""
+
+    def __init__(self) -> None:
+        """Begin without requests."""
+        self._last = 0
+        self._waiting: dict[int, Callable[[bool], Event | None]] = {}  # by the number of the request
+
+    def begin(self, answer: Callable[[bool], Event | None]) -> ReadIndexAsked:
+        """Return the event of a request; `answer` gets True if the frontier is confirmed, and may return the next event."""
+        self._last += 1
+        self._waiting[self._last] = answer
+        return ReadIndexAsked(self._last)
+
+    def resolve(self, action: ReadIndex) -> Event | None:
+        """Answer a request; return the event that follows from the answer, if any."""
+        return self._waiting.pop(action.number)(action.confirmed)
 
 
 class PendingFences:
@@ -109,6 +117,7 @@ class PendingFences:
     def begin(self, session: int, request: int, name: str, epoch: int) -> EpochAsked:
         """Return the event that fences a producer whose current epoch is `epoch`."""
         self._waiting[session, request] = name, 1
+        # A higher epoch fences every earlier one; no client has this instance, so nobody continues under it.
         return EpochAsked(session, request, name, self._instance, epoch + 1)
 
     def forget(self, session: int) -> None:
@@ -125,6 +134,7 @@ class PendingFences:
             return answer
         if isinstance(answer, EpochOpened):
             return Done(answer.request)
+        # Another epoch began in the meantime, so that one is fenced next.
         name, tries = waited
         if tries >= limits.FENCE_TRIES_MAX:
             reason = f"producer {name!r} opened new epochs during all {tries} attempts to fence it; try again"
@@ -133,13 +143,13 @@ class PendingFences:
         return EpochAsked(session, answer.request, name, self._instance, answer.epoch + 1)
 
 
-def take(asked: Asked, session: int, books: StatusDocuments, fences: PendingFences, turn: TurnDocuments) -> Event | msgspec.Struct:
+def handle(message: ControlRequest, session: int, cache: DocumentCache, fences: PendingFences) -> Event | msgspec.Struct:
     """Return the event for the stack that a request becomes, or its answer.
 
     Raises:
         UsageError: a name or a number in the request is invalid; the message names it.
     """
-    match asked:
+    match message:
         case OpenProducer(request, name, instance, epoch):
             check_producer(name)
             if len(instance) != INSTANCE_BYTES:
@@ -158,37 +168,36 @@ def take(asked: Asked, session: int, books: StatusDocuments, fences: PendingFenc
                 )
             return ForgetAsked(session, request, tuple(check_producer(name) for name in names))
         case Fence(request, name):
-            epoch = books.epoch_of(check_producer(name))
+            epoch = cache.documents.epoch_of(check_producer(name))
+            # The caller confirms the frontier before it sends this refusal, because the log here may lag.
             if not epoch:
                 return Denied(request, "unknown", f"no producer is named {name!r}; `tutti producers list` shows all producers")
             return fences.begin(session, request, name, epoch)
         case ChangeRoster():
-            return _roster_asked(asked, session)
+            return _change_roster(message, session)
         case ForceRoster(request, names):
             if not 1 <= len(names) <= common_limits.ROSTER_MAX:
                 raise UsageError(f"a forced roster cannot have {len(names)} gateways: name 1 to {common_limits.ROSTER_MAX}")
             return RosterForced(session, request, tuple(check_name("gateway", name) for name in names))
         case Leave(request, name):
-            return _leave_asked(request, name, books)
+            return _leave(request, name, cache.documents.gateway)
         case Status() | Producers() | Members():
-            return StatusAnswer(asked.request, turn.page(asked, books))
+            return StatusAnswer(message.request, cache.page(message))
 
 
-def _roster_asked(asked: ChangeRoster, session: int) -> RosterAsked:
-    if asked.change not in CHANGES:
-        raise UsageError(f"{asked.change!r} is not a change of the roster: use one of {', '.join(CHANGES)}")
-    if len(asked.incarnation) not in (0, INCARNATION_BYTES):
-        raise UsageError(f"an incarnation has {INCARNATION_BYTES} bytes, not {len(asked.incarnation)}")
-    name = check_name("gateway", asked.name)
-    return RosterAsked(session, asked.request, asked.change, name, asked.address, asked.incarnation)
+def _change_roster(request: ChangeRoster, session: int) -> RosterAsked:
+    if request.change not in CHANGES:
+        raise UsageError(f"{request.change!r} is not a change of the roster: use one of {', '.join(CHANGES)}")
+    if len(request.incarnation) not in (0, INCARNATION_BYTES):
+        raise UsageError(f"an incarnation has {INCARNATION_BYTES} bytes, not {len(request.incarnation)}")
+    name = check_name("gateway", request.name)
+    return RosterAsked(session, request.request, request.change, name, request.address, request.incarnation)
 
 
-def _leave_asked(request: int, name: str, books: StatusDocuments) -> Done | Denied:
-    if name == books.gateway:
+def _leave(request: int, name: str, own: str) -> Done | Denied:
+    if name == own:
         return Done(request)
-    return Denied(
-        request, "name", f"this is gateway {books.gateway!r}, which cannot make {name!r} leave: send the request to {name!r}"
-    )
+    return Denied(request, "name", f"this is gateway {own!r}, which cannot make {name!r} leave: send the request to {name!r}")
 
 
 def _check_range(what: str, value: int, low: int, high: int) -> None:

@@ -8,27 +8,18 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable
+from typing import NamedTuple
 
 from structlog.typing import FilteringBoundLogger
 
 from tutti import limits as common_limits
 from tutti.data.client_protocol import OFFSET_UNKNOWN, Committed, Duplicate
+from tutti.log.read.reader import LogReader
 from tutti.log.read.sequence_lookup import SequenceRun
 from tutti_gateway.core import limits
 from tutti_gateway.node.common.mailbox import Mailbox
 from tutti_gateway.node.common.thread_join import join_bounded
-
-
-class Index(Protocol):
-    """The part of `tutti.log.read.reader.LogReader` that the lookup uses."""
-
-    def find_all(self, runs: Sequence[SequenceRun]) -> list[int | None]:
-        """Return the first offset of each run of committed records; None if the run was trimmed or is not contiguous."""
-
-    def close(self) -> None:
-        """Close the files of the index."""
 
 
 class LocatedDuplicates(NamedTuple):
@@ -43,7 +34,7 @@ class DuplicateLookup:
 
     def __init__(
         self,
-        open_index: Callable[[], Index],
+        open_index: Callable[[], LogReader],
         report: Callable[[LocatedDuplicates], None],
         log: FilteringBoundLogger,
         *,
@@ -63,7 +54,7 @@ class DuplicateLookup:
         self._log = log
         self._queue: Mailbox[tuple[int, list[Duplicate]] | None] = Mailbox()
         self._thread = threading.Thread(target=self._run, name="lookups", daemon=True)
-        self._index: Index | None = None
+        self._index: LogReader | None = None
         self._queued_count = 0  # written by the socket thread only
         self._answered_count = 0  # written by the lookup thread only
 
@@ -93,7 +84,7 @@ class DuplicateLookup:
     def _run(self) -> None:
         while True:
             self._queue.wait(common_limits.POLL_US_MAX // 1000)
-            taken = self._queue.take(limits.LOOKUP_ITEMS_A_TURN_MAX)
+            taken = self._queue.drain(limits.LOOKUP_DRAIN_ITEMS_MAX)
             self._answer([item for item in taken if item is not None])
             if None in taken:
                 return

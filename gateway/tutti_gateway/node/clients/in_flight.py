@@ -45,20 +45,20 @@ class OrderedInFlight:
         """Return the number of undecided frames."""
         return len(self._sizes)
 
-    def wrote(self, frames: Sequence[Frame]) -> None:
+    def add(self, frames: Sequence[Frame]) -> None:
         """Add the frames that follow in the log, written now or found at the start."""
         sizes = [frame.size for frame in frames]
         self._sizes.extend(sizes)
         self.bytes += sum(sizes)
 
-    def arrived(self, frames: Sequence[Frame], token: int, now_us: int) -> None:
+    def track(self, frames: Sequence[Frame], token: int, now_us: int) -> None:
         """Start the latency measurement of batches that arrived at `now_us` and become durable with `token`."""
         if any(frame.kind == Kind.BATCH for frame in frames):
             flight = _Flight(frames[-1].position, token, now_us, len(frames))
             self._flights.append(flight)
             self._unvoted.append(flight)
 
-    def voted(self, token: int, now_us: int) -> ArrivalTimes:
+    def pop_voted(self, token: int, now_us: int) -> ArrivalTimes:
         """Mark everything up to a token as durable and voted for; return the arrival times."""
         voted, unvoted = [], self._unvoted
         while unvoted and unvoted[0].token <= token:
@@ -67,33 +67,34 @@ class OrderedInFlight:
             voted.append((flight.arrived_us, flight.frames))
         return voted
 
-    def cut(self, position: int) -> None:
+    def truncate(self, position: int) -> None:
         """Remove the frames after a position, which the log truncates."""
+        # The undecided bytes must shrink too, or the client port would stay closed.
         while self._sizes and self.decided + len(self._sizes) > position:
             self.bytes -= self._sizes.pop()
         for flights in (self._flights, self._unvoted):
             while flights and flights[-1].last > position:
                 flights.pop()
 
-    def replaced(self, position: int) -> None:
+    def reset(self, position: int) -> None:
         """Remove all frames; a snapshot has replaced the log, which is decided up to `position`."""
         self._sizes.clear()
         self._flights.clear()
         self._unvoted.clear()
         self.bytes, self.decided = 0, position
 
-    def landed(self, frames: Sequence[Frame]) -> tuple[ArrivalTimes, ArrivalTimes]:
+    def pop_decided(self, frames: Sequence[Frame]) -> tuple[ArrivalTimes, ArrivalTimes]:
         """Remove the next frames, which are decided; return their arrival times and the times of this gateway's votes."""
         for _ in frames:
             self.bytes -= self._sizes.popleft()
         self.decided = last = frames[-1].position
-        landed, voted = [], []
+        committed, voted = [], []
         while self._flights and self._flights[0].last <= last:
             flight = self._flights.popleft()
-            landed.append((flight.arrived_us, flight.frames))
+            committed.append((flight.arrived_us, flight.frames))
             if flight.voted_us:  # a decision without this gateway's vote has no vote time to measure from
                 voted.append((flight.voted_us, flight.frames))
-        return landed, voted
+        return committed, voted
 
 
 class UnorderedInFlight:
@@ -101,29 +102,29 @@ class UnorderedInFlight:
 
     def __init__(self) -> None:
         """Begin without batches."""
-        self._since: dict[tuple[int, int, int], int] = {}  # producer, epoch, first sequence -> us
+        self._arrived_us: dict[tuple[int, int, int], int] = {}  # producer, epoch, first sequence -> us
 
     def __len__(self) -> int:
         """Return the number of batches."""
-        return len(self._since)
+        return len(self._arrived_us)
 
-    def arrived(self, frames: Iterable[Frame], now_us: int) -> None:
+    def track(self, frames: Iterable[Frame], now_us: int) -> None:
         """Store the arrival time of batches for the lane.
 
         A refused batch keeps its entry, because its client may send it again; the oldest entries are dropped above the limit.
         """
-        since = self._since
+        since = self._arrived_us
         for frame in frames:
             since.setdefault((frame.producer, frame.epoch, frame.first_sequence), now_us)
         while len(since) > limits.LANE_FRAMES_MAX:
             del since[next(iter(since))]
 
-    def answered(self, answers: Iterable[Answer]) -> ArrivalTimes:
+    def pop_answered(self, answers: Iterable[Answer]) -> ArrivalTimes:
         """Remove the batches that these answers cover; return the arrival times of those that are committed."""
-        landed = []
+        committed = []
         for answer in answers:
             if isinstance(answer, Committed | Duplicate):
-                arrived_us = self._since.pop((answer.producer, answer.epoch, answer.first_sequence), None)
+                arrived_us = self._arrived_us.pop((answer.producer, answer.epoch, answer.first_sequence), None)
                 if arrived_us is not None and isinstance(answer, Committed):
-                    landed.append((arrived_us, 1))
-        return landed
+                    committed.append((arrived_us, 1))
+        return committed

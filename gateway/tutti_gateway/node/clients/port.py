@@ -35,6 +35,7 @@ _LIMITS = PortLimits(
     connections_max=limits.CLIENT_CONNECTIONS_MAX,
     assembly_bytes_max=limits.CLIENT_ASSEMBLY_BYTES_MAX,
     parts_max=PARTS_MAX,
+    # The handler then names the limit, instead of closing the connection.
     skips_oversized=True,
     queued_max=limits.SEND_HIGH_WATER_MARK,
     pause_above_bytes=limits.CLIENT_HELD_BACK_BYTES,
@@ -127,6 +128,7 @@ class ClientPort:
         for fd, mask in self._epoll.poll(0):
             server.handle_event(fd, mask)
         return [
+            # The handler reports a message without parts as malformed, with its size.
             Message(routing, parts if size <= common_limits.MESSAGE_BYTES_MAX else [], size)
             for routing, parts, size in server.receive(messages_max, bytes_max)
         ]

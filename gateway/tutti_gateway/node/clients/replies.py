@@ -1,6 +1,6 @@
-"""Replies to clients: gathered for each session during a turn, encoded and sent at its end.
+"""Replies to clients: gathered for each session during an iteration, encoded and sent at its end.
 
-All receipts of one client and one turn form one message. Other replies are control messages, in the order of the stack.
+All receipts of one client and one iteration form one message. Other replies are control messages, in the order of the stack.
 """
 
 from __future__ import annotations
@@ -25,58 +25,58 @@ from tutti.data.client_protocol import (
     encode_control,
     encode_receipts,
 )
-from tutti_gateway.node.clients.port import SendResult
+from tutti_gateway.node.clients.duplicate_lookup import DuplicateLookup
+from tutti_gateway.node.clients.port import ClientPort, SendResult
 from tutti_gateway.node.clients.sessions import Session, Sessions
 from tutti_gateway.node.common.counters import GatewayCounters
-from tutti_gateway.node.common.interfaces import DuplicateQueue, ReplySender
 
 REQUEST_ANSWERS = (EpochOpened, EpochFenced, TopicOpened, Done, Denied, StatusAnswer)
 
 
 class Replies:
-    """Gathers the replies of a turn for each session, and sends them at its end."""
+    """Gathers the replies of an iteration for each session, and sends them at its end."""
 
     def __init__(
         self,
         sessions: Sessions,
-        clients: ReplySender,
-        lookups: DuplicateQueue,
-        lane_lookups: DuplicateQueue,
-        meters: GatewayCounters,
-        gone: Callable[[Session], None],
+        clients: ClientPort,
+        lookups: DuplicateLookup,
+        lane_lookups: DuplicateLookup,
+        counters: GatewayCounters,
+        on_disconnect: Callable[[Session], None],
     ) -> None:
         """Begin without replies.
 
         Args:
-            sessions, clients, meters: those of the driver.
+            sessions, clients, counters: those of the driver.
             lookups, lane_lookups: find the offsets of duplicates, in the ordered log and in the own lane.
-            gone: called for a session whose connection is closed.
+            on_disconnect: called for a session whose connection is closed.
         """
         self._sessions = sessions
         self._clients = clients
         self._lookups = lookups
         self._lane_lookups = lane_lookups
-        self._meters = meters
-        self._gone = gone
-        self._gathered: defaultdict[int, list[msgspec.Struct]] = defaultdict(list)
+        self._counters = counters
+        self._on_disconnect = on_disconnect
+        self._pending: defaultdict[int, list[msgspec.Struct]] = defaultdict(list)
 
     def add(self, session: int, answers: Iterable[Answer]) -> None:
         """Append replies for a session."""
-        self._gathered[session].extend(answers)
+        self._pending[session].extend(answers)
 
     def add_one(self, session: int, message: msgspec.Struct) -> None:
         """Append one message of any kind for a session."""
-        self._gathered[session].append(message)
+        self._pending[session].append(message)
 
     def flush(self) -> None:
         """Send the gathered replies. None of them waits for a sync, because the stack emits them after `Persisted`."""
-        if not self._gathered:
+        if not self._pending:
             return
-        gathered, self._gathered = self._gathered, defaultdict(list)
-        for number, messages in gathered.items():
+        pending, self._pending = self._pending, defaultdict(list)
+        for number, messages in pending.items():
             session = self._sessions.get(number)
             if session is None:
-                continue
+                continue  # it has ended in the meantime
             for data in self._packed(session, messages):
                 if not self.send(session, data):
                     break
@@ -92,11 +92,11 @@ class Replies:
             if isinstance(message, Duplicate):
                 duplicates.append(message)
                 continue
-            if receipts:
+            if receipts:  # the receipts before a control message leave before it, in the stack's order
                 packed.append(encode_receipts(receipts))
                 receipts = []
             if isinstance(message, RefusedAnswer):
-                self._meters.refused[message.code] += 1
+                self._counters.refused[message.code] += 1
             elif isinstance(message, REQUEST_ANSWERS):
                 session.requests.discard(message.request)
                 if isinstance(message, EpochOpened):
@@ -105,7 +105,8 @@ class Replies:
         if receipts:
             packed.append(encode_receipts(receipts))
         if duplicates:
-            self._meters.duplicates += len(duplicates)
+            # Their offsets are on the disk, so another thread looks them up.
+            self._counters.duplicates += len(duplicates)
             lookups = self._lane_lookups if session.form == SUBMIT_UNORDERED else self._lookups
             lookups.put(session.number, duplicates)
         return packed
@@ -113,10 +114,11 @@ class Replies:
     def send(self, session: Session, data: bytes) -> bool:
         """Send one message; return False if the connection is closed."""
         sent = self._clients.send(session.routing, data)
+        # The client repeats the request whose reply is dropped.
         if sent is SendResult.FULL:
-            self._meters.sends_dropped += 1
+            self._counters.sends_dropped += 1
         elif sent is SendResult.DISCONNECTED:
-            self._gone(session)
+            self._on_disconnect(session)
             return False
         return True
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -37,6 +37,7 @@ from tutti_gateway.node.clients.port import PARTS_MAX, Message
 from tutti_gateway.node.clients.replies import Replies
 from tutti_gateway.node.clients.sessions import Session, Sessions
 from tutti_gateway.node.common.counters import GatewayCounters
+from tutti_gateway.node.status.status import StatusDocuments
 
 if TYPE_CHECKING:  # only a gateway with tokens loads this module
     from tutti_gateway.node.clients.authorization import Authorizer
@@ -48,144 +49,144 @@ _NO_SESSION = "the connection has no session at this gateway: send Hello first"
 
 
 class RequestHandler:
-    """Handles the messages of clients. Owned by the driver's thread."""
+    """Turns the messages of clients into events. Owned by the driver's thread.
+
+    The iterators are lazy: the driver steps the stack with each event before the next message is handled, so that replies leave in
+    the order of the requests.
+    """
 
     def __init__(
         self,
-        step: Callable[[Event], None],
-        confirm: Callable[[Callable[[bool], Event | None]], None],
         sessions: Sessions,
-        answers: Replies,
+        replies: Replies,
         fences: control_requests.PendingFences,
-        books: control_requests.StatusDocuments,
-        meters: GatewayCounters,
+        read_indexes: control_requests.PendingReadIndexes,
+        documents: Callable[[], StatusDocuments],
+        counters: GatewayCounters,
         log: FilteringBoundLogger,
-        admission: Authorizer | None = None,
+        authorizer: Authorizer | None = None,
     ) -> None:
         """Begin without messages.
 
         Args:
-            step: passes an event to the stack.
-            confirm: asks the stack whether this gateway has every decided frame, and calls its argument with the answer.
-            sessions, answers, fences, books, meters, log: those of the driver.
-            admission: authorizes clients; None if every client may do everything.
+            sessions, replies, fences, read_indexes, counters, log: those of the driver.
+            documents: returns the status documents of the present moment.
+            authorizer: authorizes clients; None if every client may do everything.
         """
-        self._admission = admission
-        self._step = step
-        self._confirm = confirm
+        self._authorizer = authorizer
         self._sessions = sessions
-        self._answers = answers
+        self._replies = replies
         self._fences = fences
-        self._books = books
-        self._meters = meters
+        self._read_indexes = read_indexes
+        self._documents = documents
+        self._counters = counters
         self._log = log
         self._validator = BatchValidator()
-        self._turn = control_requests.TurnDocuments()
-        self._unconfirmed: set[tuple[int, int]] = set()  # (session, request) of each fence that waits for `confirm`
-        self.leave_asked = False  # True once a client with admin rights has asked this gateway to leave the group
+        self._cache = control_requests.DocumentCache(documents)
+        self._unconfirmed: set[tuple[int, int]] = set()  # (session, request) of each fence that waits for a read index
+        self.leave_requested = False  # True once a client with admin rights has asked this gateway to leave the group
 
-    def take(self, messages: Iterable[Message], now_us: int) -> None:
-        """Handle messages, in the order in which each client sent them; `now_us` is monotonic."""
-        self._validator.begin_turn()
-        self._turn = control_requests.TurnDocuments()
+    def receive(self, messages: Iterable[Message], now_us: int) -> Iterator[Event]:
+        """Yield the events of messages, in the order in which each client sent them; `now_us` is monotonic."""
+        self._validator.reset_budgets()
+        self._cache = control_requests.DocumentCache(self._documents)
         submitted: dict[int, tuple[Session, list[Frame]]] = {}
         for message in messages:
             parts = message.parts
             kind = bytes(parts[0][:1]) if parts else b""
-            session = self._sessions.heard(message.routing, now_us)
+            session = self._sessions.on_message(message.routing, now_us)
             try:
                 if kind in _SUBMITS and session is not None:
                     frames = decode_submit(parts)
                     _bind_form(session, kind)
-                    self._meters.bytes += message.size
+                    self._counters.bytes += message.size
                     submitted.setdefault(session.number, (session, []))[1].extend(self._check(session, frames))
                 elif kind == CONTROL and len(parts) == 1:
                     if session is not None:  # earlier batches of the same client are processed before its control message
-                        self._submit(*submitted.pop(session.number, (session, ())))
-                    self._control(message.routing, session, decode_request(parts[0]), now_us)
+                        _, frames = submitted.pop(session.number, (session, []))
+                        if frames:
+                            yield _submitted(session, frames)
+                    yield from self._control(message.routing, session, decode_request(parts[0]), now_us)
                 elif kind in (*_SUBMITS, CONTROL) and session is None:
                     self._deny(message.routing, "hello", _NO_SESSION)
                 else:
                     raise FormatError(_malformed_text(message))
             except FormatError as error:
-                self._meters.messages_malformed += 1
+                self._counters.messages_malformed += 1
                 self._deny(message.routing, "malformed", str(error))
-        for event in group_events([_submitted(session, good) for session, good in submitted.values() if good]):
-            self._step(event)
+        # The batches of all clients form one step: one message to the coordinator and one write (lifecycle, L4).
+        yield from group_events([_submitted(session, good) for session, good in submitted.values() if good])
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
         good, refused = self._validator.check(session.number, frames, lane=session.form == SUBMIT_UNORDERED)
-        meters = self._meters
-        meters.frames += len(frames)
-        if self._admission is not None and good:
-            good, beyond = self._admission.judge(session, good)
-            refused += beyond
-        meters.records += sum(frame.count for frame in good)
+        counters = self._counters
+        counters.frames += len(frames)
+        if self._authorizer is not None and good:
+            good, unauthorized = self._authorizer.authorize(session, good)
+            refused += unauthorized
+        counters.records += sum(frame.count for frame in good)
         if refused:
-            self._answers.add(session.number, refused)
+            self._replies.add(session.number, refused)
         return good
 
-    def _submit(self, session: Session, frames: Sequence[Frame]) -> None:
-        if frames:
-            self._step(_submitted(session, frames))
-
-    def _control(self, routing: bytes, session: Session | None, asked: Request, now_us: int) -> None:
-        if isinstance(asked, Hello):
-            self._hello(routing, asked, now_us)
+    def _control(self, routing: bytes, session: Session | None, request: Request, now_us: int) -> Iterator[Event]:
+        if isinstance(request, Hello):
+            yield from self._hello(routing, request, now_us)
             return
         if session is None:
-            self._deny(routing, "hello", _NO_SESSION, getattr(asked, "request", 0))
+            self._deny(routing, "hello", _NO_SESSION, getattr(request, "request", 0))
             return
-        if isinstance(asked, Bye):
-            self.close(session)
+        if isinstance(request, Bye):
+            yield self.close(session)
             return
-        self._meters.requests += 1
+        self._counters.requests += 1
         number, waiting = session.number, session.requests
-        waiting.add(asked.request)  # a request that the client repeats counts once and gets one answer
+        waiting.add(request.request)  # a request that the client repeats counts once and gets one answer
         if len(waiting) > limits.REQUESTS_A_SESSION_MAX:
             reason = f"this client has {limits.REQUESTS_A_SESSION_MAX} unanswered requests, which is the limit; wait for an answer"
-            self._answers.add_one(number, Denied(asked.request, "limit", reason, retry=True))
+            self._replies.add_one(number, Denied(request.request, "limit", reason, retry=True))
             return
-        if isinstance(asked, Producers) and not (
-            session.may_have_table(now_us) and self._turn.tables < limits.TABLES_A_SESSION_BYTES
+        if isinstance(request, Producers) and not (
+            session.may_send_table(now_us) and self._cache.table_bytes < limits.TABLES_A_SESSION_BYTES
         ):
             reason = "this gateway sent many producer tables a moment ago; ask again in a few seconds"
-            self._answers.add_one(number, Denied(asked.request, "busy", reason, retry=True))
+            self._replies.add_one(number, Denied(request.request, "busy", reason, retry=True))
             return
         try:
-            if self._admission is not None:
-                self._admission.check(session, asked)
-            event = control_requests.take(asked, number, self._books, self._fences, self._turn)
+            if self._authorizer is not None:
+                self._authorizer.check(session, request)
+            event = control_requests.handle(request, number, self._cache, self._fences)
         except UsageError as error:
-            self._answers.add_one(number, Denied(asked.request, "name", str(error)))
+            self._replies.add_one(number, Denied(request.request, "name", str(error)))
             return
         except NotAllowed as error:
-            self._answers.add_one(number, Denied(asked.request, error.code, str(error)))
+            self._replies.add_one(number, Denied(request.request, error.code, str(error)))
             return
         if isinstance(event, Event):
-            self._step(event)
-        elif isinstance(event, Denied) and isinstance(asked, Fence):
-            if (number, asked.request) not in self._unconfirmed:  # a repeated request waits already
-                self._unconfirmed.add((number, asked.request))
-                self._confirm(partial(self._fence_unknown, asked, number))
+            yield event
+        elif isinstance(event, Denied) and isinstance(request, Fence):
+            # This log may lag, so the refusal waits until the frontier is confirmed.
+            if (number, request.request) not in self._unconfirmed:  # a repeated request waits already
+                self._unconfirmed.add((number, request.request))
+                yield self._read_indexes.begin(partial(self._fence_unknown, request, number))
         else:
-            if isinstance(event, StatusAnswer) and isinstance(asked, Producers):
-                session.has_table(len(event.json))
-                self._turn.tables += len(event.json)
-            elif isinstance(event, Done) and isinstance(asked, Leave):
-                self.leave_asked = True
+            if isinstance(event, StatusAnswer) and isinstance(request, Producers):
+                session.count_table(len(event.json))
+                self._cache.table_bytes += len(event.json)
+            elif isinstance(event, Done) and isinstance(request, Leave):
+                self.leave_requested = True
                 self._log.info("a client asked this gateway to leave the group", by=session.client)
-            self._answers.add_one(number, event)
+            self._replies.add_one(number, event)
 
-    def _fence_unknown(self, asked: Fence, session: int, confirmed: bool) -> Event | None:
+    def _fence_unknown(self, request: Fence, session: int, confirmed: bool) -> Event | None:
         """Fence a producer that this gateway did not know. The refusal is final only if the frontier is `confirmed`.
 
         A session that has closed in the meantime has withdrawn its request.
         """
-        if (session, asked.request) not in self._unconfirmed:
+        if (session, request.request) not in self._unconfirmed:
             return None
-        self._unconfirmed.remove((session, asked.request))
-        event = control_requests.take(asked, session, self._books, self._fences, self._turn)
+        self._unconfirmed.remove((session, request.request))
+        event = control_requests.handle(request, session, control_requests.DocumentCache(self._documents), self._fences)
         if isinstance(event, Event):
             return event
         if isinstance(event, Denied) and not confirmed:
@@ -194,10 +195,10 @@ class RequestHandler:
                 "ask another gateway"
             )
             event = Denied(event.request, "behind", reason, retry=True)
-        self._answers.add_one(session, event)
+        self._replies.add_one(session, event)
         return None
 
-    def _hello(self, routing: bytes, hello: Hello, now_us: int) -> None:
+    def _hello(self, routing: bytes, hello: Hello, now_us: int) -> Iterator[Event]:
         if hello.protocol != PROTOCOL:
             reason = f"the client speaks protocol {hello.protocol} and this gateway speaks {PROTOCOL}: install matching releases"
             self._deny(routing, "protocol", reason)
@@ -207,15 +208,15 @@ class RequestHandler:
             self._deny(routing, "malformed", reason)
             return
         access = FULL_ACCESS
-        if self._admission is not None:
+        if self._authorizer is not None:
             try:
-                access = self._admission.access(routing, hello)
+                access = self._authorizer.access(routing, hello)
             except NotAllowed as error:
                 self._deny(routing, error.code, str(error))
                 return
-        session, gone = self._sessions.hello(routing, hello.session, hello.client[:CLIENT_NAME_CHARACTERS_MAX], now_us)
-        for other in gone:
-            self.end(other.number)
+        session, evicted = self._sessions.hello(routing, hello.session, hello.client[:CLIENT_NAME_CHARACTERS_MAX], now_us)
+        for other in evicted:
+            yield self.end(other.number)
         if session is None:
             self._deny(
                 routing,
@@ -224,35 +225,36 @@ class RequestHandler:
                 retry=True,
             )
             return
-        if session.access != access:
+        if session.access != access:  # everything that the last token allowed is checked again
             session.access = access
             session.topics.clear()
             session.producers.clear()
-        self._answers.add_one(session.number, self._books.welcome())
+        self._replies.add_one(session.number, self._cache.documents.welcome())
 
-    def sweep(self) -> None:
-        """End the sessions whose token is no longer valid; called about once a second."""
-        if self._admission is not None:
-            for session in self._admission.over(self._sessions.everyone()):
+    def end_expired(self) -> Iterator[Event]:
+        """End the sessions whose token is no longer valid, and yield the event of each; called about once a second."""
+        if self._authorizer is not None:
+            for session in self._authorizer.expired(self._sessions.all()):
                 self._log.info("a session ends: its token is no longer valid", token=session.access.name, client=session.client)
                 self._deny(
                     session.routing, UNAUTHENTICATED, "the token was revoked or has expired: ask the operator for a new token"
                 )
-                self.close(session)
+                yield self.close(session)
 
     def _deny(self, routing: bytes, code: str, reason: str, request: int = 0, *, retry: bool = False) -> None:
-        self._answers.send_to(routing, Denied(request, code, reason, retry))
+        self._replies.send_to(routing, Denied(request, code, reason, retry))
 
-    def close(self, session: Session) -> None:
-        """Close a session whose client has disconnected."""
+    def close(self, session: Session) -> SessionClosed:
+        """Close a session whose client has disconnected; return the event of its end."""
         self._sessions.remove(session)
-        self.end(session.number)
+        return self.end(session.number)
 
-    def end(self, number: int) -> None:
-        """Release the state of a session that has ended, and report its end to the stack."""
+    def end(self, number: int) -> SessionClosed:
+        """Release the state of a session that has ended; return the event of its end."""
         self._fences.forget(number)
+        # A session that has ended withdraws its fences.
         self._unconfirmed = {key for key in self._unconfirmed if key[0] != number}
-        self._step(SessionClosed(number))
+        return SessionClosed(number)
 
 
 def _submitted(session: Session, frames: Sequence[Frame]) -> Submitted | SubmittedUnordered:

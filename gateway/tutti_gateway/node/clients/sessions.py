@@ -24,7 +24,7 @@ class Session:
         routing: routing id of the connection.
         token: the client's session token.
         client: the client's name.
-        heard_us: monotonic time of the last message.
+        received_us: monotonic time of the last message.
         requests: numbers of the unanswered requests.
         form: of the submits, for the ordered log or for the lane; empty before the first submit.
         access: the client's permissions.
@@ -36,7 +36,7 @@ class Session:
     routing: bytes
     token: bytes
     client: str
-    heard_us: int
+    received_us: int
     requests: set[int] = field(default_factory=set)
     form: bytes = b""
     access: Access = FULL_ACCESS
@@ -45,13 +45,13 @@ class Session:
     _tables: float = 0.0  # bytes of producer tables sent, less the allowance that has accrued until `_tables_us`
     _tables_us: int = 0
 
-    def may_have_table(self, now_us: int) -> bool:
+    def may_send_table(self, now_us: int) -> bool:
         """True if the rate limit allows one more producer table; the gateway cannot see whether the client read the last one."""
         back = (now_us - self._tables_us) / _US * limits.TABLES_A_SESSION_BYTES_A_SECOND
         self._tables, self._tables_us = max(0.0, self._tables - back), now_us
         return self._tables < limits.TABLES_A_SESSION_BYTES
 
-    def has_table(self, size: int) -> None:
+    def count_table(self, size: int) -> None:
         """Count a producer table of `size` bytes against the rate limit."""
         self._tables += size
 
@@ -70,14 +70,14 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._by_number)
 
-    def heard(self, routing: bytes, now_us: int) -> Session | None:
+    def on_message(self, routing: bytes, now_us: int) -> Session | None:
         """Return the session of a connection that sent a message, or None if it has not sent Hello."""
         session = self._by_routing.get(routing)
         if session is not None:
-            session.heard_us = now_us
+            session.received_us = now_us
         return session
 
-    def knows(self, routing: bytes) -> bool:
+    def has(self, routing: bytes) -> bool:
         """True if the connection has an authenticated session."""
         return routing in self._by_routing
 
@@ -85,7 +85,7 @@ class Sessions:
         """Return the session of that number, or None if it has ended."""
         return self._by_number.get(number)
 
-    def everyone(self) -> list[Session]:
+    def all(self) -> list[Session]:
         """Return all sessions."""
         return list(self._by_number.values())
 
@@ -94,31 +94,33 @@ class Sessions:
 
         Return the session and the sessions that were evicted for it. The session is None if the table is full of active clients.
         """
-        gone: list[Session] = []
+        evicted: list[Session] = []
         other = self._by_routing.get(routing)
+        # A new token on the same connection means that the client has begun again and wants no earlier replies.
         if other is not None and other.token != token:
             self.remove(other)
-            gone.append(other)
+            evicted.append(other)
         session = self._by_token.get(token)
-        if session is not None:
+        if session is not None:  # the client has reconnected: it keeps its number, so that earlier replies reach it
             del self._by_routing[session.routing]
-            session.routing, session.client, session.heard_us = routing, client, now_us
+            session.routing, session.client, session.received_us = routing, client, now_us
             self._by_routing[routing] = session
-            return session, gone
+            return session, evicted
         if len(self._by_number) >= self._most:
-            gone.extend(self.idle(now_us - limits.SESSION_EVICT_US))
-            for old in gone:
+            # Only silent sessions make space for another one.
+            evicted.extend(self.idle(now_us - limits.SESSION_EVICT_US))
+            for old in evicted:
                 self.remove(old)
             if len(self._by_number) >= self._most:
-                return None, gone
+                return None, evicted
         self._last_number += 1
         session = Session(self._last_number, routing, token, client, now_us)
         self._by_routing[routing] = self._by_number[session.number] = self._by_token[token] = session
-        return session, gone
+        return session, evicted
 
     def idle(self, since_us: int) -> list[Session]:
         """Return the sessions without a message since `since_us`. A waiting client repeats its request, so it is not idle."""
-        return [session for session in self._by_number.values() if session.heard_us < since_us]
+        return [session for session in self._by_number.values() if session.received_us < since_us]
 
     def remove(self, session: Session) -> None:
         """Remove a session; removing it twice has no effect."""
@@ -128,8 +130,8 @@ class Sessions:
 
     def clear(self) -> list[Session]:
         """Remove all sessions; return them."""
-        gone = list(self._by_number.values())
+        removed = list(self._by_number.values())
         self._by_routing.clear()
         self._by_number.clear()
         self._by_token.clear()
-        return gone
+        return removed

@@ -6,8 +6,6 @@ gateway before a gateway that cannot order records refuses its next batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from tutti.data.client_protocol import Welcome, encode_control
 from tutti.data.gateway_states import CUT_OFF
 from tutti_gateway.node.clients.replies import Replies
@@ -19,19 +17,18 @@ _Facts = tuple[dict[str, str], tuple[str, ...], bool, str]
 class ViewNotifications:
     """Sends a Welcome to every client when the facts in it have changed. Owned by the driver's thread."""
 
-    def __init__(self, welcome: Callable[[], Welcome], sessions: Sessions, answers: Replies) -> None:
-        """Begin without a last notification; `welcome` makes a current Welcome."""
-        self._welcome = welcome
+    def __init__(self, sessions: Sessions, replies: Replies) -> None:
+        """Begin without a last notification."""
         self._sessions = sessions
-        self._answers = answers
+        self._replies = replies
         self._last_facts: _Facts | None = None
 
-    def look(self) -> None:
-        """Notify every client if anything has changed since the last check; called about once a second."""
-        welcome = self._welcome()
+    def check(self, welcome: Welcome) -> None:
+        """Notify every client if the present Welcome differs from the last one; called about once a second."""
         facts: _Facts = welcome.gateways, welcome.silent, welcome.state in CUT_OFF, welcome.lane
+        # The first check only notes the facts, which clients got with their own Welcome.
         if self._last_facts is not None and facts != self._last_facts:
             data = encode_control(welcome)
-            for session in self._sessions.everyone():
-                self._answers.send(session, data)
+            for session in self._sessions.all():
+                self._replies.send(session, data)
         self._last_facts = facts

@@ -1,49 +1,19 @@
-"""Narrow interfaces of the driver and the disk threads to the parts around them, so that a test can replace each part."""
+"""Interfaces of the driver and the disk thread to the parts that have more than one implementation: the stack and the log."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
-from tutti.data.client_protocol import Duplicate
 from tutti.data.frames.frame import Frame
 from tutti.data.hard_state import HardState
 from tutti.log.files.options import FreeSpace
-from tutti.zmtp.server import SendResult
-from tutti_gateway.core.protocol.actions import (
-    Action,
-    Deliver,
-    DeliverUnordered,
-    LaneHeld,
-    Persist,
-    PersistLane,
-    ReadLane,
-    ReadLog,
-    ReadSnapshot,
-    RepairLane,
-    RepairLog,
-)
-from tutti_gateway.core.protocol.events import Event, LaneLog, Now, TrimProposed
+from tutti_gateway.core.protocol.actions import Action
+from tutti_gateway.core.protocol.events import Event, Now, TrimProposed
+
 from tutti_gateway.log.upkeep.retention import BlockedSegments
-
-
-class UnreadableRange(Protocol):
-    """A range of positions that cannot be read."""
-
-    @property
-    def first(self) -> int:
-        """The first unreadable position."""
-
-    @property
-    def last(self) -> int:
-        """The last unreadable position."""
-
-
-class SnapshotScrubber(Protocol):
-    """The part of `tutti_gateway.log.upkeep.snapshot_scrubber.SnapshotScrubber` that the disk thread uses."""
-
-    def pop_messages(self) -> list[str]:
-        """Return the findings since the last call, one sentence each."""
+from tutti_gateway.log.upkeep.scrubber import CorruptRange
+from tutti_gateway.log.upkeep.snapshot_scrubber import SnapshotScrubber
 
 
 class Scrubber(Protocol):
@@ -59,7 +29,7 @@ class Scrubber(Protocol):
         """The scrubber of snapshots, which runs as part of this scrubber."""
 
     @property
-    def lost(self) -> UnreadableRange | None:
+    def lost(self) -> CorruptRange | None:
         """The range to fetch from another gateway, None if every frame is readable."""
 
     @property
@@ -67,7 +37,7 @@ class Scrubber(Protocol):
         """True if a suspected position is to be checked soon."""
 
     def scrub(self) -> bool:
-        """Check the next piece of the log; return True if `lost` has changed."""
+        """Check the next part of the log; return True if `lost` has changed."""
 
     def repair(self, frames: Sequence[Frame]) -> int:
         """Write frames that replace lost ones; return how many of them were written."""
@@ -81,78 +51,6 @@ class Stack(Protocol):
 
     def step(self, event: Event, now: Now) -> Sequence[Action]:
         """Process an event; return the actions to carry out, in order."""
-
-
-class DiskQueue(Protocol):
-    """The part of the disk thread that the driver uses."""
-
-    def persist(self, action: Persist) -> None:
-        """Queue frames or hard state to be made durable."""
-
-    def read(self, action: ReadLog | ReadSnapshot) -> None:
-        """Queue a read of the log or of a snapshot."""
-
-    def mend(self, action: RepairLog) -> None:
-        """Queue frames that replace lost ones."""
-
-    def deliver(self, action: Deliver) -> None:
-        """Queue a decided run to be indexed."""
-
-
-class LaneQueue(Protocol):
-    """The part of the lane thread that the driver uses."""
-
-    def found(self, lanes: tuple[LaneLog, ...]) -> None:
-        """Set the recovered state of each lane."""
-
-    def persist(self, action: PersistLane) -> None:
-        """Queue frames of a lane to be made durable."""
-
-    def read(self, action: ReadLane) -> None:
-        """Queue a read of a lane."""
-
-    def held(self, action: LaneHeld) -> None:
-        """Queue the position up to which every gateway has a lane."""
-
-    def mend(self, action: RepairLane) -> None:
-        """Queue frames that replace lost ones of a lane."""
-
-    def show(self, run: DeliverUnordered) -> None:
-        """Move the frontier of a lane that readers see."""
-
-    def deliver(self, run: DeliverUnordered) -> None:
-        """Queue a decided run to be indexed."""
-
-    def forget(self, producers: tuple[int, ...]) -> None:
-        """Queue the numbers of producers whose state the ordered log has deleted."""
-
-
-class TimeSource(Protocol):
-    """The clock of the driver."""
-
-    def now(self) -> Now:
-        """Return the current monotonic and wall time."""
-
-    def mono_us(self) -> int:
-        """Return the monotonic time, us."""
-
-
-class ReplySender(Protocol):
-    """The sending side of the client port."""
-
-    def send(self, routing: bytes, data: bytes) -> SendResult:
-        """Send one message, or drop it; never waits."""
-
-
-class DuplicateQueue(Protocol):
-    """Looks up the offsets of duplicates."""
-
-    @property
-    def waiting(self) -> int:
-        """The number of duplicates that wait."""
-
-    def put(self, session: int, duplicates: list[Duplicate]) -> None:
-        """Queue duplicates of a session."""
 
 
 class TrimPolicy(Protocol):

@@ -44,28 +44,29 @@ class Mailbox(Generic[Item]):
 
     def wake(self) -> None:
         """Wake the consumer without an item; safe in a signal handler."""
-        self._sleeping = False
+        self._sleeping = False  # cleared first, so that further items need no system call
         try:
             os.eventfd_write(self.fd, 1)
         except BlockingIOError:
             return  # the counter is full, so the consumer wakes up already
 
-    def take(self, items_max: int) -> list[Item]:
+    def drain(self, items_max: int) -> list[Item]:
         """Return at most `items_max` items, in the order they were put, without waiting."""
-        items = self._items
+        items = self._items  # deque operations are atomic, and only this thread removes items
         if len(items) == 1:
             return [items.popleft()]
         return [items.popleft() for _ in range(min(len(items), items_max))]
 
-    def sleep_begins(self) -> bool:
+    def begin_sleep(self) -> bool:
         """Announce that the consumer is about to wait for `fd`; return False if there are items already."""
         self._sleeping = True
+        # Checked after the flag is set: a producer that saw the flag unset has put its item before this line.
         if self._items:
             self._sleeping = False
             return False
         return True
 
-    def sleep_ended(self, *, signalled: bool) -> None:
+    def end_sleep(self, *, signalled: bool) -> None:
         """Announce that the consumer is awake, and reset the eventfd if it is readable (`signalled`)."""
         self._sleeping = False
         if not signalled:
@@ -78,10 +79,10 @@ class Mailbox(Generic[Item]):
     def wait(self, timeout_ms: int, *, nap: bool = False) -> bool:
         """Wait for an item, at most `timeout_ms`; return True on a timeout. During a `nap`, `put_lazily` does not wake."""
         self._naps = nap  # must be set before `_sleeping`, because producers read `_sleeping` first
-        if not self.sleep_begins():
+        if not self.begin_sleep():
             return False
         signalled = bool(self._poll.poll(timeout_ms))
-        self.sleep_ended(signalled=signalled)
+        self.end_sleep(signalled=signalled)
         return not signalled
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ collapse = malloc.use_huge_pages
 
 def tune() -> bool:
     """Keep messages on the heap; call before other threads start. Return False if the C library lacks mallopt."""
-    resident_bytes()
+    resident_bytes()  # opens its file while descriptors are left
     return malloc.configure_allocator(
         mmap=limits.MALLOC_MMAP_BYTES,
         trim=limits.MALLOC_TRIM_BYTES,

@@ -18,9 +18,9 @@ class PortInUse(TuttiError):
     """Another process listens on a port of the gateway."""
 
 
-def in_use_text(host: str, port: int, whose: str) -> str:
+def in_use_text(host: str, port: int, purpose: str) -> str:
     """Return the error text for a port in use."""
-    return f"port {port} on {host} ({whose}) is in use: stop the process that listens on it, or give the gateway another port"
+    return f"port {port} on {host} ({purpose}) is in use: stop the process that listens on it, or give the gateway another port"
 
 
 def wait_free(wanted: Mapping[str, Address]) -> None:
@@ -36,10 +36,10 @@ def wait_free(wanted: Mapping[str, Address]) -> None:
         TuttiError: a port cannot be opened for another reason.
     """
     deadline = time.monotonic() + limits.PORT_WAIT_US / US
-    for whose, address in wanted.items():
+    for purpose, address in wanted.items():
         while True:
             try:
-                _check_free(whose, address)
+                _check_free(purpose, address)
                 break
             except PortInUse:
                 if time.monotonic() >= deadline:
@@ -47,19 +47,20 @@ def wait_free(wanted: Mapping[str, Address]) -> None:
                 time.sleep(limits.PORT_CHECK_US / US)
 
 
-def _check_free(whose: str, address: Address) -> None:
+def _check_free(purpose: str, address: Address) -> None:
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
+        family, kind, protocol, _, sockaddr = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
+            # Closed connections of an earlier run, which the kernel still remembers, do not occupy the port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(place)
+            probe.bind(sockaddr)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            raise PortInUse(in_use_text(address.host, address.port, whose)) from error
-        what = f"port {address.port} on {address.host} ({whose}) cannot be opened: {error.strerror or error}"
+            raise PortInUse(in_use_text(address.host, address.port, purpose)) from error
+        what = f"port {address.port} on {address.host} ({purpose}) cannot be opened: {error.strerror or error}"
         do = "choose a port above 1023" if error.errno == errno.EACCES else "set `listen` to an address of this host"
         raise TuttiError(f"{what}; {do}") from error
     except UnicodeError as error:
         raise TuttiError(
-            f"port {address.port} on {address.host} ({whose}) cannot be opened: the host name is invalid; correct it"
+            f"port {address.port} on {address.host} ({purpose}) cannot be opened: the host name is invalid; correct it"
         ) from error

@@ -6,7 +6,7 @@ items and does, in this order:
 1. apply retention to the next lane, if it is time, so that a busy thread does so too;
 2. write the frames of all lanes, sync these lanes in parallel, and report one `LanePersisted` with the highest token;
 3. index decided runs;
-4. answer one read, or else write one piece of a repair and scrub the next piece.
+4. answer one read, or else write one part of a repair and scrub the next part.
 
 After a write or sync fails, this thread writes nothing more in this run.
 """
@@ -62,7 +62,7 @@ class LaneLogs(Protocol):
         """True if a suspected lane is to be checked soon."""
 
     def scrub(self) -> LaneCorrupt | None:
-        """Scrub the next piece; return the lost range of its lane if that has changed."""
+        """Scrub the next part; return the lost range of its lane if that has changed."""
 
     def pop_messages(self) -> list[str]:
         """Return the new findings about snapshots and lanes that cannot be opened, one sentence each."""
@@ -117,14 +117,14 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
 
     Attributes:
         facts: frontier of each lane, for the status; owned by the socket thread.
-        meters: counters of writes and syncs; the parallel syncs of one round count as one sync.
+        counters: counters of writes and syncs; the parallel syncs of one round count as one sync.
     """
 
     def __init__(
         self,
         logs: LaneLogs,
         report: Callable[[Event], None],
-        indexed: Callable[[], None],
+        on_new_records: Callable[[], None],
         log: FilteringBoundLogger,
         ends: Mapping[LaneName, LaneEnd],
     ) -> None:
@@ -133,15 +133,15 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         Args:
             logs: the lanes; only this thread uses them from now on.
             report: takes events for the stack; called in the thread.
-            indexed: called in the thread when new records can be read.
+            on_new_records: called in the thread when new records can be read.
             log: takes messages for the operator.
             ends: last known frontier of lanes that the start found halted; without lanes whose files do not hold it.
         """
         super().__init__("lanes", report, log)
         self._logs = logs
         self._ends = ends
-        self._on_new_records = indexed
-        self._waiting: deque[PersistLane] = deque()  # actions taken from the queue whose frames are not durable yet
+        self._on_new_records = on_new_records
+        self._waiting: deque[PersistLane] = deque()  # actions from the queue whose frames are not durable yet
         self._decided: deque[DeliverUnordered] = deque()
         self._reads: deque[ReadLane] = deque()
         self._repairs: deque[RepairLane] = deque()
@@ -149,37 +149,26 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         self._next_scrub_at = 0.0
         self._rounds = 0
         self._full_at = 0.0
-        self.meters = DiskCounters()
+        self.counters = DiskCounters()
         self.facts: dict[LaneName, LaneFacts] = {}
 
     # For the socket thread
 
-    def found(self, lanes: tuple[LaneLog, ...]) -> None:
+    def set_recovered(self, lanes: tuple[LaneLog, ...]) -> None:
         """Set the recovered state of each lane."""
         for log in lanes:
             lane = LaneName(log.origin, log.incarnation)
+            # A halted lane has no recovered state, so its last frontier comes from its files.
             end = self._ends.get(lane) if log.halted else LaneEnd(log.position, log.offset)
             self.facts[lane] = LaneFacts(end.position, end.offset, log.halted) if end else LaneFacts(None, None, log.halted)
 
-    def persist(self, action: PersistLane) -> None:
-        """Queue frames of a lane to be made durable."""
-        if action.begin is not None:
+    def put(self, action: PersistLane | ReadLane | RepairLane | LaneHeld) -> None:
+        """Queue frames to make durable, a read, frames that replace lost ones, or a position that retention may trim to."""
+        if isinstance(action, PersistLane) and action.begin is not None:
             self.facts[LaneName(action.origin, action.incarnation)] = LaneFacts(action.begin.position, action.begin.offset)
         self._queue.put(action)
 
-    def read(self, action: ReadLane) -> None:
-        """Queue a read for another member."""
-        self._queue.put(action)
-
-    def held(self, action: LaneHeld) -> None:
-        """Queue the position up to which every gateway has a lane."""
-        self._queue.put(action)
-
-    def mend(self, action: RepairLane) -> None:
-        """Queue frames that replace lost ones."""
-        self._queue.put(action)
-
-    def show(self, run: DeliverUnordered) -> None:
+    def publish_frontier(self, run: DeliverUnordered) -> None:
         """Move the frontier that readers of the own lane see; called before any receipt for the run leaves."""
         lane, last = LaneName(run.origin, run.incarnation), run.frames[-1].position
         offset = run.first_offset + sum(frame.count for frame in run.frames)
@@ -222,7 +211,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
 
     def run_once(self) -> bool:
         """Process the queued items in one round; return False if there was nothing to do."""
-        for item in self._queue.take(limits.MAILBOX_ITEMS_A_TURN_MAX):
+        for item in self._queue.drain(limits.MAILBOX_DRAIN_ITEMS_MAX):
             if item is None:
                 self._stopping = True
             elif isinstance(item, PersistLane):
@@ -239,7 +228,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
                 self._guarded(lambda incarnation=item: self._suspect(incarnation))  # type: ignore[misc]  # bound at once
             else:
                 self._decided.append(item)
-        if self.failed:
+        if self.failed:  # as in the disk thread: nothing is written again in this run, and reads continue
             self._waiting.clear()
             self._decided.clear()
             self._repairs.clear()
@@ -271,7 +260,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
                 break
             try:
                 self._logs.persist(action)
-            except DiskFull as error:
+            except DiskFull as error:  # the frames before it are synced and reported first
                 full = error
                 break
             size += sum(frame.size for frame in action.frames)
@@ -281,8 +270,8 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
             began = time.monotonic_ns()
             self._logs.sync()
             if frames:
-                self.meters.count((time.monotonic_ns() - began) // NS_PER_US, frames, size)
-            self._report(LanePersisted(self._waiting[done - 1].token))
+                self.counters.count((time.monotonic_ns() - began) // NS_PER_US, frames, size)
+            self._report(LanePersisted(self._waiting[done - 1].token))  # the last token covers all earlier ones
             for _ in range(done):
                 self._waiting.popleft()
         if full is not None:
@@ -311,6 +300,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
             begin = None if frames else self._logs.begin(action)
         except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
             self._log.exception("a lane could not be read for another gateway", origin=action.origin, first=action.first)
+        # Decided frames that are neither readable nor trimmed may be lost.
         if not frames and begin is None and not self.failed:
             self._guarded(lambda: self._suspect(action.incarnation))
         self._report(LaneRead(action.token, frames, begin))
@@ -328,12 +318,12 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
     # Scrub and repair
 
     def _scrub(self, late: float = 0.0) -> bool:
-        """Scrub a piece of a lane if it is at least `late` seconds overdue; return True if the next piece is wanted soon."""
+        """Scrub a part of a lane if it is at least `late` seconds overdue; return True if the next part is wanted soon."""
         logs, now = self._logs, time.monotonic()
-        if self._scrub_guard.over or (now < self._next_scrub_at + late and not (logs.urgent and not late)):
+        if self._scrub_guard.ended or (now < self._next_scrub_at + late and not (logs.urgent and not late)):
             return False
         try:
-            found = self._scrub_guard.spared(logs.scrub)
+            found = self._scrub_guard.run(logs.scrub)
         except DiskFull:
             found = None  # a later scrub round writes the missing file
         if found is not None:
@@ -348,15 +338,15 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         return logs.urgent
 
     def _repair(self) -> bool:
-        """Write one piece of a repair. A disk that is never idle also scrubs here when a scrub is overdue."""
+        """Write one part of a repair. A disk that is never idle also scrubs here when a scrub is overdue."""
         self._scrub(late=LATE_S)
-        if not self._repairs or self._scrub_guard.over:
+        if not self._repairs or self._scrub_guard.ended:
             self._repairs.clear()
             return False
         action = self._repairs.popleft()
         lane = LaneName(action.origin, action.incarnation)
         try:
-            left = self._scrub_guard.spared(lambda: self._logs.repair(action))
+            left = self._scrub_guard.run(lambda: self._logs.repair(action))
         except DiskFull:
             left = None
         if left is None:  # the repair failed, so the same range is still lost and is requested again after a while

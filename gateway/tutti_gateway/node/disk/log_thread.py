@@ -2,7 +2,7 @@
 
 One round takes all queued items. One gathered write takes the frames of all Persists, one fdatasync makes them durable, and one
 `Persisted` with the highest token is reported (group commit). Then the thread writes index rows, answers one read for another
-member, writes one piece of a repair, and does the background work of the log when idle.
+member, writes one part of a repair, and does the background work of the log when idle.
 
 The writes keep the order of the stack. The hard state is durable before frames of a later Persist are written, and frames of an
 earlier Persist are durable before it. A truncation is done alone, after everything queued before it is durable. Frames are durable
@@ -44,7 +44,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         self,
         writer: Log,
         report: Callable[[Event], None],
-        moved: Callable[[], None],
+        on_new_records: Callable[[], None],
         log: FilteringBoundLogger,
     ) -> None:
         """Prepare the thread; `start` starts it.
@@ -52,48 +52,41 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         Args:
             writer: the log; only this thread uses it from now on.
             report: takes events for the stack; called in the disk thread.
-            moved: called, in either thread, when new records can be read.
+            on_new_records: called, in either thread, when new records can be read.
             log: takes messages for the operator.
         """
         super().__init__("disk", report, log)
         self._writer = writer
-        self._on_new_records = moved
-        self._waiting: deque[Persist] = deque()  # actions taken from the queue whose frames are not durable yet
+        self._on_new_records = on_new_records
+        self._waiting: deque[Persist] = deque()  # actions from the queue whose frames are not durable yet
         self._decided: deque[Deliver] = deque()
         self._reads: deque[ReadLog | ReadSnapshot] = deque()
-        self.scrubbing = ScrubSchedule(writer.scrubber, report, log)
+        self.scrub_schedule = ScrubSchedule(writer.scrubber, report, log)
         self._rows_wait = False  # True while index rows wait for free disk space
-        self._decided_at = 0.0  # time at which the oldest waiting run was taken from the queue
+        self._decided_at = 0.0  # time at which the oldest waiting run left the queue
         self._now = self._space_checked_at = self._retention_checked_at = 0.0
         self._handlers: dict[type, Callable[[Any], None]] = {
             Persist: self._waiting.append,
             Deliver: self._decided.append,
             ReadLog: self._reads.append,
             ReadSnapshot: self._reads.append,
-            RepairLog: self.scrubbing.put,
-            int: self.scrubbing.suspect,
+            RepairLog: self.scrub_schedule.put,
+            int: self.scrub_schedule.suspect,
             type(None): self._stop_asked,
         }
         self.space = FreeSpace(0, False, "")
-        self.beside: Callable[[], str] = str  # returns why another writer to this disk has no free space, or an empty string
+        self.other_full: Callable[[], str] = str  # returns why another writer to this disk has no free space, or an empty string
         self.group_time_us: Callable[[], int] = int  # returns the time that the voters' clocks agree on, 0 while it is unknown
         self._full_at = 0.0
         self._reported_low = False
-        self.meters = DiskCounters()
+        self.counters = DiskCounters()
 
     # For the socket thread
 
-    def persist(self, action: Persist) -> None:
-        """Queue a truncation, and frames or hard state to be made durable."""
-        invariant(not action.frames or action.scalars is None, f"Persist {action.token} has frames and scalars")
-        self._queue.put(action)
-
-    def read(self, action: ReadLog | ReadSnapshot) -> None:
-        """Queue a read of the log, or of its first snapshot."""
-        self._queue.put(action)
-
-    def mend(self, action: RepairLog) -> None:
-        """Queue frames that replace lost ones."""
+    def put(self, action: Persist | ReadLog | ReadSnapshot | RepairLog) -> None:
+        """Queue a truncation, frames or hard state to make durable, a read, or frames that replace lost ones."""
+        if isinstance(action, Persist):
+            invariant(not action.frames or action.scalars is None, f"Persist {action.token} has frames and hard state")
         self._queue.put(action)
 
     def suspect(self, position: int) -> None:
@@ -106,50 +99,51 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         self._on_new_records()
 
     @property
-    def held(self) -> BlockedSegments | None:
+    def pinned(self) -> BlockedSegments | None:
         """The data that retention would trim but a named reader holds back, None if there is none."""
         return self._writer.retention.blocked
 
-    def damage(self) -> dict[str, object]:
+    def scrub_status(self) -> dict[str, object]:
         """Return the scrubber's figures: the unreadable range and the repairs."""
-        return self.scrubbing.to_dict()
+        return self.scrub_schedule.to_dict()
 
     @property
     def depth(self) -> int:
         """The number of queued items."""
-        return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads) + self.scrubbing.waiting
+        return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads) + self.scrub_schedule.waiting
 
     # In the disk thread
 
     @property
     def _has_waiting(self) -> bool:
-        return bool(self._waiting or self._reads or self.scrubbing.waiting)
+        return bool(self._waiting or self._reads or self.scrub_schedule.waiting)
 
     def run_once(self) -> bool:
         """Process the queued items in one round; return False if there was nothing to do."""
-        for item in self._queue.take(limits.MAILBOX_ITEMS_A_TURN_MAX):
+        for item in self._queue.drain(limits.MAILBOX_DRAIN_ITEMS_MAX):
             self._handlers[type(item)](item)
-        if self.failed:
+        if self.failed:  # the page cache is unknown after a failed write, so nothing is written again; reads continue
             self._waiting.clear()
             self._decided.clear()
-            self.scrubbing.drop()
+            self.scrub_schedule.drop()
             return self._read()
         self._now = time.monotonic()
         wrote = self._guarded(self._round)
+        # One read in each round, so that writes wait for one read at most.
         if self._reads and self._read():
             return True
-        return (self.scrubbing.wanted(self._now, late=LATE_S) and self._guarded(self._repair)) or wrote
+        return (self.scrub_schedule.wanted(self._now, late=LATE_S) and self._guarded(self._repair)) or wrote
 
     def _stop_asked(self, _item: None) -> None:
         self._stopping = True
 
     def _repair(self) -> bool:
-        """Write one piece of a repair. A disk that is never idle also scrubs here when a scrub is overdue."""
+        """Write one part of a repair. A disk that is never idle also scrubs here when a scrub is overdue."""
         try:
-            self.scrubbing.look(late=LATE_S)
+            self.scrub_schedule.scrub(late=LATE_S)
         except DiskFull:
             return False
-        return self.scrubbing.mend()
+        return self.scrub_schedule.repair()
 
     def _read(self) -> bool:
         """Answer one read; return False if there is none. A failed read does not stop writing."""
@@ -165,8 +159,8 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             frames, stop = self._writer.read(action.first, action.last)
         except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
             self._log.exception("the log could not be read for another gateway", first=action.first, last=action.last)
-        if not frames:
-            self.scrubbing.suspect(action.first)
+        if not frames:  # the frame was trimmed, or it may be lost
+            self.scrub_schedule.suspect(action.first)
         self._report(LogRead(action.token, frames, stop))
         return True
 
@@ -183,7 +177,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
 
     def _scrub(self) -> bool:
         try:
-            return self.scrubbing.look()
+            return self.scrub_schedule.scrub()
         except DiskFull:
             return False  # a later scrub round writes the missing file
 
@@ -255,6 +249,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         done = 0
         scalars: HardState | None = None
         for action in waiting:
+            # Hard state waits for the sync of earlier frames; a truncation or a snapshot runs alone, at the front of the queue.
             if (
                 (action.scalars is not None and frames)
                 or action.cut is not None
@@ -272,7 +267,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         if not done:
             return False
         try:
-            if scalars is not None:
+            if scalars is not None:  # durable before any frame of the same or a later Persist
                 self._writer.write_hard_state(scalars)
             if frames:
                 self._append(frames)
@@ -282,9 +277,9 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             return False
         if self.full:
             self._clear_full()
-        self._report(Persisted(token))
+        self._report(Persisted(token))  # before all bookkeeping, because votes wait for it
         if frames:
-            self.meters.count(took_us, len(frames), size)
+            self.counters.count(took_us, len(frames), size)
         for _ in range(done):
             waiting.popleft()
         return True
@@ -312,10 +307,10 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
                 raise
             self._writer.append(frames, must=True)
 
-    def _truncate(self, behind: int) -> bool:
+    def _truncate(self, position: int) -> bool:
         """Truncate the log after a position, as the next action asks; return False if the disk is full."""
         try:
-            self._writer.truncate(behind)
+            self._writer.truncate(position)
         except DiskFull as error:
             self._mark_full(error)
             return False
@@ -345,6 +340,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
     def _check_space(self) -> None:
         self._space_checked_at = self._now
         space, held = self._writer.space(), self._writer.retention.blocked
+        # The reader that holds retention back is the likely cause.
         self.space = space._replace(reason=f"{space.reason}; {held.message}") if space.low and held is not None else space
         self._report_space()
 
@@ -359,7 +355,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
 
     def _report_space(self) -> None:
         """Report to the stack when the disk becomes low or recovers; a failed write counts as low whatever space is free."""
-        reason = self.full or self.beside() or (self.space.reason if self.space.low else "")
+        reason = self.full or self.other_full() or (self.space.reason if self.space.low else "")
         if bool(reason) == self._reported_low:
             return
         self._reported_low = bool(reason)

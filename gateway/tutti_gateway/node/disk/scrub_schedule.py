@@ -1,6 +1,6 @@
 """Schedule of the scrubber in the disk threads, and the repair of the corrupt frames that it finds (design, section 6).
 
-The scrubber checks the decided log piece by piece while the disk thread is idle. On a disk that is never idle it runs when it is
+The scrubber checks the decided log part by part while the disk thread is idle. On a disk that is never idle it runs when it is
 overdue. The thread reports an unreadable range to the operator and to the stack, which fetches it from another gateway. It reports
 one range at a time, so that the queue stays bounded.
 """
@@ -32,16 +32,16 @@ class ScrubGuard:
     """Runs scrub steps so that a failure in them does not stop the disk thread.
 
     Attributes:
-        over: True after a defect has ended the scrubbing.
+        ended: True after a defect has ended the scrubbing.
     """
 
     def __init__(self, log: FilteringBoundLogger) -> None:
         """Begin without failures; `log` takes messages for the operator."""
         self._log = log
         self._trouble = ""  # the failure that was logged last and persists
-        self.over = False
+        self.ended = False
 
-    def spared(self, act: Callable[[], Result]) -> Result | None:
+    def run(self, act: Callable[[], Result]) -> Result | None:
         """Run a step; return its result, or None if it failed. A defect in the step ends only the scrubbing.
 
         Raises:
@@ -56,7 +56,7 @@ class ScrubGuard:
             if trouble != self._trouble:
                 self._log.warning("a scrub step failed and is tried again", error=str(error))
         except Exception:  # noqa: BLE001 - a defect in the scrubber must not end the disk thread
-            self.over = True
+            self.ended = True
             self._log.exception("the scrubber ended because of a defect; reads still check every frame that they read")
         else:
             self._trouble = ""
@@ -89,7 +89,7 @@ class ScrubSchedule(ScrubGuard):
 
     def put(self, action: RepairLog) -> None:
         """Queue frames that replace lost ones."""
-        if not self.over:
+        if not self.ended:
             self._repairs.append(action)
 
     def suspect(self, position: int) -> None:
@@ -104,41 +104,42 @@ class ScrubSchedule(ScrubGuard):
         """True if there is a repair to write, or a scrub is at least `late` seconds overdue."""
         return bool(self._repairs) or now >= self._next_scrub_at + late
 
-    def mend(self) -> bool:
+    def repair(self) -> bool:
         """Write one queued repair; return True if there was one.
 
         Raises:
             DiskFailed: the write failed.
         """
-        if not self._repairs or self.over:
+        if not self._repairs or self.ended:
             self._repairs.clear()
             return False
         action = self._repairs.popleft()
         try:
-            count = self.spared(lambda: self._scrubber.repair(action.frames)) or 0
+            count = self.run(lambda: self._scrubber.repair(action.frames)) or 0
         except DiskFull:
             count = 0  # the stack requests the range again after a while
         if count and self._scrubber.lost is None:
             up_to, mended = action.frames[count - 1].position, self._scrubber.repaired
             self._log.info("the unreadable part of the log is repaired", up_to=up_to, mended=mended)
-        self._report_lost()
+        self._report_lost()  # also after a failed write: the stack requests nothing more until this report
         return True
 
-    def look(self, late: float = 0.0) -> bool:
-        """Scrub a piece if a scrub is at least `late` seconds overdue; return True if the next piece is wanted soon.
+    def scrub(self, late: float = 0.0) -> bool:
+        """Scrub a part if a scrub is at least `late` seconds overdue; return True if the next part is wanted soon.
 
         Raises:
             DiskFailed: a repaired file could not be written.
         """
         mender, now = self._scrubber, time.monotonic()
-        if self.over or (now < self._next_scrub_at + late and not (mender.urgent and not late)):
+        if self.ended or (now < self._next_scrub_at + late and not (mender.urgent and not late)):
             return False
-        if self.spared(mender.scrub):
+        if self.run(mender.scrub):
             self._report_lost()
             if mender.lost is not None:
                 self._log.error(_LOST, damage=mender.message)
         for finding in mender.snapshots.pop_messages():
             self._log.warning(SNAPSHOT, told=finding)
+        # A complete round is followed by a longer pause.
         round_done, self._rounds = mender.rounds > self._rounds, mender.rounds
         self._next_scrub_at = time.monotonic() + (limits.SCRUB_PAUSE_US if round_done else limits.SCRUB_WAIT_US) / US
         return mender.urgent

@@ -17,7 +17,7 @@ from tutti_gateway.transport.mesh.mesh import Mesh
 from tutti_gateway.transport.multicast.multicast import Multicast
 from tutti_gateway.transport.multicast.socket import MulticastSocket
 
-if TYPE_CHECKING:  # the crypto, for those alone who have keys
+if TYPE_CHECKING:  # loads the crypto library, which only a gateway with keys needs
     from tutti_gateway.transport.keys import Keyring
 
 _NS_PER_US = 1000

@@ -3,39 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from structlog.typing import FilteringBoundLogger
 
 from tutti_gateway.core.protocol.actions import Dropped, Peers, Send
+from tutti_gateway.core.stack import Stack
 from tutti_gateway.transport.interface import Transport
-
-
-class StackIdentity(Protocol):
-    """The part of the stack that `PeerNetwork` uses."""
-
-    @property
-    def me(self) -> int:
-        """This gateway's number."""
-
-    @property
-    def log(self) -> bytes:
-        """Uuid of the group's log."""
 
 
 class PeerNetwork:
     """One transport and the peers that it reaches. Owned by the driver's thread."""
 
-    def __init__(self, transport: Transport, known: StackIdentity, log: FilteringBoundLogger) -> None:
+    def __init__(self, transport: Transport, stack: Stack, log: FilteringBoundLogger) -> None:
         """Use a transport.
 
         Args:
             transport: connects to the other gateways.
-            known: the stack, which knows this gateway's number and log.
+            stack: the protocol, which knows this gateway's number and log.
             log: takes messages for the operator.
         """
         self._transport = transport
-        self._known = known
+        self._stack = stack
         self._log = log
         self._introduced: tuple[int, bytes] = (0, b"")
         self._sent = False
@@ -47,9 +35,9 @@ class PeerNetwork:
 
     def names(self, numbers: Iterable[int], own: str) -> list[str]:
         """Return the names of gateways, with `own` for this gateway, and the number for a gateway without a known name."""
-        return [own if number == self._known.me else self.name(number) or str(number) for number in numbers]
+        return [own if number == self._stack.me else self.name(number) or str(number) for number in numbers]
 
-    def meet(self, action: Peers) -> None:
+    def set_peers(self, action: Peers) -> None:
         """Set the other gateways of the group, as the stack names them."""
         self.peers = action.peers
         self._introduce()
@@ -65,11 +53,12 @@ class PeerNetwork:
         """Send the queued messages."""
         if self._sent:
             self._sent = False
+            # The step may have given this gateway its number or log, which peers must know before its messages.
             self._introduce()
             self._transport.flush()
 
     def _introduce(self) -> None:
-        known = self._known.me, self._known.log
+        known = self._stack.me, self._stack.log
         if known != self._introduced:
             self._introduced = known
             self._transport.introduce(*known)
@@ -81,7 +70,7 @@ class PeerNetwork:
             "messages of a member were dropped", kind=action.kind, sender=sender, reason=action.reason, count=action.count
         )
 
-    def look(self) -> None:
+    def log_troubles(self) -> None:
         """Log new troubles of the transport; called about once a second."""
         for trouble in self._transport.maintain():
             if trouble.peer:

@@ -46,7 +46,7 @@ class Recorder:
 
     Attributes:
         path: the file of the recording.
-        over: why the recording has ended; empty while it continues.
+        ended: why the recording has ended; empty while it continues.
     """
 
     def __init__(self, stack: Stack, directory: str, header: Header, log: FilteringBoundLogger) -> None:
@@ -57,7 +57,7 @@ class Recorder:
         """
         self._stack = stack
         self._log = log
-        self.over = ""
+        self.ended = ""
         started = datetime.fromtimestamp(header.started_us / US, UTC)
         name = f"{header.gateway}-{started:%Y%m%dT%H%M%S.%fZ}{SUFFIX}"
         self.path = Path(directory, name)
@@ -73,7 +73,7 @@ class Recorder:
             os.close(self._fd)
             raise _cannot_record(directory, error) from error
         self._waiting: deque[bytes] = deque([item_bytes(header)])
-        self._queued_bytes = self._taken_bytes = 0  # each counter has one writing thread, so neither needs a lock
+        self._queued_bytes = self._written_bytes = 0  # each counter has one writing thread, so neither needs a lock
         self._ending = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
@@ -84,9 +84,9 @@ class Recorder:
 
     def step(self, event: Event, now: Now) -> Sequence[Action]:
         """Step the stack, and record it."""
-        if self.over:
+        if self.ended:
             return self._stack.step(event, now)
-        encoded = msgspec.Raw(encode_lean_event(event))
+        encoded = msgspec.Raw(encode_lean_event(event))  # before the step, which assigns positions to the frames
         try:
             actions = self._stack.step(event, now)
         except Exception as error:
@@ -99,16 +99,16 @@ class Recorder:
         data = item_bytes(item)
         self._waiting.append(data)
         self._queued_bytes += len(data)
-        waiting = self._queued_bytes - self._taken_bytes
+        waiting = self._queued_bytes - self._written_bytes
         if waiting > limits.RECORD_WAITING_BYTES_MAX:
             self._end("the disk of the recording is too slow")
-        elif waiting >= limits.RECORD_BLOCK_BYTES:
+        elif waiting >= limits.RECORD_BLOCK_BYTES:  # less than a block waits for the next interval
             self._wake.set()
 
     def _end(self, reason: str) -> None:
         """End the recording; only the first reason is kept and logged."""
-        if not self.over:
-            self.over = reason
+        if not self.ended:
+            self.ended = reason
             self._log.warning("the recording of this run ends", file=str(self.path), reason=reason)
             self._wake.set()
 
@@ -122,12 +122,12 @@ class Recorder:
 
     def _run(self) -> None:
         try:
-            while not self.over and not self._ending:
+            while not self.ended and not self._ending:
                 self._wake.wait(limits.RECORD_FLUSH_US / US)
                 self._wake.clear()
                 self._write_blocks()
             self._write_blocks()
-            self._write(block_bytes(item_bytes(Closed(self.over or "the gateway stopped"))))
+            self._write(block_bytes(item_bytes(Closed(self.ended or "the gateway stopped"))))
         except OSError as error:
             self._end(f"the recording cannot be written: {error.strerror}")
         except Exception as error:  # noqa: BLE001 - if the thread died silently, the recording would look complete
@@ -144,7 +144,7 @@ class Recorder:
             while waiting and (not items or size + len(waiting[0]) <= limits.RECORD_BLOCK_BYTES):
                 items.append(waiting.popleft())
                 size += len(items[-1])
-            self._taken_bytes += size
+            self._written_bytes += size
             if size > limits.RECORD_BLOCK_BYTES_MAX:
                 self._end(f"one step has {size} bytes, above the limit of {limits.RECORD_BLOCK_BYTES_MAX}")
                 waiting.clear()

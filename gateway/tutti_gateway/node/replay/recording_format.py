@@ -190,7 +190,9 @@ class Recording:
             self.torn = True  # a corrupt length cannot be told apart from a file that ends within the block
             return None
         stored = self._file.read(stored_length)
+        # The CRC covers the lengths too, so a corrupt length shows.
         if crc32c(stored, crc32c(head[: _BLOCK.size])) != _CRC.unpack_from(head, _BLOCK.size)[0]:
+            # Only the last block may be incomplete.
             if not self._file.read(1):
                 self.torn = True
                 return None

@@ -105,6 +105,7 @@ def _step(stack: Stack, step: Stepped | Raised, number: int) -> Difference | Non
     try:
         event = decode_lean_event(step.event)
         again = _answer(stack, event, Now(step.mono_us, step.wall_us))
+        # Compared as bytes, because the encoding covers every field.
         recorded = step.error if isinstance(step, Raised) else bytes(step.actions)
         if recorded == (again if isinstance(again, str) else encode_lean_actions(again)):
             return None

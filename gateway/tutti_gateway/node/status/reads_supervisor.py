@@ -87,7 +87,7 @@ class Supervisor:
             self._started = True
             self._thread.start()
 
-    def let_end(self) -> None:
+    def stop_restarting(self) -> None:
         """Stop restarting the child, because the gateway is stopping and a signal to the process group may end the child too."""
         self._ending = True
 
@@ -111,10 +111,11 @@ class Supervisor:
                 self.starts += 1
                 stopped = self._watched(child)
                 self.pid = 0
-                # A signal to the whole process group also stops the gateway, whose call of `let_end` may come a moment later.
+                # A signal to the process group also stops the gateway, which calls `stop_restarting` a moment later.
                 if stopped or self._is_over(grace_s):
                     return
                 self._log_error("the reads process ended and is restarted", code=child.returncode, after_s=wait_s)
+            # A child that ran for long failed for a new reason, so the backoff starts over.
             if time.monotonic() - began > limits.READS_RESTART_US_MAX / US:
                 wait_s = grace_s
             if self._is_over(wait_s):
@@ -182,6 +183,7 @@ class Supervisor:
         try:
             child.wait(timeout=limits.READS_END_US_MAX / US)
         except subprocess.TimeoutExpired:
+            # A stopped or stuck child does not handle SIGTERM.
             child.kill()
             child.wait()
 

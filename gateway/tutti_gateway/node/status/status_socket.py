@@ -47,12 +47,13 @@ class StatusSocketServer:
     """Receives requests of the reads process in a separate thread and passes them to the socket thread."""
 
     def __init__(self) -> None:
-        """Create the socket pair; the reads process inherits `their_fd`."""
+        """Create the socket pair; the reads process inherits `child_fd`."""
+        # SEQPACKET keeps the boundaries of messages.
         self._socket, self._child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._thread: threading.Thread | None = None
 
     @property
-    def their_fd(self) -> int:
+    def child_fd(self) -> int:
         """The file descriptor for the reads process."""
         return self._child_socket.fileno()
 
@@ -90,6 +91,7 @@ class StatusSocketServer:
         lane_damaged: Callable[[bytes], None],
         refused: Callable[[str, int], None],
     ) -> None:
+        # A shorter message is the end of the socket.
         while len(token := self._socket.recv(WORD_BYTES_MAX)) >= TOKEN_BYTES:
             if token.startswith(REFUSED) and len(token) > 2 * TOKEN_BYTES:
                 refused(token[2 * TOKEN_BYTES :].decode(), int.from_bytes(token[TOKEN_BYTES : 2 * TOKEN_BYTES], "little"))

@@ -73,6 +73,7 @@ class Tracer:
         self._decided = decided
         self._own_lane = own
         self._log = log
+        # Bounded, in case writes never complete.
         self._writing: deque[tuple[int, Mapping[str, object]]] = deque(
             maxlen=limits.BATCH_UNDECIDED_FRAMES_MAX
         )  # token, fields to log
@@ -82,14 +83,15 @@ class Tracer:
         """Step the stack, and log the event and the actions."""
         self._log_event(event)
         actions = self._stack.step(event, now)
-        beside = {
+        # A receipt names no lane: the batches that this step decided in the own lane show which receipts are theirs.
+        own_batches = {
             (frame.producer, frame.epoch, frame.first_sequence)
             for action in actions
             if isinstance(action, DeliverUnordered) and (action.origin, action.incarnation) == self._own_lane()
             for frame in action.frames
         }
         for action in actions:
-            self._log_action(action, beside)
+            self._log_action(action, own_batches)
         return actions
 
     def _log_event(self, event: Event) -> None:
@@ -135,13 +137,14 @@ class Tracer:
     def _log_durable(self, writing: deque[tuple[int, Mapping[str, object]]], token: int) -> None:
         """Log how far the ordered log and each lane are durable, once a Persist with the token has completed."""
         last: dict[object, Mapping[str, object]] = {}
+        # A token covers all earlier writes.
         while writing and writing[0][0] <= token:
             fields = writing.popleft()[1]
             last[fields.get("lane")] = fields
         for fields in last.values():
             self._log.debug("durable", **fields)
 
-    def _log_action(self, action: Action, beside: Container[Key]) -> None:
+    def _log_action(self, action: Action, own_batches: Container[Key]) -> None:
         """Log an action of a step; `beside` holds the batches of the own lane that the step decided."""
         match action:
             case Persist(frames=frames) if frames:
@@ -167,7 +170,7 @@ class Tracer:
                 for answer in action.answers:
                     if isinstance(answer, Committed):
                         names = self._batch_fields(answer.producer, answer.epoch, answer.first_sequence, answer.count)
-                        own = (answer.producer, answer.epoch, answer.first_sequence) in beside
+                        own = (answer.producer, answer.epoch, answer.first_sequence) in own_batches
                         fields = {"lane": self._own_lane().text} if own else {}
                         self._log.debug("receipt", session=action.session, offset=answer.offset, **fields, **names)
 
@@ -179,8 +182,8 @@ class Tracer:
                 topic = self._decided().topics.get(frame.topic)
                 fields["topic"] = topic.name if topic is not None else frame.topic
             if frame.position:
-                place = {"in_view": view_text(frame.view)} if lane is None else {"attempt": frame.view}
-                fields |= {"position": frame.position, **place, "origin": frame.origin}
+                view = {"in_view": view_text(frame.view)} if lane is None else {"attempt": frame.view}
+                fields |= {"position": frame.position, **view, "origin": frame.origin}
             if lane is not None:
                 fields["lane"] = lane.text
             self._log.debug(what, **fields, **facts)

@@ -42,7 +42,7 @@ class Bench:
         context = Context(StackConfig(), standing, self.outbox, self.window, identity, Random(bytes(16)))
         self.relearning = SnapshotInstall(context, lambda position: None, lambda: None)
         peers = cast("Any", [SimpleNamespace(number=2, beat=None)])
-        self.adopting = LogAdoption(context, cast("Any", SimpleNamespace(cut=lambda to: None)), peers, self.relearning)
+        self.adopting = LogAdoption(context, cast("Any", SimpleNamespace(truncate=lambda to: None)), peers, self.relearning)
         if last > WHOLE:
             self.adopting.damage = Damage(WHOLE + 1, last, VIEW, 12345)
         self.adopting.begin(VIEW, 2, Extent(BEGIN, (), END), None)
@@ -55,7 +55,7 @@ class Bench:
 
     def asked(self) -> list[int]:
         """The positions from which frames are wanted."""
-        sent = [action.message for action in self.outbox.take(None) if isinstance(action, Send)]
+        sent = [action.message for action in self.outbox.drain(None) if isinstance(action, Send)]
         return [message.first for message in sent if isinstance(message, Fetch)]
 
     def gets_state(self) -> bool:
@@ -63,7 +63,7 @@ class Bench:
         data = self.state_at(BEGIN).to_bytes()
         piece = FetchedSnapshot(view=VIEW, position=BEGIN, size=len(data), at=0, data=data, source=0)
         assert self.adopting.on_snapshot(2, piece)
-        return any(isinstance(action, Persist) and action.snapshot for action in self.outbox.take(None))
+        return any(isinstance(action, Persist) and action.snapshot for action in self.outbox.drain(None))
 
 
 @pytest.mark.parametrize("last", [WHOLE, WHOLE + 1, BEGIN - 1, BEGIN])

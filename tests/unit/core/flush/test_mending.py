@@ -63,7 +63,7 @@ class Bench:
         self.mending = LogRepair(cast("Any", SimpleNamespace(outbox=self.outbox)), cast("Any", self.others))
 
     def rotted(self, first: int, last: int) -> list[object]:
-        self.mending.on_rotted(LogCorrupt(first, last))
+        self.mending.on_corrupt(LogCorrupt(first, last))
         return self.wanted()
 
     def gets(self, sender: int, frames: list[Frame], first: int = 0) -> list[object]:
@@ -79,7 +79,7 @@ class Bench:
     def wanted(self) -> list[object]:
         return [
             (action.to, action.message) if isinstance(action, Send) else [frame.position for frame in action.frames]
-            for action in self.outbox.take(None)
+            for action in self.outbox.drain(None)
             if isinstance(action, Send | RepairLog)
         ]
 

@@ -25,7 +25,7 @@ class Bench:
         self.script = WholeScript()
         self.script.run(f"quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\n{commands}----\n")
         self.me = self.script.world.members["g1"]
-        self.view = self.me.running.layers.context.standing.view
+        self.view = self.me.running.layers.context.view_state.view
         self.actions: list[Action] = []
         tell = self.script.world.tell
 
@@ -56,7 +56,7 @@ class Bench:
         disk = {2: DISK_2, 3: DISK_3}[proposer]
         self.script.world.step(self.me, Received(proposer, Propose(view, (1, 2, 3)), disk))
         self.script.run("settle\n----\n")
-        assert self.me.running.layers.context.standing.promised == view
+        assert self.me.running.layers.context.view_state.promised == view
         return view
 
     def read(self, actions: list[Action]) -> ReadLog:
@@ -140,7 +140,7 @@ def test_a_learner_asks_only_a_member_of_a_view_above_its_accepted_one(above: in
     """A log that has accepted a view holds all that was decided in the views before: a source of one of these knows no more."""
     bench = Bench("kill g2\nkill g3\nbeats 10\n")
     bench.me.running.layers.flush.lost()
-    standing = bench.me.running.layers.context.standing
+    standing = bench.me.running.layers.context.view_state
     view = view_of((standing.accepted >> 16) + above, 2) if above else standing.accepted
     asked = []
     for _ in range(3):
@@ -157,7 +157,7 @@ def test_a_learner_takes_no_word_of_a_view_that_is_not_above_its_accepted_one(ab
     bench = Bench("kill g2\nkill g3\nbeats 10\n")
     flush = bench.me.running.layers.flush
     flush.lost()
-    accepted = bench.me.running.layers.context.standing.accepted
+    accepted = bench.me.running.layers.context.view_state.accepted
     bench.step(Received(3, beat(bench, 3, view_of((accepted >> 16) + 1, 2)), DISK_3))
     bench.script.run("beats 1\n----\n")
     first = flush.learner._next
@@ -171,9 +171,9 @@ def test_a_learner_takes_no_state_of_a_view_that_is_not_above_its_accepted_one(a
     bench = Bench("kill g2\nkill g3\nbeats 10\n")
     flush = bench.me.running.layers.flush
     flush.lost()
-    accepted = bench.me.running.layers.context.standing.accepted
+    accepted = bench.me.running.layers.context.view_state.accepted
     bench.step(Received(3, beat(bench, 3, view_of((accepted >> 16) + 1, 2)), DISK_3))
     bench.script.run("beats 1\n----\n")
     piece = FetchedSnapshot(view=0, position=flush.learner._next + 7, size=9, at=0, data=b"piece", source=accepted + above)
     bench.step(Received(3, piece, DISK_3))
-    assert flush.relearning.busy is takes
+    assert flush.snapshot_install.busy is takes

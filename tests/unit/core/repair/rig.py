@@ -42,8 +42,8 @@ class Bench:
         node = self.node
         node.outbox.now = Now(self.now_us, self.now_us)
         act()
-        node.repair.looked()
-        for action in node.outbox.take(None):
+        node.repair.end_of_step()
+        for action in node.outbox.drain(None):
             if isinstance(action, Send):
                 self.sent.append((self.now_us, action.to, action.message))
             elif isinstance(action, ReadLog):
@@ -64,9 +64,9 @@ class Bench:
     def wait(self, us: int) -> None:
         """Time goes on, and the layer is woken whenever it wants to be."""
         until_us = self.now_us + us
-        while (due_us := self.node.repair.due_us) is not None and due_us <= until_us:
+        while (due_us := self.node.repair.deadline_us) is not None and due_us <= until_us:
             self.now_us = max(due_us, self.now_us)
-            self._do(self.node.repair.time)
+            self._do(self.node.repair.on_timer)
         self.now_us = until_us
 
     def decide(self, up_to: int) -> None:

@@ -25,7 +25,7 @@ def gap(bench: Bench, *missing: int, count: int = 9) -> None:
 def test_nothing_is_asked_for_while_nothing_is_missing() -> None:
     bench = Bench(2)
     gap(bench)
-    assert bench.node.repair.due_us is None
+    assert bench.node.repair.deadline_us is None
     bench.wait(FOREVER)
     assert bench.sent == []
 
@@ -66,7 +66,7 @@ def test_the_near_member_that_is_named_is_not_waited_for_as_a_typical_one() -> N
 def test_of_two_members_the_one_waits_for_nobody_else() -> None:
     bench = Bench(2, members=2)
     gap(bench, 4)
-    assert bench.node.repair.due_us == bench.now_us + limits.REPAIR_ASK_AFTER * D
+    assert bench.node.repair.deadline_us == bench.now_us + limits.REPAIR_ASK_AFTER * D
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_of_two_members_the_one_waits_for_nobody_else() -> None:
 def test_a_distance_that_cannot_be_is_not_believed(distance_us: int, counts_us: int) -> None:
     bench = Bench(2, members=2, distances={1: distance_us})
     gap(bench, 4)
-    assert bench.node.repair.due_us == bench.now_us + limits.REPAIR_ASK_AFTER * counts_us
+    assert bench.node.repair.deadline_us == bench.now_us + limits.REPAIR_ASK_AFTER * counts_us
 
 
 def test_a_request_carries_all_gaps_as_ranges_and_neighbours_as_one() -> None:
@@ -133,7 +133,7 @@ def test_who_hears_a_request_for_the_same_does_not_ask_and_asks_later_if_nothing
     assert bench.of(Missing) == []
     alone.wait(FIRST)
     assert alone.of(Missing)
-    assert bench.node.repair.asker.suppressed == 1
+    assert bench.node.repair.requester.suppressed == 1
     bench.wait(2 * FIRST)
     assert bench.of(Missing)[0] == (1, Missing(VIEW, ((4, 5),), 1)), "the nearest had its chance"
 
@@ -155,8 +155,8 @@ def test_requests_that_cross_double_the_wait_once() -> None:
     gap(bench, 4)
     for sender in range(3, 9):
         bench.receive(sender, Missing(VIEW, ((4, 4),), 1))
-    assert bench.node.repair.asker.suppressed == 1
-    due_us = bench.node.repair.due_us
+    assert bench.node.repair.requester.suppressed == 1
+    due_us = bench.node.repair.deadline_us
     assert due_us is not None
     assert due_us - bench.now_us <= 2 * (D + 3 * D)
 
@@ -202,7 +202,7 @@ def test_a_lost_last_message_shows_by_a_heartbeat() -> None:
     bench = Bench(2)
     bench.order(*chain(3))
     bench.beat(1, 3)
-    assert bench.node.repair.due_us is None
+    assert bench.node.repair.deadline_us is None
     bench.beat(1, 5)
     bench.wait(FIRST)
     assert bench.of(Missing)[0][1].ranges == ((4, 5),)
@@ -238,7 +238,7 @@ def test_what_came_is_not_asked_for_whoever_sent_it() -> None:
     gap(bench, 4, 5, 7)
     bench.receive(3, Repair(VIEW, (frames[3], frames[4])))
     bench.order(frames[6])
-    assert bench.node.repair.due_us is None
+    assert bench.node.repair.deadline_us is None
     assert bench.node.window.end == 9
 
 
@@ -257,7 +257,7 @@ def test_a_repair_acknowledges_nothing() -> None:
     bench.order(chain(2)[1])
     bench.receive(3, Repair(VIEW, (chain(1)[0],)))
     window = bench.node.window
-    assert (window.mark(Stage.TAKEN), window.mark(Stage.WRITING), window.mark(Stage.VOTED)) == (2, 0, 0)
+    assert (window.mark(Stage.APPENDED), window.mark(Stage.WRITING), window.mark(Stage.VOTED)) == (2, 0, 0)
     assert bench.sent == []
 
 
@@ -268,7 +268,7 @@ def test_requests_are_bounded_whatever_is_missing(monkeypatch: pytest.MonkeyPatc
     gap(bench, 4)
     bench.wait(5_000 * MS)
     assert len(bench.of(Missing)) <= 3 * (2 + 5)
-    assert bench.node.repair.asker.bucket.refused > 0
+    assert bench.node.repair.requester.bucket.refused > 0
     bench.wait(FOREVER)
     assert bench.of(Missing), "it goes on asking"
 
@@ -293,18 +293,18 @@ def test_requests_are_bounded_whatever_is_missing(monkeypatch: pytest.MonkeyPatc
 def test_what_is_of_another_view_of_no_member_or_makes_no_sense_changes_nothing(sender: int, message: Message) -> None:
     bench = Bench(2)
     gap(bench, 4)
-    due_us = bench.node.repair.due_us
+    due_us = bench.node.repair.deadline_us
     bench.receive(sender, message)
-    assert (bench.node.repair.due_us, bench.sent, bench.node.receiver.missing()) == (due_us, [], [(4, 4)])
+    assert (bench.node.repair.deadline_us, bench.sent, bench.node.receiver.missing()) == (due_us, [], [(4, 4)])
 
 
 def test_another_view_forgets_what_was_missing_in_the_last() -> None:
     bench = Bench(2)
     gap(bench, 4)
-    bench.node.standing.promised = VIEW + 2
+    bench.node.view_state.promised = VIEW + 2
     bench.wait(FOREVER)
     assert bench.sent == []
-    assert bench.node.repair.due_us is None
+    assert bench.node.repair.deadline_us is None
     bench.node.repair.installed()
     bench.receive(1, Order(VIEW, tuple(chain(9))))
     assert bench.sent == []

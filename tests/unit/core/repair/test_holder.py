@@ -56,7 +56,7 @@ def test_of_all_who_may_repair_the_nearest_is_first() -> None:
     far.receive(3, Repairing(VIEW, ((4, 5),)))
     far.wait(10 * ANSWER)
     assert repaired(far) == []
-    assert far.node.repair.holder.suppressed == 1
+    assert far.node.repair.repairer.suppressed == 1
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -98,7 +98,7 @@ def test_what_was_just_repaired_is_held_down_and_then_repaired_again() -> None:
     bench.wait(HOLD - MS)
     bench.receive(2, Missing(VIEW, ((4, 5),), 3))
     assert repaired(bench) == []
-    assert bench.node.repair.holder.held_down == 1
+    assert bench.node.repair.repairer.hold_down_hits == 1
     bench.wait(MS)
     bench.receive(2, Missing(VIEW, ((4, 5),), 3))
     assert repaired(bench) == [(2, [4, 5])]
@@ -184,7 +184,7 @@ def test_repairs_are_bounded_whatever_is_asked_for(monkeypatch: pytest.MonkeyPat
     bench.receive(2, Missing(VIEW, ((1, 8),), 3))
     assert repaired(bench) == [(2, [1]), (2, [2]), (2, [3])]
     assert bench.of(Repairing)[0][1].ranges == ((1, 3),), "what it has no tokens for another one may repair"
-    assert bench.node.repair.holder.refused == 1
+    assert bench.node.repair.repairer.refused == 1
     bench.wait(1_000 * MS)
     bench.receive(2, Missing(VIEW, ((4, 8),), 3))
     assert repaired(bench) == [(2, [4])]
@@ -194,7 +194,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REPAIR_RANGES_KEPT_MAX", 2)
     bench, _ = holding()
     bench.receive(2, Missing(VIEW, ((1, 1), (3, 3), (5, 5))))
-    assert bench.node.repair.holder.refused == 1
+    assert bench.node.repair.repairer.refused == 1
     bench.wait(ANSWER)
     assert repaired(bench) == [(2, [1]), (2, [3])]
     bench.receive(2, Missing(VIEW, ((5, 5),), 3))
@@ -228,19 +228,19 @@ def test_so_many_reads_of_the_log_are_under_way() -> None:
     bench.receive(2, Missing(VIEW, tuple((2 * place + 1, 2 * place + 1) for place in range(limits.REPAIR_READS_MAX + 1)), 3))
     bench.wait(LATE)
     assert len(bench.reads) == limits.REPAIR_READS_MAX
-    assert bench.node.repair.holder.refused == 1
+    assert bench.node.repair.repairer.refused == 1
 
 
 def test_the_layer_is_woken_for_what_comes_first() -> None:
     bench, _ = holding()
     bench.order(chain(11, LARGE)[10])
-    asking_us = bench.node.repair.due_us
+    asking_us = bench.node.repair.deadline_us
     bench.receive(2, Missing(VIEW, ((1, 2),)))
-    answering_us = bench.node.repair.holder.due_us
+    answering_us = bench.node.repair.repairer.deadline_us
     assert asking_us is not None
     assert answering_us is not None
     assert asking_us != answering_us
-    assert bench.node.repair.due_us == min(asking_us, answering_us)
+    assert bench.node.repair.deadline_us == min(asking_us, answering_us)
 
 
 def test_what_is_decided_while_it_is_wanted_is_read_from_the_log() -> None:
@@ -255,11 +255,11 @@ def test_what_is_decided_while_it_is_wanted_is_read_from_the_log() -> None:
 
 def test_a_bucket_lets_through_its_burst_and_then_its_rate() -> None:
     bucket = Bucket(a_second=10, burst=5)
-    assert [bucket.take(2, 0) for _ in range(3)] == [True, True, False]
-    assert not bucket.take(2, 99_999)
-    assert bucket.take(2, 100_000)
-    assert not bucket.take(1, 100_000)
-    assert bucket.take(5, 10_000_000)
-    assert not bucket.take(6, 99_000_000), "more than the burst is never there"
-    assert not bucket.take(1, 0) or bucket.take(4, 0), "a clock that goes back fills nothing"
+    assert [bucket.consume(2, 0) for _ in range(3)] == [True, True, False]
+    assert not bucket.consume(2, 99_999)
+    assert bucket.consume(2, 100_000)
+    assert not bucket.consume(1, 100_000)
+    assert bucket.consume(5, 10_000_000)
+    assert not bucket.consume(6, 99_000_000), "more than the burst is never there"
+    assert not bucket.consume(1, 0) or bucket.consume(4, 0), "a clock that goes back fills nothing"
     assert bucket.refused == 4

@@ -52,7 +52,7 @@ def test_a_repair_of_another_view_or_of_no_member_is_not_taken(sender: int, view
 def test_the_coordinator_takes_no_repair() -> None:
     _, window, receiver = looked_at(three(), "g1")
     receiver.on_repair(3, Repair(VIEW, tuple(ticks(window, 1))))
-    receiver.heard(2, 9)
+    receiver.log_end_reported(2, 9)
     assert (window.end, receiver.missing()) == (2, [])
 
 
@@ -80,12 +80,12 @@ def test_a_repair_that_breaks_the_chain_or_is_damaged_is_still_missing() -> None
 
 def test_what_a_member_says_of_its_end_is_missing_and_what_nobody_can_have_is_not_believed() -> None:
     _, window, receiver = looked_at(three())
-    receiver.heard(3, window.end)
+    receiver.log_end_reported(3, window.end)
     assert receiver.missing() == []
-    receiver.heard(3, window.end + 2)
-    receiver.heard(3, window.end + limits.HELD_FRAMES_MAX + 1)
+    receiver.log_end_reported(3, window.end + 2)
+    receiver.log_end_reported(3, window.end + limits.BUFFERED_FRAMES_MAX + 1)
     assert (receiver.missing(), receiver.streamed) == ([(3, 4)], 2)
-    receiver.heard(1, window.end + 2)
+    receiver.log_end_reported(1, window.end + 2)
     assert (receiver.missing(), receiver.streamed) == ([(3, 4)], 4)
 
 
@@ -108,7 +108,7 @@ def test_every_position_that_was_heard_of_is_here_or_missing(steps: list[tuple[s
     for what, at, count in steps:
         run = tuple(frames[at : at + count])
         if what == "heard":
-            receiver.heard(3, base + at)
+            receiver.log_end_reported(3, base + at)
             told = max(told, base + at)
             continue
         if what == "order":

@@ -247,7 +247,7 @@ class Group:
         gateway = self[number]
         if gateway.layer is not None and gateway.part != self.heard(number):
             gateway.part = self.heard(number)
-            gateway.layer.members(gateway.part)
+            gateway.layer.set_connected(gateway.part)
             self.carry_out(number)
 
     def split(self, *parts: set[int]) -> None:
@@ -286,7 +286,7 @@ class Group:
         gateway = self[number]
         assert gateway.layer is not None
         assert gateway.outbox is not None
-        for action in gateway.outbox.take(None):
+        for action in gateway.outbox.drain(None):
             if isinstance(action, PersistLane):
                 gateway.queue.append(action)
                 for frame in action.frames:

@@ -35,11 +35,11 @@ def test_who_shares_what_is_acknowledged_is_told_once_they_have_all_of_the_lane(
     made = group()
     layer = made[1].layer
     assert layer is not None
-    told = [layer.sharers]
+    told = [layer.replicas]
     made.crash(3)
     made.tell(1)
     made.tell(2)
-    told.append(layer.sharers)
+    told.append(layer.replicas)
     posts: list[LaneMessage] = []
 
     def without_votes(_sender: int, _to: int, message: LaneMessage) -> bool:
@@ -48,9 +48,9 @@ def test_who_shares_what_is_acknowledged_is_told_once_they_have_all_of_the_lane(
 
     arrive(made, without_votes)
     assert posts
-    told.append(layer.sharers)
+    told.append(layer.replicas)
     made.settle(limits.RESEND_HEARTBEATS + 1)
-    assert [*told, layer.sharers] == [(1, 2, 3), (), (), (1, 2)]
+    assert [*told, layer.replicas] == [(1, 2, 3), (), (), (1, 2)]
 
 
 def voting(made: Group) -> None:
@@ -67,7 +67,7 @@ def test_who_just_started_takes_nothing_alone_while_the_others_are_about_to_be_h
     layer = made[1].layer
     assert layer is not None
     for part in ((1,), (1, 2)):
-        layer.members(part)
+        layer.set_connected(part)
         made.carry_out(1)
         made.submit(1, (1, 1, b"a"))
         for _ in range(limits.LANE_WAIT_HEARTBEATS // 2 - 1):
@@ -217,8 +217,8 @@ def test_who_catches_up_asks_for_the_next_part_when_the_last_one_is_durable(monk
 
 
 def test_the_table_of_attempts_knows_no_way_around_the_durable_end() -> None:
-    assert {before for (before, _), after in ATTEMPT.items() if after is Phase.OPEN} == {Phase.ASKING}
-    assert {before for (before, _), after in ATTEMPT.items() if after is Phase.ASKING} == {Phase.ENDING}
+    assert {before for (before, _), after in ATTEMPT.items() if after is Phase.OPEN} == {Phase.COLLECTING}
+    assert {before for (before, _), after in ATTEMPT.items() if after is Phase.COLLECTING} == {Phase.ENDING}
     assert [input_ for (before, input_) in ATTEMPT if before is Phase.ENDING] == [Input.DURABLE]
 
 

@@ -26,7 +26,7 @@ def lose(made: Group, number: int, first: int, last: int) -> None:
     """The disk of a gateway says what it lost of the first one's lane."""
     layer = made[number].layer
     assert layer is not None
-    layer.rotted(LaneCorrupt(*made[1].key, first, last))
+    layer.on_corrupt(LaneCorrupt(*made[1].key, first, last))
     made.carry_out(number)
 
 

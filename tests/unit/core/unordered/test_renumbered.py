@@ -30,13 +30,13 @@ def test_its_lane_is_over_and_it_goes_on_with_those_of_the_others() -> None:
     context = Context(StackConfig(lanes=True), standing, outbox, Window(state, 1 << 20), identity, Random(0))
     lanes = Lanes(context, lambda: part, lambda _: None, Near())
     lanes.start(())
-    outbox.take(None)
+    outbox.drain(None)
     assert lanes.halted == ""
     part, state.roster, standing.me = [2, 3], {}, 1
     lanes.beat()
     part, state.roster, standing.me = [2, 3, 4], {4: Voter(4, "g1", incarnation(1), "h:1/2")}, 4
     lanes.beat()
-    told = {action.to for action in outbox.take(None) if isinstance(action, Send) and isinstance(action.message, LaneEnds)}
+    told = {action.to for action in outbox.drain(None) if isinstance(action, Send) and isinstance(action.message, LaneEnds)}
     assert told == {2, 3}
     assert "removed and added again" in lanes.halted
     lanes.on_submitted(SubmittedUnordered(7, (Frame(Kind.BATCH, b"r", producer=1, epoch=1, first_sequence=1, count=1, topic=1),)))
@@ -67,7 +67,7 @@ def test_what_it_said_yes_to_under_its_old_number_is_decided_after_a_start() -> 
     another = LaneLog(origin=2, incarnation=incarnation(2), attempt=1, tail=(other,))
     lanes = Lanes(context, lambda: [2, 3, 4], lambda _: None, Near())
     lanes.start((old, another))
-    actions = outbox.take(None)
+    actions = outbox.drain(None)
     assert [(one.origin, one.frames) for one in actions if isinstance(one, DeliverUnordered)] == [(1, (view, batch))]
     ends = next(action.message for action in actions if isinstance(action, Send) and isinstance(action.message, LaneEnds)).ends
     assert {(end.origin, end.decided) for end in ends} == {(1, 2), (2, 0), (4, 0)}

@@ -80,7 +80,7 @@ def test_a_lane_goes_on_without_a_member_that_nobody_can_give_what_it_lacks_and_
     assert [type(answer) for answer in answers(made, 1)] == [Committed]
     assert made.lane(3, made[1].key) == []
     told = len(made.suspects)
-    assert any(suspect.member == 3 and "the lane goes on without it" in suspect.reason for suspect in made.suspects)
+    assert any(suspect.member == 3 and "the lane continues without it" in suspect.reason for suspect in made.suspects)
     made.settle(10 * PERIOD)
     assert members(made, 1) == (1,)
     assert len(made.suspects) == told  # it holds nobody up any more

@@ -1,0 +1,167 @@
+"""Snapshot of a gateway: the values from which all status documents are made, gathered at one moment by the socket thread."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tutti.data.lane_name import LaneName
+from tutti.data.log_state import LogState
+from tutti.log.files.options import FreeSpace
+from tutti_gateway.config import Address, Config
+from tutti_gateway.core.view.group_status import GroupStatus, Member
+from tutti_gateway.log.upkeep.retention import BlockedSegments
+from tutti_gateway.node.common.counters import DiskCounters, GatewayCounters
+from tutti_gateway.node.disk.lane_thread import LaneFacts, LaneThread
+from tutti_gateway.node.disk.log_thread import LogThread
+
+
+class GatewayIdentity(NamedTuple):
+    """What a gateway reports of itself that does not change while it runs.
+
+    Attributes:
+        config: its configuration.
+        incarnation: id of its data directory.
+        version: of the software.
+        started_us: start of the process, UTC.
+        url, reads, admin: addresses for clients, reads (Flight) and the admin port.
+    """
+
+    config: Config
+    incarnation: bytes
+    version: str
+    started_us: int
+    url: str
+    reads: str
+    admin: str
+
+    @classmethod
+    def of(cls, config: Config, incarnation: bytes, version: str, started_us: int) -> GatewayIdentity:
+        """Return the identity of the gateway with this configuration."""
+        host = config.advertised_address.host
+        grpc, http = ("grpc+tls", "https") if config.security.has_tls else ("grpc", "http")
+        return cls(
+            config,
+            incarnation,
+            version,
+            started_us,
+            f"tutti://{config.advertised_address}",
+            f"{grpc}://{Address(host, config.reads_address.port)}",
+            f"{http}://{Address(host, config.admin_address.port)}",
+        )
+
+
+class DriverSnapshot(NamedTuple):
+    """State of the driver.
+
+    Attributes:
+        position, offset: last decided position and next offset.
+        halted: why the gateway has halted; empty if it has not.
+        suspected: the members that block decisions, each with the reason; empty if there are none.
+        sessions: number of client sessions.
+        undecided_frames, undecided_bytes: frames that are not decided, and their size.
+        counters: counters of the socket thread.
+        transport: figures of the transport.
+    """
+
+    position: int
+    offset: int
+    halted: str
+    suspected: str
+    sessions: int
+    undecided_frames: int
+    undecided_bytes: int
+    counters: GatewayCounters
+    transport: dict[str, object]
+
+
+class GroupSnapshot(NamedTuple):
+    """State of the group as the stack sees it; the fields are those of `GroupStatus`."""
+
+    state: str
+    reason: str
+    waits: str
+    view: tuple[int, tuple[int, ...], int]
+    members: list[Member]
+    repair: dict[str, int]
+    clock_ahead_us: int
+
+    @classmethod
+    def of(cls, group: GroupStatus) -> GroupSnapshot:
+        """Return the present state."""
+        return cls(group.state, group.reason, group.waits, group.view, group.members(), group.repair, group.clock_ahead_us)
+
+
+class DiskSnapshot(NamedTuple):
+    """State of the disk thread.
+
+    Attributes:
+        space: free disk space. failed: why it writes nothing more. full: why nothing can be written now.
+        depth: number of queued items.
+        pinned: data that retention would trim but a named reader holds back, None if there is none.
+        scrub: figures of the scrubber. counters: counters of writes and syncs.
+    """
+
+    space: FreeSpace
+    failed: str
+    full: str
+    depth: int
+    pinned: BlockedSegments | None
+    scrub: dict[str, object]
+    counters: DiskCounters
+
+    @classmethod
+    def of(cls, disk: LogThread) -> DiskSnapshot:
+        """Return the present state."""
+        return cls(disk.space, disk.failed, disk.full, disk.depth, disk.pinned, disk.scrub_status(), disk.counters)
+
+
+class LanesSnapshot(NamedTuple):
+    """State of the lane thread.
+
+    Attributes:
+        facts: frontier of each lane. starts: first available offset of each lane.
+        damaged: the lanes with unreadable data, and the remedy for each.
+        halted: why no frame can follow in the own lane; empty while it works.
+        members: gateways that hold every record now acknowledged in the own lane.
+        failed, full, depth, counters: as in `DiskSnapshot`.
+    """
+
+    facts: dict[LaneName, LaneFacts]
+    starts: dict[LaneName, int]
+    damaged: dict[LaneName, str]
+    halted: str
+    members: tuple[int, ...]
+    failed: str
+    full: str
+    depth: int
+    counters: DiskCounters
+
+    @classmethod
+    def of(cls, lanes: LaneThread, halted: str, members: tuple[int, ...]) -> LanesSnapshot:
+        """Return the present state."""
+        return cls(lanes.facts, lanes.starts, lanes.damaged, halted, members, lanes.failed, lanes.full, lanes.depth, lanes.counters)
+
+
+class Snapshot(NamedTuple):
+    """State of the whole gateway.
+
+    Attributes:
+        identity: what does not change.
+        decided: state of the log up to the frontier; read-only.
+        driver, group, disk, lanes: state of the parts.
+        lookups: number of duplicates that wait for their offset.
+        reads: pid of the reads process, and how often it was started.
+        security: figures about tokens.
+        resident_bytes: resident memory of the process.
+    """
+
+    identity: GatewayIdentity
+    decided: LogState
+    driver: DriverSnapshot
+    group: GroupSnapshot
+    disk: DiskSnapshot
+    lanes: LanesSnapshot
+    lookups: int
+    reads: tuple[int, int]
+    security: dict[str, object]
+    resident_bytes: int
