@@ -120,7 +120,7 @@ clean: ## caches and build output; environments and data directories stay
 	@printf 'clean: %s left in the checkout without its environments\n' "$$(du -sh --exclude='./.venv*' . | cut -f1)"
 
 $(CLASSES): $(READY) | java
-	@$(RUN)/python -m tests.shared_classes $@
+	@$(RUN)/python -m tests.support.spark_classes $@
 
 $(READY): requirements.lock pyproject.toml tools/setup.sh tutti/batching/_append.c
 	@tools/setup.sh $(VENV) $(PYSPARK)

@@ -10,11 +10,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests import shared_classes
+from tests.support import spark_classes
 
 ROOT = Path(__file__).resolve().parent.parent
 
-os.environ.setdefault("SPARK_SUBMIT_OPTS", shared_classes.options())
+os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.options())
 
 # A failing example in CI must fail again at home; at home each run may look somewhere new. How long one example takes
 # depends on the machine, so only the test's own time limit holds.

@@ -21,7 +21,7 @@ from tests.compat.forms import versions
 from tests.compat.logs import LOGS
 from tests.compat.make import ARCHIVED, SAID, VERSIONS, current, folders, unpack
 from tests.compat.say import heard, said
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tests.unit.log.history import opened
 from tutti import Producer, Reader
 from tutti.data import log_state as state

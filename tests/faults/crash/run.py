@@ -16,10 +16,10 @@ import pyarrow as pa
 from tests.faults.crash import checker
 from tests.faults.crash.checker import Record
 from tests.faults.crash.witness import Witness, read_witness
-from tests.faults.gateways import GatewayProcess
 from tests.faults.group.evidence import read_lanes
 from tests.faults.group.journal import BESIDE, lanes_journal, read_story
 from tests.faults.group.lane_checker import check_lanes
+from tests.support.gateway_process import GatewayProcess
 from tutti.errors import TuttiError
 from tutti.sources.files import FileSource
 from tutti.sources.flight import FlightSource

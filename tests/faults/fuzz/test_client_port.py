@@ -14,7 +14,8 @@ import pytest
 import zmq
 
 from tests.faults.fuzz import zmtp
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
+from tests.support.waiting import wait_until
 from tests.unit.node.fakes import batch_frame
 from tutti import Producer
 from tutti.data.client_protocol import (
@@ -82,7 +83,7 @@ class GoodClient:
     def goes_on(self) -> None:
         """Its records are committed after all that was done."""
         after = len(self.offsets)
-        expect(lambda: len(self.offsets) > after, "others are not served any more")
+        wait_until(lambda: len(self.offsets) > after, "others are not served any more")
         assert self.offsets == sorted(set(self.offsets))
 
     def __enter__(self) -> GoodClient:
@@ -94,16 +95,9 @@ class GoodClient:
         self._thread.join(WAIT_S)
 
 
-def expect(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def expect_small(gateway: GatewayProcess, before: int) -> None:
     """What it took is given back when it has worked off what came."""
-    expect(lambda: resident_bytes(gateway.pid) - before < MEMORY_GROWTH_MAX, "memory was not given back")
+    wait_until(lambda: resident_bytes(gateway.pid) - before < MEMORY_GROWTH_MAX, "memory was not given back")
 
 
 def resident_bytes(pid: int) -> int:

@@ -17,9 +17,10 @@ import pytest
 import zmq
 
 from tests.faults.fuzz import zmtp
-from tests.faults.fuzz.test_client_port import ANSWER_MS, COMMITS, GoodClient, expect, expect_small, resident_bytes, spoiled
-from tests.faults.gateways import GatewayProcess, Seat
-from tests.ports import free_base
+from tests.faults.fuzz.test_client_port import ANSWER_MS, COMMITS, GoodClient, expect_small, resident_bytes, spoiled
+from tests.support.gateway_process import GatewayProcess, Placement
+from tests.support.ports import free_base
+from tests.support.waiting import wait_until
 from tests.unit.node.fakes import batch_frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import (
@@ -57,7 +58,7 @@ class Group:
         for name, port in zip(NAMES, ports, strict=True):
             secret = f'[security]\nsecret_key = "keys/{name}.secret"\npublic_keys = "keys/group.keys"\n' if keys else ""
             text = f"members = {{ {members} }}\n{secret}{TIMERS}"
-            self.gateways.append(GatewayProcess(root, name, text, Seat("127.0.0.1", port)))
+            self.gateways.append(GatewayProcess(root, name, text, Placement("127.0.0.1", port)))
 
     def __enter__(self) -> Group:
         try:
@@ -88,7 +89,7 @@ class Group:
                 told.append(json.loads(answer.read()))
             return bool(told)
 
-        expect(answered, "no status is told")
+        wait_until(answered, "no status is told")
         return told[0]
 
 
@@ -99,7 +100,7 @@ def unharmed(group: Group, *, same_view: bool = True) -> Iterator[GoodClient]:
     before = [resident_bytes(gateway.pid) for gateway in group.gateways]
     with GoodClient(group.gateways[1]) as good:
         yield good
-        expect(lambda: len(good.offsets) >= COMMITS, "others are not served")
+        wait_until(lambda: len(good.offsets) >= COMMITS, "others are not served")
         good.goes_on()
     assert all(gateway.runs for gateway in group.gateways)
 
@@ -112,7 +113,7 @@ def unharmed(group: Group, *, same_view: bool = True) -> Iterator[GoodClient]:
         for gateway, then in zip(group.gateways, before, strict=True):
             expect_small(gateway, then)
     else:  # who was given up meanwhile is taken in again, where the view may change
-        expect(primary, "a member was not taken in again")
+        wait_until(primary, "a member was not taken in again")
 
 
 @pytest.fixture(scope="module")
@@ -312,7 +313,7 @@ def test_connections_that_say_half_a_greeting_make_room(group: Group) -> None:
             connection.sendall(zmtp.GREETING[:20])
         late = closing.enter_context(zmtp.connect(group.port))
         late.sendall(zmtp.frame(introduction(group, gateway="g1")))
-        expect(lambda: b"two gateways are named" in late.recv(4096), "who comes late is not answered")
+        wait_until(lambda: b"two gateways are named" in late.recv(4096), "who comes late is not answered")
         assert len(os.listdir(descriptors)) - before <= limits.MESH_CONNECTIONS_MAX
 
 
@@ -332,4 +333,4 @@ def test_with_keys_nobody_else_gets_as_far_as_saying_anything(tmp_path: Path) ->
                     client.send(introduction(group), zmq.NOBLOCK)
                 assert not client.poll(1000)
         assert group.status()["transport"]["not_taken"] == 0
-        expect(lambda: public.decode() in group.gateways[0].log.read_text(), "who was turned away is not told of")
+        wait_until(lambda: public.decode() in group.gateways[0].log.read_text(), "who was turned away is not told of")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 PORT = """
     import sys, time

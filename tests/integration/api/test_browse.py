@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.integration.api.house import TIME, LogMaker, value
+from tests.support.reads_process import TIME, LogMaker, value
 from tutti.log.read.reader import LogReader
 from tutti_gateway.core import limits
 from tutti_gateway.reads.admin.record_pages import RecordBrowser

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from tests.integration.api.house import FakeGateway, LogMaker, ReadsProcess, ask, refusal, until
+from tests.support.reads_process import FakeGateway, LogMaker, ReadsProcess, ask, refusal
+from tests.support.waiting import wait_until
 from tutti_gateway.core import limits
 
 RUN = "a" * 16
@@ -29,7 +30,7 @@ def test_a_position_is_waited_for(log: LogMaker, client: flight.FlightClient, pr
     with flight.connect(process.url) as other:
         waits = threading.Thread(target=lambda: told.append(ask(other, "passed", reader="late", offset=7, timeout_ms=30_000)))
         waits.start()
-        until(lambda: process.page("/v1/status")[1]["reads_served"]["calls"]["action"] == 1)
+        wait_until(lambda: process.page("/v1/status")[1]["reads_served"]["calls"]["action"] == 1)
         log.save("early", 9)
         log.save("late", 6)
         log.save("late", 8)
@@ -95,7 +96,7 @@ def test_nobody_waits_where_nothing_comes(
     log.save("late", 3)
     gateway.state = state
     gateway.gateways["lga"] = "tutti://127.0.0.1:7410"
-    until(lambda: ask(client, "frontier")["state"] == state)
+    wait_until(lambda: ask(client, "frontier")["state"] == state)
     assert refusal(lambda: ask(client, "passed", reader="late", offset=4, timeout_ms=30_000))[1]["code"] == "unavailable"
     assert ask(client, "passed", reader="late", offset=3, timeout_ms=30_000)["offset"] == 3
 

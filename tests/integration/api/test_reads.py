@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.integration.api.house import LOG, TIME, VIEW, FakeGateway, LogMaker, ReadsProcess, ask, read, records, refusal, value
+from tests.support.reads_process import LOG, TIME, VIEW, FakeGateway, LogMaker, ReadsProcess, ask, read, records, refusal, value
 from tutti.data.frames.columns import COLUMNS, schema_of
 
 

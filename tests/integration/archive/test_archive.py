@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import json
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.faults.gateways import GatewayProcess
-from tests.faults.three import Three
 from tests.integration.archive.archiver import ArchiverProcess
+from tests.support.gateway_process import GatewayProcess
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 from tutti import Producer, Reader
 from tutti.archive.catalog import Archive
 from tutti.archive.verify import verify
@@ -36,13 +36,6 @@ KEPT = (
     f'[retention]\nbytes = {2 * SEGMENT}\nkeep_for = ["archive"]\n'
 )
 WAIT_S = 60.0
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def status(gateway: GatewayProcess) -> dict[str, Any]:
@@ -78,7 +71,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 def filled(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) -> tuple[GatewayProcess, Path, pa.Table]:
     """A gateway whose oldest records are in the archive alone; that archive; all records as the log gave them."""
     fill(gateway.url, 4)
-    until(lambda: status(gateway)["retention"]["held_bytes"] > 0)
+    wait_until(lambda: status(gateway)["retention"]["held_bytes"] > 0)
     told = status(gateway)
     assert told["start"] == 0  # a segment or two over the limit, and nothing has gone
     assert told["retention"]["keep_for"] == {"archive": 0}
@@ -88,7 +81,7 @@ def filled(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) ->
     done = ArchiverProcess(root / "a.toml", gateway.url, str(root / "archive"), range_bytes=8 << 20).once()
     assert (done["first"], done["log"]) == (0, told["log"])
     assert done["records"] == done["end"] > records.num_rows - 2 * SEGMENT_RECORDS
-    until(lambda: status(gateway)["start"] > 0 and not status(gateway)["retention"]["held_bytes"])
+    wait_until(lambda: status(gateway)["start"] > 0 and not status(gateway)["retention"]["held_bytes"])
     assert status(gateway)["start"] <= done["end"]
     return gateway, root / "archive", records
 
@@ -192,7 +185,7 @@ def test_files_and_archive_serve_with_the_gateway_down_and_so_does_the_archive_a
 @pytest.mark.soak
 def test_archivers_that_are_killed_and_two_at_once_leave_one_whole_archive_and_gateways_trim_alike(tmp_path: Path) -> None:
     where = tmp_path / "archive"
-    with Three(tmp_path, KEPT) as group:
+    with RunningGroup(tmp_path, KEPT) as group:
         archivers = [ArchiverProcess(tmp_path / f"{name}.toml", group.url, str(where), more="") for name in ("x", "y")]
         chance = random.Random(3)
         for one in archivers:
@@ -209,9 +202,9 @@ def test_archivers_that_are_killed_and_two_at_once_leave_one_whole_archive_and_g
                     victim.start()
             producer.flush()
             # The last ticks need records behind them, and close nothing themselves.
-            until(lambda: Archive(where).end > 0)
-            until(lambda: len({status(gateway)["start"] for gateway in group.all.values()} - {0}) == 1)
-        until(lambda: all(len(list_positions(str(one.data), "seg", all_there=True)) <= 3 for one in group.all.values()))
+            wait_until(lambda: Archive(where).end > 0)
+            wait_until(lambda: len({status(gateway)["start"] for gateway in group.all.values()} - {0}) == 1)
+        wait_until(lambda: all(len(list_positions(str(one.data), "seg", all_there=True)) <= 3 for one in group.all.values()))
         starts = {status(gateway)["start"] for gateway in group.all.values()}
         assert len(starts) == 1
         assert [one.stop() for one in archivers] == [0, 0]

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.house import TUTTI, WAIT_S, house, shell, tutti, until
-from tests.ports import free_base
+from tests.support.commands import TUTTI, WAIT_S, dev_group, shell, tutti
+from tests.support.ports import free_base
+from tests.support.waiting import wait_until
 
 
 def a_config(directory: Path, port: int, name: str = "jfk", more: str = "") -> Path:
@@ -136,12 +137,12 @@ def test_damage_is_found_named_and_cut_only_when_told_to(tmp_path: Path) -> None
 
 
 def test_a_killed_gateway_of_dev_comes_back_with_everything_acknowledged(tmp_path: Path) -> None:
-    with house(tmp_path / "dev", "--restart-after", "0.2") as running:
+    with dev_group(tmp_path / "dev", "--restart-after", "0.2") as running:
         assert tutti("produce", "--topic", "t", given=b"1\n2\n", url=running.url).code == 0
         killed = running.pid
         os.kill(killed, signal.SIGKILL)
         assert tutti("produce", "--topic", "t", given=b"3\n", url=running.url).code == 0
-        until(lambda: tutti("tail", "--format", "value", url=running.url).lines == ["1", "2", "3"])
+        wait_until(lambda: tutti("tail", "--format", "value", url=running.url).lines == ["1", "2", "3"])
         assert running.pid != killed
         assert running.stop() == 0
     assert "dev: g1 was killed by SIGKILL; it restarts in 0.2 s" in running.log.read_text()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.house import tutti
-from tests.ports import free_base
+from tests.support.commands import tutti
+from tests.support.ports import free_base
 from tests.unit.client.fake import FakeGateway
 from tutti import Producer
 from tutti.errors import Refused

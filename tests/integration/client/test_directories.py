@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import Damaged, DirectoryRefused, OffsetOutOfRange, Producer, Reader, UsageError
 from tutti.data.frames.columns import COLUMNS, schema_of
 from tutti.sources.files import FileSource

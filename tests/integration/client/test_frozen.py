@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
-from tests.integration.cli.house import tutti
+from tests.support.commands import tutti
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer, Reader, Unavailable, Unknown
 from tutti.io import port_probe
 from tutti.io.admin import AdminClient

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer, Reader, limits
 from tutti.errors import Fenced, Refused, UsageError
 from tutti.transactions import StagedBatch, StagingProducer, Transactor, commit_progress

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.ports import free_base
-from tests.processes import expect_end
+from tests.support.ports import free_base
+from tests.support.processes import expect_end
 from tutti_gateway.cli import main as entry
 from tutti_gateway.cli.demo import command, run
 from tutti_gateway.cli.demo.checks import Check, Speed

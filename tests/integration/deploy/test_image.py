@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.deploy.box import ROOT
-from tests.ports import free_base
+from tests.support.ports import free_base
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 DOCKERFILE = ROOT / "docker/gateway/Dockerfile"

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
-from tests.ports import free_port
+from tests.support.gateway_process import GatewayProcess
+from tests.support.ports import free_port
 from tutti.reader import Reader
 
 pytestmark = pytest.mark.timeout(300)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tools import vectors
 from tutti.producer import Producer
 from tutti.reader import Reader

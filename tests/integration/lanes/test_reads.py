@@ -13,8 +13,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.lanes.sender import Sender
+from tests.support.gateway_process import GatewayProcess
 from tutti.io.admin import AdminClient
 
 RECORDS = 120

@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send
+from tests.support.gateway_process import GatewayProcess
 from tests.unit.archive.logs import Log
 from tests.unit.archive.made import CLOSED, COUNT, ODD_TOPICS, TABLE, archived
 from tutti import Producer

@@ -15,8 +15,8 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import numbered, send, until, until_tick
+from tests.support.gateway_process import GatewayProcess
 from tutti.errors import OffsetOutOfRange, UsageError
 from tutti.sources.flight import FlightSource
 from tutti_spark.backfill.ledger import Claim, read

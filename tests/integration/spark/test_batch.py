@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import numbered, send
-from tests.ports import free_base
+from tests.support.gateway_process import GatewayProcess
+from tests.support.ports import free_base
 from tutti import Producer, Reader
 
 pytestmark = pytest.mark.spark

@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer
 from tutti_spark.jobs import flights
 from tutti_spark.jobs.departures import CLOSING_RECORD, TOPIC

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import send, settings, until_tick
+from tests.support.gateway_process import GatewayProcess
 from tutti_gateway.cli.demo.departures import load
 from tutti_spark.jobs import _running, alerts, counters, sessions
 from tutti_spark.jobs.departures import CLOSING_RECORD

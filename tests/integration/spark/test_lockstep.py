@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import paired
 from tests.integration.spark.rows import WAIT_S, send, settings, until, until_tick
+from tests.support.gateway_process import GatewayProcess
 from tutti.sources.flight import FlightSource
 from tutti_spark.deterministic import deterministic
 from tutti_spark.launch import spark_environment

@@ -13,8 +13,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.figures import descendants
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import WAIT_S, Meanwhile, Query, numbered, send, until
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

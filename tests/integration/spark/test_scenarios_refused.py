@@ -15,9 +15,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import WAIT_S, Meanwhile, Query, numbered, send, until, until_tick
-from tests.ports import free_base
+from tests.support.gateway_process import GatewayProcess
+from tests.support.ports import free_base
 from tutti import Producer
 from tutti import limits as common_limits
 from tutti.sources.flight import FlightSource

@@ -18,7 +18,7 @@ from pyspark.sql.functions import expr, struct, to_json
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pyspark_tutti
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer, Reader
 from tutti.io.admin import AdminClient
 from tutti.transactions import StagingProducer

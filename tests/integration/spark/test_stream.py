@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send, until, until_tick
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer, Reader
 from tutti.sources.flight import FlightSource
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send
+from tests.support.gateway_process import GatewayProcess
 from tutti_spark.deterministic import deterministic
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.transport.meshes import clock_us, exchange, run, town
-from tests.ports import free_port, free_ports
+from tests.support.ports import free_port, free_ports
 from tutti import limits
 from tutti.data.addresses import Address
 from tutti.errors import TuttiError

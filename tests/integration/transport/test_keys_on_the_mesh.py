@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.transport.meshes import Node, Town, exchange, rest, run, town
 from tests.integration.transport.wire import Tap
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from tutti_gateway.core.protocol.messages import Probe
 from tutti_gateway.transport.keys import Keyring, generate, read_public, write_public
 

@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 from tests.integration.transport.meshes import LOG, Node, Town, exchange, rest, run, town, with_keys
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core.protocol.messages import Order, Probe
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.transport.meshes import exchange, run, town
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 
 @pytest.mark.usefixtures("wire")

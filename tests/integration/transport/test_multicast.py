@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.transport.meshes import LOG, Node, clock_us, rest, run
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from tutti.data.addresses import Address
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.transport.meshes import LOG, Node, Town, exchange, rest, run, town
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from tutti_gateway.core.protocol.messages import Probe
 from tutti_gateway.transport.interface import PROTOCOL
 

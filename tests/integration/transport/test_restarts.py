@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from tests.integration.transport.meshes import LOG, Node, Town, clock_us, exchange, run, town
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from tutti.zmtp.framing import Handshake, frame
 from tutti_gateway.transport.codec import encode_introduction
 from tutti_gateway.transport.interface import Introduction

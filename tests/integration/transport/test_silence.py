@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.transport.meshes import exchange, rest, run, town
 from tests.integration.transport.wire import Tap
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.usefixtures("wire")
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tests.certificates import certificate
-from tests.ports import free_port
+from tests.support.certificates import certificate
+from tests.support.ports import free_port
 from tests.unit.node.fakes import LOG
 from tutti import limits as common_limits
 from tutti_gateway.core import limits

@@ -1,6 +1,6 @@
-"""`python -m tests.shared_classes FILE`: a short Spark job runs once, and the classes that it loaded are kept (class data sharing).
+"""`python -m tests.support.spark_classes FILE`: run a short Spark job and archive the classes that it loads (class data sharing).
 
-All JVMs of Spark in the tests have them at once then: one starts in a third of the time. Without it tests are slower, and the same.
+A JVM that starts with the archive needs a third of the time. Without it the tests are only slower.
 """
 
 from __future__ import annotations

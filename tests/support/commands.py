@@ -7,15 +7,14 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.ports import free_base
+from tests.support.ports import free_base
 from tutti_gateway.cli.main import main
 
 TUTTI = [sys.executable, "-m", "tutti_gateway"]
@@ -56,7 +55,7 @@ def tutti(*arguments: str, given: bytes = b"", url: str | None = None) -> Done:
         return Done(code, buffers[1].getvalue().decode(), buffers[2].getvalue().decode())
 
 
-class House:
+class DevGroup:
     """A running `tutti dev`."""
 
     def __init__(self, port: int, directory: Path, *options: str) -> None:
@@ -87,19 +86,11 @@ class House:
 
 
 @contextmanager
-def house(directory: Path, *options: str) -> Iterator[House]:
+def dev_group(directory: Path, *options: str) -> Iterator[DevGroup]:
     """A running gateway, stopped at the end."""
-    running = House(free_base(), directory, *options)
+    running = DevGroup(free_base(), directory, *options)
     try:
         yield running
     finally:
         if running.process.poll() is None:
             running.stop()
-
-
-def until(happened: Callable[[], object]) -> None:
-    """Wait for something, for as long as is reasonable."""
-    deadline = time.monotonic() + WAIT_S
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -7,23 +7,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from tests.faults.gateways import GatewayProcess, Seat
-from tests.ports import free_base
+from tests.support.gateway_process import GatewayProcess, Placement
+from tests.support.ports import free_base
 from tutti.io.admin import AdminClient
 
 NAMES = ("g1", "g2", "g3")
 _VIEW_S = 30.0
 
 
-class Three:
+class RunningGroup:
     """The group; a gateway by its name."""
 
     def __init__(self, root: Path, more: str = "", each: Callable[[str], str] = lambda _: "") -> None:
         """Write what they are told; `more` is TOML behind the members, of `[group]` first, and `each` what one has for itself."""
-        seats = {name: Seat("127.0.0.1", free_base()) for name in NAMES}
-        members = ", ".join(f'{name} = "{seat.host}:{seat.port}"' for name, seat in seats.items())
+        placements = {name: Placement("127.0.0.1", free_base()) for name in NAMES}
+        members = ", ".join(f'{name} = "{placement.host}:{placement.port}"' for name, placement in placements.items())
         self.all = {
-            name: GatewayProcess(root, name, f"members = {{ {members} }}\n{more}{each(name)}", seat) for name, seat in seats.items()
+            name: GatewayProcess(root, name, f"members = {{ {members} }}\n{more}{each(name)}", placement)
+            for name, placement in placements.items()
         }
 
     def __getitem__(self, name: str) -> GatewayProcess:

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.certificates import certificate
-from tests.faults.gateways import GatewayProcess, Seat
-from tests.ports import free_base
+from tests.support.certificates import certificate
+from tests.support.gateway_process import GatewayProcess, Placement
+from tests.support.ports import free_base
 from tutti import Credentials
 from tutti.security.tokens import Access, change_tokens, digest_of, new_token
 from tutti_gateway.transport.keys import generate
@@ -27,7 +27,7 @@ RIGHTS = {
 }
 
 
-class House:
+class SecuredFiles:
     """Files of a group in one directory, and tokens by name."""
 
     def __init__(self, place: Path, gateways: tuple[str, ...] = ("g1",)) -> None:
@@ -59,12 +59,12 @@ class House:
             path.write_text(f"token = \"{self.tokens[name]}\"\ncertificates = '''{pem}'''\n{keys}")
         return path
 
-    def gateway(self, name: str = "g1", more: str = "", seat: Seat | None = None) -> GatewayProcess:
+    def gateway(self, name: str = "g1", more: str = "", placement: Placement | None = None) -> GatewayProcess:
         """A gateway of it, not started."""
-        return GatewayProcess(self.place, name, self.security(name, more), seat or Seat("127.0.0.1", free_base()))
+        return GatewayProcess(self.place, name, self.security(name, more), placement or Placement("127.0.0.1", free_base()))
 
 
-class Wire:
+class RecordingProxy:
     """Passes on what goes between callers and a port, and keeps it.
 
     Attributes:
@@ -105,9 +105,9 @@ class Wire:
 
 
 @contextlib.contextmanager
-def wire(port: int) -> Iterator[Wire]:
+def recording_proxy(port: int) -> Iterator[RecordingProxy]:
     """Listen before a port."""
-    made = Wire(port)
+    made = RecordingProxy(port)
     try:
         yield made
     finally:

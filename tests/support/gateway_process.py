@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from tests.ports import free_base
+from tests.support.ports import free_base
 from tutti.runtime.child_processes import end_with_this_process
 from tutti_gateway.core import limits
 
@@ -23,28 +23,28 @@ STOP_WAIT_S = 40.0
 
 
 @dataclass(frozen=True)
-class Seat:
+class Placement:
     """Where a gateway runs: its address, what is put before its command, and behind it, and what is in its environment."""
 
     host: str
     port: int
-    before: Sequence[str] = ()
-    behind: Sequence[str] = ()
+    prefix: Sequence[str] = ()
+    arguments: Sequence[str] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class GatewayProcess:
     """`tutti serve` on a directory. Logs go to `<directory>.log`."""
 
-    def __init__(self, root: Path, name: str = "g1", extra: str = "", seat: Seat | None = None) -> None:
+    def __init__(self, root: Path, name: str = "g1", extra: str = "", placement: Placement | None = None) -> None:
         """Write its configuration; `extra` is TOML appended to it, after the keys of `[group]`."""
         self.name = name
-        self.seat = seat or Seat("127.0.0.1", free_base())
-        self.port = self.seat.port
+        self.placement = placement or Placement("127.0.0.1", free_base())
+        self.port = self.placement.port
         self.data = root / name
         self.log = root / f"{name}.log"
         self.config = root / f"{name}.toml"
-        own = f'name = "{name}"\ndata = "{self.data}"\nlisten = "{self.seat.host}:{self.port}"\n'
+        own = f'name = "{name}"\ndata = "{self.data}"\nlisten = "{self.placement.host}:{self.port}"\n'
         log = "" if "[log]" in extra else f"\n[log]\nsegment_bytes = {limits.SEGMENT_BYTES_MIN}\n"  # of zeros, several each time
         self.config.write_text(f'{own}[group]\nname = "test"\npreset = "local"\n{extra}{log}')
         self.process: subprocess.Popen[bytes] | None = None
@@ -54,7 +54,7 @@ class GatewayProcess:
     @property
     def url(self) -> str:
         """Its address."""
-        return f"tutti://{self.seat.host}:{self.port}"
+        return f"tutti://{self.placement.host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -67,20 +67,20 @@ class GatewayProcess:
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *self.seat.before,
+                    *self.placement.prefix,
                     sys.executable,
                     "-m",
                     "tutti_gateway",
                     "serve",
                     "--config",
                     str(self.config),
-                    *self.seat.behind,
+                    *self.placement.arguments,
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 start_new_session=True,
-                env={**os.environ, **self.seat.environment},
+                env={**os.environ, **self.placement.environment},
                 preexec_fn=end_with_this_process(signal.SIGKILL),  # noqa: PLW1509 - it calls prctl(2) alone
             )
         self.starts += 1

@@ -7,12 +7,11 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.waiting import wait_until
 from tutti.errors import UsageError
 from tutti.reader import Reader
 from tutti.runtime.child_processes import end_with_this_process
@@ -21,7 +20,7 @@ WAIT_S = 90.0
 _numbers = itertools.count(1)
 
 
-class Connected:
+class ConnectorProcess:
     """One instance of a connector."""
 
     def __init__(self, root: Path, command: str, configuration: str) -> None:
@@ -118,14 +117,6 @@ class Connected:
             self.process = None
 
 
-def until(happened: Callable[[], object], what: Callable[[], str]) -> None:
-    """Wait for something."""
-    deadline = time.monotonic() + WAIT_S
-    while not happened():
-        assert time.monotonic() < deadline, f"waited {WAIT_S} s: {what()}"
-        time.sleep(0.05)
-
-
 def records(url: str, topic: str) -> list[dict[str, Any]]:
     """All records of a topic in the log."""
     try:
@@ -137,7 +128,7 @@ def records(url: str, topic: str) -> list[dict[str, Any]]:
         raise
 
 
-def until_there(url: str, topic: str, count: int, *running: Connected) -> list[dict[str, Any]]:
+def until_there(url: str, topic: str, count: int, *running: ConnectorProcess) -> list[dict[str, Any]]:
     """The records of a topic as soon as there are `count` of them."""
     found: list[dict[str, Any]] = []
 
@@ -148,5 +139,5 @@ def until_there(url: str, topic: str, count: int, *running: Connected) -> list[d
         found = records(url, topic)
         return len(found) >= count
 
-    until(there, lambda: f"{len(found)} of {count} records; " + "".join(one.told()[-2000:] for one in running))
+    wait_until(there, lambda: f"{len(found)} of {count} records; " + "".join(one.told()[-2000:] for one in running))
     return found
