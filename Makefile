@@ -12,6 +12,8 @@ RUN := $(VENV)/bin
 CLASSES := $(VENV)/spark-classes.jsa
 # tests/conftest.py marks the tests of these folders as fast, but those with a marker for slow or real things.
 FAST := $(addprefix tests/,architecture unit property transcripts sim)
+# Tests of the log sync some hundred thousand times; in memory no disk sets their pace. A container has 64 MB there.
+MEMORY = $(shell [ "$$(df --output=avail -BG /dev/shm 2>/dev/null | tail -n 1 | tr -dc 0-9)" -ge 4 ] 2>/dev/null && echo /dev/shm)
 SOURCES := find . -name '*.py' -not -path './.*'
 RELEASE := check test dist docs mutants sim soak spark-soak connect-soak
 # Container images often set it. Without bytecode every worker of pytest rewrites the assertions of all tests again, and every process
@@ -38,7 +40,7 @@ test: $(READY) java lab $(CLASSES)
 endif
 
 test-fast: $(READY) ## unit, property, transcript and architecture tests and a smoke of the simulator, in under three minutes
-	@$(RUN)/python -m pytest -n $(JOBS) -m fast $(FAST) $(ARGS)
+	@PYTEST_DEBUG_TEMPROOT=$(MEMORY) $(RUN)/python -m pytest -n $(JOBS) -m fast $(FAST) $(ARGS)
 
 test-rest: $(READY) java lab $(CLASSES) ## the other tests: real gateways, Spark, Kafka, faults, long simulations
 	@$(RUN)/python -m pytest -n $(JOBS) -m 'not fast and not soak' $(ARGS)

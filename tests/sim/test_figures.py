@@ -11,6 +11,8 @@ from tests.sim.schedule import MS
 from tests.sim.traffic import LOADS, measure
 from tutti_gateway.core.limits import BOOT_HEARTBEATS, HEARTBEAT_US
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("through", ["coordinator", "member"])
 def test_one_frame_at_a_time_costs_what_the_law_says(through: str) -> None:

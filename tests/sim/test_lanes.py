@@ -11,6 +11,7 @@ from tests.sim.options import Options
 from tests.sim.run import Run, play
 from tests.sim.schedule import SECOND
 from tests.sim.violation import Violation
+from tests.support.cases import first_fast
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.names import NAMELESS
 from tutti_gateway.core.protocol.actions import DeliverUnordered
@@ -85,6 +86,7 @@ def test_who_leaves_without_a_view_waits_for_its_lane() -> None:
     assert (before, lanes.quiet) == (False, True)
 
 
+@pytest.mark.slow
 def test_a_producer_that_sends_into_lanes_alone_is_not_idle() -> None:
     """It has no name, and is forgotten when it rests."""
     run = Run(
@@ -102,7 +104,7 @@ def test_a_producer_that_sends_into_lanes_alone_is_not_idle() -> None:
     assert not world.log.state.producers
 
 
-@pytest.mark.parametrize("seed", range(1, 5))
+@pytest.mark.parametrize("seed", first_fast(range(1, 5), 1))
 def test_lanes_keep_every_promise(seed: int) -> None:
     faults = frozenset({"kill", "power", "split", "cut", "loss", "twice", "stall", "low", "wipe", "pause"})
     result = play(Options(seed, members=3, seconds=40, faults=faults, pace=6.0, producers=1, unordered=3))
@@ -110,7 +112,7 @@ def test_lanes_keep_every_promise(seed: int) -> None:
     assert result.world.counts["lane frames"] > 50
 
 
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize("seed", first_fast(range(1, 4), 1))
 def test_lanes_whose_ends_are_lost_come_back_as_they_were(seed: int) -> None:
     faults = frozenset({"kill", "power", "loss", "stall", "ends"})
     result = play(Options(seed, members=3, seconds=40, faults=faults, pace=4.0, producers=1, unordered=4, rate=10.0))

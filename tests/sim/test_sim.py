@@ -20,6 +20,7 @@ from tests.sim.shrink import shrink
 from tests.sim.stage_clients import Stager
 from tests.sim.swarm import ALONE, draw, drawn
 from tests.sim.world import World
+from tests.support.cases import first_fast
 from tutti.data.names import NAMELESS
 from tutti_gateway.core.flush.disk_repair import LogRepair
 from tutti_gateway.core.protocol.events import StackConfig
@@ -30,7 +31,7 @@ def digest(result: Result) -> tuple[int, int, int, str]:
     return result.frames, result.world.steps, last.header_crc if last is not None else 0, result.violation
 
 
-@pytest.mark.parametrize("seed", range(1, 7))
+@pytest.mark.parametrize("seed", first_fast(range(1, 7), 2))
 def test_a_group_of_one_keeps_every_promise(seed: int) -> None:
     options = replace(draw(seed, members=1), faults=ALONE, seconds=60)
     result = play(options)
@@ -38,7 +39,7 @@ def test_a_group_of_one_keeps_every_promise(seed: int) -> None:
     assert result.frames > 20
 
 
-@pytest.mark.parametrize("seed", range(1, 13))
+@pytest.mark.parametrize("seed", first_fast(range(1, 13), 6))  # six sizes of a group
 def test_a_group_keeps_every_promise(seed: int) -> None:
     options = replace(draw(seed, members=(2, 3, 3, 4, 5, 7)[seed % 6]), seconds=60)
     result = play(options)
@@ -54,10 +55,12 @@ def test_a_group_of_five_with_every_fault_at_once_keeps_every_promise() -> None:
     assert result.world.counts["cuts"] + result.world.counts["damaged"] > 0
 
 
+@pytest.mark.slow
 def test_an_operator_is_told_of_a_change_that_is_older_than_the_process_that_is_asked() -> None:
     assert play(draw(162_100_013)).violation == ""
 
 
+@pytest.mark.slow
 def test_who_leaves_has_told_what_its_last_heartbeat_says() -> None:
     assert play(replace(draw(5), pipeline=1, faults=frozenset({"leave"}))).violation == ""
 
@@ -98,7 +101,7 @@ def test_the_swarm_draws_all_that_there_is() -> None:
     assert any(not options.faults for options in drawn)
 
 
-@pytest.mark.parametrize("name", MIXES)
+@pytest.mark.parametrize("name", first_fast(MIXES, 4))
 def test_a_group_keeps_every_promise_under_a_named_mix(name: str) -> None:
     options = replace(drawn(3, mix=name), seconds=8)
     result = play(options)
@@ -159,6 +162,7 @@ def test_what_rots_behind_the_frontier_is_mended_while_the_group_goes_on() -> No
     assert sum(gateway.disk.mended for gateway in result.world.gateways.values()) > 5
 
 
+@pytest.mark.slow
 def test_rot_that_nobody_mends_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LogRepair, "on_rotted", lambda *_: None)
     failed = play(Options(3, members=3, seconds=60, faults=frozenset({"rot"}), pace=1.5))
@@ -190,6 +194,7 @@ def test_transactions_are_whole_and_once_whatever_fails() -> None:
     assert counts["never visible"] > 5
 
 
+@pytest.mark.slow
 def test_what_was_staged_by_who_is_gone_is_let_go_in_the_end() -> None:
     """As of a task that was killed: without a name it is forgotten when it was idle long enough."""
     run = Run(Options(3, members=3, producers=1, readers=0, rate=5.0, config=StackConfig(idle_producer_us=5 * SECOND)))
@@ -206,6 +211,7 @@ def test_what_was_staged_by_who_is_gone_is_let_go_in_the_end() -> None:
     assert [producer.name for producer in world.log.state.producers.values()] == ["p0"]
 
 
+@pytest.mark.slow
 def test_a_commit_that_waits_to_be_refused_does_not_follow_one_that_came_after_it() -> None:
     """A reader asked for less than it had committed, then to go back; the first commit was ordered after the second one."""
     assert not play(MIXES["readers-back"].options(39)).violation

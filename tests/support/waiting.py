@@ -14,7 +14,7 @@ _POLL_S = 0.005
 T = TypeVar("T")
 
 
-def wait_until(condition: Callable[[], T], what: str | Callable[[], object] = "", *, seconds: float = WAIT_S) -> T:
+def wait_until(condition: Callable[[], T | None], what: str | Callable[[], object] = "", *, seconds: float = WAIT_S) -> T:
     """Poll until the condition is true, and return its value.
 
     Args:
@@ -29,10 +29,12 @@ def wait_until(condition: Callable[[], T], what: str | Callable[[], object] = ""
     return value
 
 
-def wait_while_running(process: subprocess.Popen[bytes], log: Path, condition: Callable[[], T], *, seconds: float = WAIT_S) -> T:
+def wait_while_running(
+    process: subprocess.Popen[bytes], log: Path, condition: Callable[[], T | None], *, seconds: float = WAIT_S
+) -> T:
     """Poll until the condition is true; AssertionError with the end of the log if the process ends before."""
 
-    def checked() -> T:
+    def checked() -> T | None:
         assert process.poll() is None, log.read_text()[-3000:]
         return condition()
 

@@ -72,6 +72,7 @@ def test_another_log_at_one_gateway_shows() -> None:
     assert any(line.startswith("PROBLEM g3 delivers") for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
 def test_its_facts_hold_whatever_messages_and_disks_take(path: Path) -> None:
     for pace in PACES:
