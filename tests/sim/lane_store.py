@@ -304,7 +304,7 @@ class LaneStore:
         behind = action.cut or 0
         if behind < lane.shown or behind > len(lane.frames):
             raise Violation(
-                f"{self._disk.name} truncates lane {action.origin} after {behind}; it has {len(lane.frames)}, delivered {lane.shown}"
+                f"{self._disk.name} truncates lane {action.origin} after {behind}; it has {len(lane.frames)}, showed {lane.shown}"
             )
         del lane.frames[behind:]
         lane.durable = min(lane.durable, behind)
