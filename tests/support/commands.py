@@ -1,4 +1,4 @@
-"""Commands of `tutti` as a shell runs them, and gateways that `tutti dev` runs."""
+"""Commands of `tutti` as a shell runs them, and groups that `tutti dev` runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WAIT_S = 60.0
 
 
 class Done(NamedTuple):
-    """What a command left: its exit code, standard output and standard error."""
+    """The result of a command: exit code, standard output and standard error."""
 
     code: int
     out: str
@@ -38,13 +38,13 @@ class Done(NamedTuple):
 
 
 def shell(*arguments: str) -> Done:
-    """Run one command as a shell does, in a process of its own."""
+    """Run a command in its own process."""
     done = subprocess.run([*TUTTI, *arguments], capture_output=True, timeout=WAIT_S, check=False)
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def tutti(*arguments: str, given: bytes = b"", url: str | None = None) -> Done:
-    """Run one command in this process, which saves its start."""
+    """Run a command in this process, which saves the start of an interpreter."""
     buffers = [io.BytesIO(given), io.BytesIO(), io.BytesIO()]
     with pytest.MonkeyPatch.context() as patch:
         for name, buffer in zip(("stdin", "stdout", "stderr"), buffers, strict=True):
@@ -75,7 +75,7 @@ class DevGroup:
 
     @property
     def pid(self) -> int:
-        """Of the gateway, as it says now."""
+        """The process id of the gateway, from its status."""
         pid: int = tutti("status", "--json", url=self.url).json["pid"]
         return pid
 
@@ -87,7 +87,7 @@ class DevGroup:
 
 @contextmanager
 def dev_group(directory: Path, *options: str) -> Iterator[DevGroup]:
-    """A running gateway, stopped at the end."""
+    """Run `tutti dev` until the block ends."""
     running = DevGroup(free_base(), directory, *options)
     try:
         yield running

@@ -98,10 +98,10 @@ def test_strangers_harm_nobody_at_any_port(house: SecuredFiles, gateway: Gateway
     next_one = serves(house, gateway)
     first = next_one()
     before = resident_bytes(gateway.pid)
-    with recording_proxy(gateway.port) as heard:
-        with AdminClient(f"tutti://127.0.0.1:{heard.port}", credentials=house.credentials("ops"), learn=False) as control:
+    with recording_proxy(gateway.port) as proxy:
+        with AdminClient(f"tutti://127.0.0.1:{proxy.port}", credentials=house.credentials("ops"), learn=False) as control:
             control.members()
-        good = bytes(heard.heard[0][0])
+        good = bytes(proxy.recorded[0][0])
     for distance in PORTS.values():
         for attack in range(ATTACKS):
             with call(gateway.port + distance) as connection:

@@ -254,7 +254,7 @@ def test_nobody_follows_a_gateway_that_stands_still_until_it_is_at_work_again(
     assert ask(client, "frontier", beyond=9, timeout_ms=30_000)["frontier"] == 10  # what is committed is read all the same
     assert read(client, columns=["offset"]).num_rows == 10
     log.writer.beat(2)
-    again = wait_until(lambda: followed(follow))
+    again: Follower = wait_until(lambda: followed(follow))
     wait_until(lambda: again.offsets == list(range(10)))
 
 

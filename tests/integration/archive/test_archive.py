@@ -19,7 +19,6 @@ from tutti import Producer, Reader
 from tutti.archive.catalog import Archive
 from tutti.archive.verify import verify
 from tutti.errors import OffsetOutOfRange, UsageError, WrongDirectory
-from tutti.io.admin import AdminClient
 from tutti.log.files.layout import list_positions
 from tutti.sources.archive import ArchiveSource
 from tutti.sources.flight import FlightSource
@@ -36,12 +35,6 @@ KEPT = (
     f'[retention]\nbytes = {2 * SEGMENT}\nkeep_for = ["archive"]\n'
 )
 WAIT_S = 60.0
-
-
-def status(gateway: GatewayProcess) -> dict[str, Any]:
-    with AdminClient(gateway.url) as control:
-        found: dict[str, Any] = control.status()
-    return found
 
 
 def fill(url: str, segments: int, seed: int = 0) -> None:
@@ -71,8 +64,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 def filled(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) -> tuple[GatewayProcess, Path, pa.Table]:
     """A gateway whose oldest records are in the archive alone; that archive; all records as the log gave them."""
     fill(gateway.url, 4)
-    wait_until(lambda: status(gateway)["retention"]["held_bytes"] > 0)
-    told = status(gateway)
+    wait_until(lambda: gateway.status()["retention"]["held_bytes"] > 0)
+    told = gateway.status()
     assert told["start"] == 0  # a segment or two over the limit, and nothing has gone
     assert told["retention"]["keep_for"] == {"archive": 0}
     assert "waits for reader 'archive', which has committed offset 0" in told["retention"]["reason"]
@@ -81,8 +74,8 @@ def filled(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) ->
     done = ArchiverProcess(root / "a.toml", gateway.url, str(root / "archive"), range_bytes=8 << 20).once()
     assert (done["first"], done["log"]) == (0, told["log"])
     assert done["records"] == done["end"] > records.num_rows - 2 * SEGMENT_RECORDS
-    wait_until(lambda: status(gateway)["start"] > 0 and not status(gateway)["retention"]["held_bytes"])
-    assert status(gateway)["start"] <= done["end"]
+    wait_until(lambda: gateway.status()["start"] > 0 and not gateway.status()["retention"]["held_bytes"])
+    assert gateway.status()["start"] <= done["end"]
     return gateway, root / "archive", records
 
 
@@ -93,7 +86,7 @@ def test_what_is_archived_is_what_the_log_had(filled: tuple[GatewayProcess, Path
     assert found.good
     assert found.records == archive.end
     assert pa.Table.from_batches(ArchiveSource(archive).scan(0)).equals(records.slice(0, archive.end))
-    held = [span for span in archive.spans if span.first >= status(gateway)["start"]]
+    held = [span for span in archive.spans if span.first >= gateway.status()["start"]]
     assert held
     for span in held:  # the log still has these
         assert digest(gateway.data, span.first, span.end).sha256 == archive.manifest(span).digest
@@ -101,7 +94,7 @@ def test_what_is_archived_is_what_the_log_had(filled: tuple[GatewayProcess, Path
 
 def test_reads_go_from_the_archive_to_the_log_without_a_seam(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
     gateway, where, records = filled
-    start = status(gateway)["start"]
+    start = gateway.status()["start"]
     assert all_of(url=gateway.url, archive=where).equals(records)
     for low, high in ((0, start), (start - 1, start + 1), (start - 7, start), (3, 3), (start, start + 5)):
         with Reader(gateway.url, start=low, end=high, archive=where) as reader:
@@ -135,7 +128,7 @@ def test_places_ticks_and_plans_are_those_of_the_whole_log(filled: tuple[Gateway
     """Wherever the log begins, what is asked of both is what a log that has everything would say."""
     gateway, where, records = filled
     archive, reads = Archive(where), FlightSource(gateway.url)
-    start, chance = status(gateway)["start"], random.Random(7)
+    start, chance = gateway.status()["start"], random.Random(7)
     ticks: list[int] = records.column("tick").to_numpy().tolist()
     changes = [(ticks[at], at) for at in range(1, len(ticks)) if ticks[at] != ticks[at - 1]]
     for begins in (start, (start + archive.end) // 2, archive.end):
@@ -203,9 +196,9 @@ def test_archivers_that_are_killed_and_two_at_once_leave_one_whole_archive_and_g
             producer.flush()
             # The last ticks need records behind them, and close nothing themselves.
             wait_until(lambda: Archive(where).end > 0)
-            wait_until(lambda: len({status(gateway)["start"] for gateway in group.all.values()} - {0}) == 1)
+            wait_until(lambda: len({gateway.status()["start"] for gateway in group.all.values()} - {0}) == 1)
         wait_until(lambda: all(len(list_positions(str(one.data), "seg", all_there=True)) <= 3 for one in group.all.values()))
-        starts = {status(gateway)["start"] for gateway in group.all.values()}
+        starts = {gateway.status()["start"] for gateway in group.all.values()}
         assert len(starts) == 1
         assert [one.stop() for one in archivers] == [0, 0]
         archive = Archive(where)

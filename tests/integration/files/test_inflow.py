@@ -57,7 +57,7 @@ class Place:
 
         def outside() -> bool:
             instance.send_signal(signal.SIGSTOP)
-            wait_until(instance.stands, instance.told)
+            wait_until(instance.suspended, instance.errors)
             ledger = self.root / "state" / f"{self.name}.ledger"
             with contextlib.closing(sqlite3.connect(ledger, 0.0, isolation_level=None)) as base:
                 try:
@@ -68,7 +68,7 @@ class Place:
                     return False
             return True
 
-        wait_until(outside, instance.told)
+        wait_until(outside, instance.errors)
 
     def values(self) -> list[bytes]:
         return [row["value"] for row in records(self.url, self.name)]
@@ -97,7 +97,7 @@ def kills(group: RunningGroup, tmp_path: Path, turns: int, rows: int, seed: int)
                 instance.start(wait=chance.random() < 0.7)
         found = [row["value"] for row in until_there(place.url, place.name, len(wanted), instance)]
         wait_until(lambda: not list(place.incoming.iterdir()), lambda: f"files are left: {list(place.incoming.iterdir())}")
-        assert instance.end() == 0, instance.told()
+        assert instance.end() == 0, instance.errors()
     finally:
         instance.end(signal.SIGKILL)
     assert found == wanted
@@ -147,7 +147,7 @@ def test_a_second_one_takes_over_and_a_zombie_does_nothing(group: RunningGroup, 
     place.put("1", b"".join(b"%d\n" % number for number in range(100_000)))
     first, second = place.instance().start(), place.instance()
     try:
-        wait_until(lambda: records(place.url, place.name), first.told)
+        wait_until(lambda: records(place.url, place.name), first.errors)
         place.freeze(first)
         second.start()
         place.put("2", b"100000\n")
@@ -155,8 +155,8 @@ def test_a_second_one_takes_over_and_a_zombie_does_nothing(group: RunningGroup, 
         first.send_signal(signal.SIGCONT)
         place.put("3", b"100001\n")
         assert first.wait() == 1
-        assert "Fenced" in first.told() or "taken over" in first.told() or "another instance" in first.told()
-        assert "Traceback" not in first.told()
+        assert "Fenced" in first.errors() or "taken over" in first.errors() or "another instance" in first.errors()
+        assert "Traceback" not in first.errors()
         until_there(place.url, place.name, 100_002, second)
         measured = second.measured()
     finally:
@@ -174,7 +174,7 @@ def test_rows_that_no_log_takes_and_what_metrics_say(group: RunningGroup, tmp_pa
     with place.instance() as instance:
         first, second = until_there(place.url, place.name, 2, instance)
         label = f'{{connector="{place.name}"}}'
-        wait_until(lambda: instance.measured()[f"tutti_files_files_total{label}"] == 1, instance.told)
+        wait_until(lambda: instance.measured()[f"tutti_files_files_total{label}"] == 1, instance.errors)
         measured = instance.measured()
     assert (first["key"], first["timestamp"].isoformat()) == (b"x", "2026-01-01T00:00:00+00:00")
     assert second["key"] == b"z"
@@ -206,13 +206,13 @@ def _what_is_told(place: Place, nowhere: ConnectorProcess, lost: ConnectorProces
     (place.root / "state" / f"{place.name}.ledger").rename(place.root / "lost")
     lost.start(wait=False)
     assert lost.wait() == 2
-    assert f"tutti producers forget {place.name}" in lost.told()
+    assert f"tutti producers forget {place.name}" in lost.errors()
     place.incoming.rename(place.root / "elsewhere")
     gone.start(wait=False)
     assert gone.wait() == 2
-    assert "choose a readable directory" in gone.told()
+    assert "choose a readable directory" in gone.errors()
     assert nowhere.wait() == 3
-    assert "connection refused" in nowhere.told()
+    assert "connection refused" in nowhere.errors()
     for one in (nowhere, lost, gone):
-        assert "Traceback" not in one.told()
+        assert "Traceback" not in one.errors()
     assert place.values() == [b"1"]

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from tests.support.connector_process import WAIT_S, ConnectorProcess
+from tests.support.waiting import wait_until
 
 _names = itertools.count(1)
 
@@ -105,11 +106,12 @@ def numbers(messages: Iterable[Message]) -> list[int]:
 
 
 def until_in_kafka(address: str, topic: str, count: int, *instances: ConnectorProcess) -> list[Message]:
-    """The committed messages of a topic in Kafka as soon as there are `count` of them."""
-    deadline = time.monotonic() + WAIT_S
-    while len(found := committed(address, topic)) < count:
+    """Wait until Kafka has `count` committed messages of a topic and return them; AssertionError if an instance ends before."""
+
+    def found() -> list[Message] | None:
         for one in instances:
-            assert one.runs, one.told()
-        assert time.monotonic() < deadline, f"{len(found)} of {count} messages; " + "".join(one.told()[-2000:] for one in instances)
-        time.sleep(0.1)
-    return found
+            assert one.runs, one.errors()
+        messages = committed(address, topic)
+        return messages if len(messages) >= count else None
+
+    return wait_until(found, lambda: f"{count} messages; " + "".join(one.errors()[-2000:] for one in instances))

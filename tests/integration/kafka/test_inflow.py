@@ -162,10 +162,10 @@ def test_what_kafka_removed_before_it_came_is_told(kafka: str, group: RunningGro
     assert inflow.process is not None
     assert inflow.process.wait(WAIT_S) == 2
     inflow.end()
-    assert "the log continues at offset 2 of Kafka, which has 4 to 5" in inflow.told()
+    assert "the log continues at offset 2 of Kafka, which has 4 to 5" in inflow.errors()
     with Inflow(tmp_path, kafka, group.url, topic, kafka='lost = "skip"') as inflow:
         assert [row["value"] for row in until_there(group.url, topic, 3, inflow)] == [b"0", b"1", b"4"]
-        assert "continues at 4" in inflow.told()
+        assert "continues at 4" in inflow.errors()
 
 
 def test_a_topic_that_was_made_anew_is_refused(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ def test_a_topic_that_was_made_anew_is_refused(kafka: str, group: RunningGroup, 
     assert inflow.process is not None
     assert inflow.process.wait(WAIT_S) == 2
     inflow.end()
-    assert "was created later" in inflow.told()
-    assert f"tutti producers forget in.{topic}.0" in inflow.told()
+    assert "was created later" in inflow.errors()
+    assert f"tutti producers forget in.{topic}.0" in inflow.errors()
     assert len(records(group.url, topic)) == 3
 
 
@@ -202,5 +202,5 @@ def test_what_is_not_there_is_told(kafka: str, group: RunningGroup, tmp_path: Pa
         assert inflow.process.stdout is not None
         assert inflow.process.stdout.read() == "", "it was never there"
         inflow.end()
-        assert told in inflow.told()
-        assert "Traceback" not in inflow.told()
+        assert told in inflow.errors()
+        assert "Traceback" not in inflow.errors()

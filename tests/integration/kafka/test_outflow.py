@@ -90,7 +90,7 @@ def test_an_instance_that_was_frozen_is_fenced(kafka: str, group: RunningGroup, 
             producer.send(topic, b"20000")
             code, _ = old.ended()
             found = until_in_kafka(kafka, topic, 20_001, new)
-    assert (code, "another instance of connector 'out' has taken over" in old.told()) == (1, True), old.told()
+    assert (code, "another instance of connector 'out' has taken over" in old.errors()) == (1, True), old.errors()
     assert numbers(found) == list(range(20_001))
 
 
@@ -107,7 +107,7 @@ def test_a_broker_that_is_restarted_is_waited_for(the_broker: Broker, group: Run
         time.sleep(3)
         the_broker.start()
         found = until_in_kafka(the_broker.address, topic, 20_000, outflow)
-        told = outflow.told()
+        told = outflow.errors()
     assert numbers(found) == list(range(20_000))
     assert len(told.splitlines()) < 20, told
 
@@ -123,7 +123,7 @@ def test_a_position_that_was_removed_is_not_made_anew(kafka: str, group: Running
         admin.delete_topics([position])[position].result(WAIT_S)
         producer.send(topic, b"1").result(WAIT_S)
         code, _ = outflow.ended()
-    assert (code, "find the cause of the removal" in outflow.told()) == (2, True), outflow.told()
+    assert (code, "find the cause of the removal" in outflow.errors()) == (2, True), outflow.errors()
     assert numbers(committed(kafka, topic)) == [0]
 
 
@@ -155,7 +155,7 @@ def test_another_log_is_refused(kafka: str, group: RunningGroup, tmp_path: Path)
     with GatewayProcess(tmp_path / "other") as other:
         outflow = Outflow(tmp_path, kafka, other.url, topic, name="two").start(wait=False)
         assert outflow.ended() == (2, "")
-    assert "give the connector another `name`" in outflow.told()
+    assert "give the connector another `name`" in outflow.errors()
 
 
 @pytest.mark.soak
@@ -163,9 +163,9 @@ def test_a_kafka_and_gateways_that_are_not_there(kafka: str, group: RunningGroup
     """Proves that each ends the command at its start, with a sentence and its exit code: after ten seconds."""
     for address, url in (("127.0.0.1:1", group.url), (kafka, "tutti://127.0.0.1:1")):
         outflow = Outflow(tmp_path, address, url, new_name(), name="absent").start(wait=False)
-        assert outflow.ended() == (3, ""), outflow.told()
-        assert "127.0.0.1:1" in outflow.told().splitlines()[-1]
-        assert "Traceback" not in outflow.told()
+        assert outflow.ended() == (3, ""), outflow.errors()
+        assert "127.0.0.1:1" in outflow.errors().splitlines()[-1]
+        assert "Traceback" not in outflow.errors()
 
 
 @pytest.mark.soak
@@ -176,8 +176,8 @@ def test_a_topic_that_is_not_there(kafka: str, group: RunningGroup, tmp_path: Pa
         producer.send(topic, b"v").result(30)
     outflow = Outflow(tmp_path, kafka, group.url, topic, name="absent").start(wait=False)
     assert outflow.ended()[0] == 2
-    assert f"has no topic '{topic}'" in outflow.told()
-    assert "Traceback" not in outflow.told()
+    assert f"has no topic '{topic}'" in outflow.errors()
+    assert "Traceback" not in outflow.errors()
     with Outflow(tmp_path, kafka, group.url, topic, name="absent", kafka="partitions = 2") as outflow:
         wait_until(lambda: topic in AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics, "the topic")
         until_in_kafka(kafka, topic, 1, outflow)
@@ -200,8 +200,8 @@ def test_a_topic_that_kafka_refuses_is_named(kafka: str, group: RunningGroup, tm
         with outflow, Producer(group.url) as producer:
             offsets = [producer.send(one, b"%d" % number).result(30) for one in (topic, name, topic)]
             code, _ = outflow.ended()
-        assert code == 2, outflow.told()
-        last = outflow.told().splitlines()[-1]
+        assert code == 2, outflow.errors()
+        last = outflow.errors().splitlines()[-1]
         assert f"the record at offset {offsets[1]} of topic '{name}' cannot be written to Kafka: " in last
         assert "(kafka.names)" in last
         outflow.file.write_text(text)

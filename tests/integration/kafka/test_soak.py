@@ -36,7 +36,7 @@ def test_killed_fifty_times_each_nothing_is_lost_or_doubled(kafka: str, group: R
             count += PART
             time.sleep(chance.uniform(0.0, 2.0))
             assert victim.process is not None
-            assert victim.process.poll() is None, victim.told()[-3000:]
+            assert victim.process.poll() is None, victim.errors()[-3000:]
             victim.end(signal.SIGKILL)
             victim.start(wait=chance.random() < 0.5)
         there = numbers(until_in_kafka(kafka, target, count, outflow))

@@ -167,32 +167,32 @@ def test_a_token_that_is_taken_back_ends_what_is_under_way(house: SecuredFiles, 
 def test_a_gateway_with_another_key_is_not_spoken_with(house: SecuredFiles, gateway: GatewayProcess, tmp_path: Path) -> None:
     generate(tmp_path, ["g1"])
     credentials = Credentials(house.tokens["feed"], tmp_path / "group.keys")
-    with recording_proxy(gateway.port) as heard, pytest.raises(Unavailable, match="another key than those that are known here"):
-        Producer(f"tutti://127.0.0.1:{heard.port}", credentials=credentials, connect_timeout=0.5)
-    assert all(len(to) == 64 for to, _ in heard.heard)  # a greeting, and not a word more
+    with recording_proxy(gateway.port) as proxy, pytest.raises(Unavailable, match="another key than those that are known here"):
+        Producer(f"tutti://127.0.0.1:{proxy.port}", credentials=credentials, connect_timeout=0.5)
+    assert all(len(to) == 64 for to, _ in proxy.recorded)  # a greeting, and not a word more
 
 
 def test_a_gateway_that_does_not_encrypt_is_shown_no_token(house: SecuredFiles, tmp_path: Path) -> None:
-    with GatewayProcess(tmp_path) as open_one, recording_proxy(open_one.port) as heard:
+    with GatewayProcess(tmp_path) as open_one, recording_proxy(open_one.port) as proxy:
         with pytest.raises(Unavailable, match="does not encrypt, and nothing is said in the clear"):
-            Producer(f"tutti://127.0.0.1:{heard.port}", credentials=house.credentials("feed"), connect_timeout=4.0)
-        assert house.tokens["feed"].encode() not in heard.all()
+            Producer(f"tutti://127.0.0.1:{proxy.port}", credentials=house.credentials("feed"), connect_timeout=4.0)
+        assert house.tokens["feed"].encode() not in proxy.all()
         with Producer(open_one.url) as producer:  # and without credentials all is as ever
             assert producer.send("t", b"x").result(10) == 0
 
 
 def test_who_listens_hears_no_token_and_no_record_and_can_say_nothing_again(house: SecuredFiles, gateway: GatewayProcess) -> None:
-    with recording_proxy(gateway.port) as heard:
-        url = f"tutti://127.0.0.1:{heard.port}"
+    with recording_proxy(gateway.port) as proxy:
+        url = f"tutti://127.0.0.1:{proxy.port}"
         with Producer(url, producer="heard", credentials=house.credentials("all")) as producer:
             assert producer.send("flights", SECRET_VALUE).result(10) >= 0
         with AdminClient(url, credentials=house.credentials("ops"), learn=False) as control:
             control.members()
-        spoken = heard.all()
+        spoken = proxy.all()
         assert len(spoken) > 1000
         for secret in (SECRET_VALUE, b"heard", *(token.encode() for token in house.tokens.values())):
             assert secret not in spoken
-        recorded = [bytes(to) for to, _ in heard.heard]
+        recorded = [bytes(to) for to, _ in proxy.recorded]
     with FlightSource(gateway.url, credentials=house.credentials("all")) as reads:
         before = reads.frontier().offset
         for said in recorded:

@@ -66,9 +66,9 @@ def test_what_is_pushed_is_in_the_log_in_order_though_gateways_are_killed(group:
             push.send(b"%08d" % number + bytes(500))
         found = until_there(group.url, name, count, one)
         killed.wait_ready()
-        wait_until(lambda: measured(one, name, "records_total") == count, one.told)
+        wait_until(lambda: measured(one, name, "records_total") == count, one.errors)
         assert measured(one, name, "waiting") == 0
-        assert one.end() == 0, one.told()
+        assert one.end() == 0, one.errors()
     assert [int(row["value"][:8]) for row in found] == list(range(count))
     assert {row["producer"] for row in found} == {name}
 
@@ -89,7 +89,7 @@ def test_frames_of_a_message(group: RunningGroup, tmp_path: Path, peer: Peer) ->
         pub.send_multipart([b"x y", b"", b"", b"no topic"])
         pub.send_multipart([topic, b"", b"", b""])
         first, second = until_there(group.url, topic.decode(), 2, one)
-        wait_until(lambda: measured(one, name, "quarantined") == 2, one.told)
+        wait_until(lambda: measured(one, name, "quarantined") == 2, one.errors)
     assert [(row["key"], row["value"]) for row in (first, second)] == [(b"key", b"1"), (b"", b"")]
     (file,) = (tmp_path / "q").iterdir()
     told = sorted(map(orjson.loads, file.read_bytes().splitlines()), key=lambda one: int(one["count"]))
@@ -110,7 +110,7 @@ def test_what_was_spooled_survives_a_crash_without_a_gateway(group: RunningGroup
         push.connect(one.ready["bound"][0])
         for number in range(count):
             push.send(b"%d" % number)
-        wait_until(lambda: measured(one, name, "spooled") == count, one.told)
+        wait_until(lambda: measured(one, name, "spooled") == count, one.errors)
         one.end(signal.SIGKILL)
         group.start()
         one.start()
@@ -119,8 +119,8 @@ def test_what_was_spooled_survives_a_crash_without_a_gateway(group: RunningGroup
         again.connect(one.ready["bound"][0])
         again.send(b"%d" % count)
         found = until_there(group.url, name, count + 1, one)
-        wait_until(lambda: measured(one, name, "waiting") == 0, one.told)
-        assert one.end() == 0, one.told()
+        wait_until(lambda: measured(one, name, "waiting") == 0, one.errors)
+        assert one.end() == 0, one.errors()
     assert [int(row["value"]) for row in found] == list(range(count + 1))
 
 
@@ -174,16 +174,16 @@ def test_a_topic_that_the_token_does_not_allow_holds_up_no_other(
             for number in range(3):
                 push.send_multipart([b"flights", b"%d" % number])
                 push.send_multipart([b"secret", b"%d" % number])
-            wait_until(lambda: "messages to topic secret go to quarantine: topic 'secret' was refused" in one.told(), one.told)
+            wait_until(lambda: "messages to topic secret go to quarantine: topic 'secret' was refused" in one.errors(), one.errors)
             for number in range(3, 6):
                 push.send_multipart([b"secret", b"%d" % number])
                 push.send_multipart([b"flights", b"%d" % number])
             monkeypatch.setenv("TUTTI_TOKEN_FILE", str(house.client_file("all")))
             found = until_there(gateway.url, "flights", 6, one)
-            wait_until(lambda: measured(one, name, "waiting") == 0, one.told)
-            wait_until(lambda: measured(one, name, "quarantined") >= 3, one.told)
+            wait_until(lambda: measured(one, name, "waiting") == 0, one.errors)
+            wait_until(lambda: measured(one, name, "quarantined") >= 3, one.errors)
             failures = measured(one, name, "failures_total")
-            assert one.end() == 0, one.told()
+            assert one.end() == 0, one.errors()
         assert records(gateway.url, "secret") == []
     assert [row["value"] for row in found] == [b"%d" % number for number in range(6)]
     assert failures <= 1
@@ -203,7 +203,7 @@ def test_what_keeps_it_from_starting_is_told(group: RunningGroup, tmp_path: Path
     one.file.write_text(one.file.read_text().replace("*", str(port)))
     with one.start(wait=False):
         assert one.wait() == 2
-    assert "cannot be used (address already in use)" in one.told()
+    assert "cannot be used (address already in use)" in one.errors()
     old, name = connector(tmp_path, group.url, 'socket = "pull"')
     with old:
         new = ConnectorProcess(tmp_path, "zeromq-in", old.file.read_text())
@@ -213,5 +213,5 @@ def test_what_keeps_it_from_starting_is_told(group: RunningGroup, tmp_path: Path
             push.send(b"too late")
             assert old.wait() == 1
     for told in (one, old, new):
-        assert "Traceback" not in told.told()
+        assert "Traceback" not in told.errors()
     assert records(group.url, name) == []

@@ -46,7 +46,7 @@ def test_records_are_published_in_order_and_a_gap_can_be_seen(group: RunningGrou
         sub.connect(one.ready["bound"][0])
         sub.subscribe(b"")
         found = [sub.recv_multipart() for _ in range(5_002)]
-        wait_until(lambda: f'{one_name(one)}"}} 5002.0' in page(one), one.told)
+        wait_until(lambda: f'{one_name(one)}"}} 5002.0' in page(one), one.errors)
     told = [orjson.loads(meta) for *_, meta in found]
     assert [message[:3] for message in found[:2]] == [[b"oa", b"k", b"first"], [b"ob", b"", b""]]
     assert (told[0]["timestamp"], told[0]["headers"], told[0]["since"]) == ("2023-11-14T22:13:20.000001Z", [["h", "1"]], 0)
@@ -110,7 +110,7 @@ def test_what_a_subscriber_misses_is_told_across_kills(group: RunningGroup, tmp_
             if turn < count:
                 one.end(signal.SIGKILL)
                 one.start()
-        assert one.end() == 0, one.told()
+        assert one.end() == 0, one.errors()
     assert found[0] == 0
 
 
@@ -134,7 +134,7 @@ def test_a_start_at_latest_before_the_log_begins_takes_all_that_comes_after_it(t
     try:
         group["g1"].start(wait=False)
         one = publisher(tmp_path, group.url, '["ol"]\nstart = "latest"').start(wait=False)
-        wait_until(lambda: "waiting for the log to start" in one.told(), one.told)
+        wait_until(lambda: "waiting for the log to start" in one.errors(), one.errors)
         for name in ("g2", "g3"):
             group[name].start(wait=False)
         one.wait_ready()
@@ -156,5 +156,5 @@ def test_what_keeps_it_from_starting_is_told(group: RunningGroup, tmp_path: Path
     wrong.file.write_text("insecure = true\n" + wrong.file.read_text().replace("127.0.0.1:*", "nowhere.invalid:1"))
     with wrong.start(wait=False):
         assert wrong.wait() == 2
-    assert "zeromq.bind: tcp://nowhere.invalid:1 cannot be used" in wrong.told()
-    assert "Traceback" not in wrong.told()
+    assert "zeromq.bind: tcp://nowhere.invalid:1 cannot be used" in wrong.errors()
+    assert "Traceback" not in wrong.errors()

@@ -19,6 +19,9 @@ import pytest
 from tests.support.processes import alive, expect_end
 from tests.support.waiting import wait_until
 
+# Each test starts `tutti dev` and the processes of its gateways.
+pytestmark = pytest.mark.slow
+
 #: Stands in for `tutti serve`: what it does is told by files beside its configuration.
 GATEWAY = """\
 import json, os, signal, sys, time
