@@ -192,10 +192,10 @@ def test_what_was_committed_at_a_place_that_nobody_knows_any_more_is_not_lost_wi
 def test_what_was_sent_after_records_that_are_there_is_lost_if_it_is_not() -> None:
     told = begins_at_4()
     told.stories["a"].uses[5] = Use(5, 900, 0, "c", -1, 950)
-    assert told.check() == ["C3: use 5 of a was committed at -1 and is lost; the log ends at 8"]
+    assert told.check() == ["C3: use 5 of a was committed at -1, but is lost; the log ends at 8"]
     told = History()
     told.stories["a"].uses[5] = Use(5, 900, 0, "c", -1, 950)  # nothing is gone from this log
-    assert told.check() == ["C3: use 5 of a was committed at -1 and is lost; the log ends at 8"]
+    assert told.check() == ["C3: use 5 of a was committed at -1, but is lost; the log ends at 8"]
 
 
 def test_a_journal_survives_a_cut_line_and_goes_on(tmp_path: Path) -> None:

@@ -265,7 +265,7 @@ def test_what_stands_behind_where_a_lane_begins_is_lost_if_it_is_not_there() -> 
     told = begins_later()
     told.use(3).offset = 4
     told.everywhere(lambda records: records.pop())
-    assert "C3: use 4 of ~b was committed at 1-aa@7 and is lost" in told.check()
+    assert "C3: use 4 of ~b was committed at 1-aa@7, but is lost" in told.check()
 
 
 def test_a_journal_tells_of_the_lanes(tmp_path: Path) -> None:
