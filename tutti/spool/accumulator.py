@@ -278,6 +278,14 @@ class SpooledAccumulator(Accumulator):
             self._move_done(self.done)
             self._recount()
 
+    def uncommitted(self) -> int:
+        """Return the number of records that the log does not have yet.
+
+        After `close`, `undelivered` counts fewer: the disk thread gives their outcome to the records that it leaves in the spool.
+        """
+        with self.lock:
+            return self._uncommitted() + sum(batch.count for batch in self.closed) + self._open_records()
+
     def _recount(self) -> None:
         self.pending_records = self._uncommitted() + sum(batch.count for batch in self.closed)
 

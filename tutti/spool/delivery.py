@@ -32,7 +32,7 @@ class SpooledDelivery(OrderedDelivery):
 
     def end(self, error: TuttiError) -> None:
         """See `OrderedDelivery.end`. The spool keeps its batches."""
-        left = self._spool.undelivered()
+        left = self._spool.uncommitted()
         if left:
             kept = f"{left} records of producer {self.identity.name!r} stay in spool {self._spool.path}"
             LOG.warning("%s: %s", kept, error)
