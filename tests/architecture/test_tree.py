@@ -115,7 +115,7 @@ def test_every_protocol_has_its_notes() -> None:
     assert [str(room.relative_to(ROOT)) for room in sorted(rooms) if not (room / "NOTES.md").is_file()] == []
 
 
-def test_a_folder_is_one_idea() -> None:
+def test_no_folder_has_too_many_modules() -> None:
     """Proves that no folder of the product holds more modules than a reader keeps in mind."""
     folders = {path.parent for package in PACKAGES for path in files({".py"}, package)}
     assert folders

@@ -14,7 +14,7 @@ from tutti_gateway.core.protocol.events import RosterForced
 
 
 @pytest.mark.parametrize("seed", first_fast(range(1, 5), 1))
-def test_two_of_five_go_on_by_force_and_clients_with_them(seed: int) -> None:
+def test_two_of_five_continue_by_a_forced_roster(seed: int) -> None:
     run = Run(Options(seed, members=5, producers=3, readers=1, unordered=2, rate=10.0))
     world = run.world
     world.schedule.run((8 + seed) * SECOND)

@@ -47,7 +47,7 @@ class Recorded(Stack):
 
 
 @pytest.mark.parametrize("options", first_fast(RUNS, 1), ids=lambda options: f"seed{options.seed}-{options.members}")
-def test_what_was_written_down_is_done_again(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recorded_run_replays_to_equal_actions(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateways, "Stack", Recorded)
     monkeypatch.setattr(Recorded, "runs", [], raising=False)
     result = play(options)

@@ -162,7 +162,7 @@ def spoiled(parts: list[bytes], chance: random.Random) -> list[bytes]:
     return parts
 
 
-def test_spoiled_messages_harm_nobody(gateway: GatewayProcess) -> None:
+def test_corrupt_messages_harm_no_gateway(gateway: GatewayProcess) -> None:
     chance = random.Random(7)
     before = resident_bytes(gateway.pid)
     context = zmq.Context()
@@ -185,7 +185,7 @@ def test_spoiled_messages_harm_nobody(gateway: GatewayProcess) -> None:
     expect_small(gateway, before)
 
 
-def test_raw_bytes_harm_nobody(gateway: GatewayProcess) -> None:
+def test_raw_bytes_harm_no_gateway(gateway: GatewayProcess) -> None:
     chance = random.Random(11)
     before = resident_bytes(gateway.pid)
     openings: list[Callable[[], bytes]] = [
@@ -219,7 +219,7 @@ def test_raw_bytes_harm_nobody(gateway: GatewayProcess) -> None:
     expect_small(gateway, before)
 
 
-def test_a_message_that_never_ends_is_cut_off(gateway: GatewayProcess) -> None:
+def test_a_message_without_end_is_disconnected(gateway: GatewayProcess) -> None:
     part = zmtp.frame(bytes(1 << 20), zmtp.MORE)
     sent = 0
     before = highest = resident_bytes(gateway.pid)
@@ -238,7 +238,7 @@ def test_a_message_that_never_ends_is_cut_off(gateway: GatewayProcess) -> None:
     assert highest < before + (200 << 20), "it is read, and not kept"
 
 
-def test_bombs_slow_nobody_else_down(gateway: GatewayProcess) -> None:
+def test_compression_bombs_slow_no_other_client(gateway: GatewayProcess) -> None:
     chance = random.Random(13)
     bomb = batch_frame([bytes(1 << 20)] * 30, compression="zstd")
     assert bomb.body_length < 200_000

@@ -93,7 +93,7 @@ def serves(house: SecuredFiles, gateway: GatewayProcess) -> Callable[[], int]:
     return one
 
 
-def test_strangers_harm_nobody_at_any_port(house: SecuredFiles, gateway: GatewayProcess) -> None:
+def test_unauthenticated_peers_harm_no_port(house: SecuredFiles, gateway: GatewayProcess) -> None:
     chance = random.Random(7)
     next_one = serves(house, gateway)
     first = next_one()

@@ -65,7 +65,7 @@ def following(process: ReadsProcess) -> int:
     return int(process.page("/v1/status")[1]["reads_served"]["calls"]["follow"])
 
 
-def test_what_commits_arrives_in_order(log: LogMaker, follow: Any) -> None:
+def test_commits_arrive_in_order(log: LogMaker, follow: Any) -> None:
     log.add("flights", 10)
     early, late = follow(), follow(start="latest")
     wait_until(lambda: len(early.offsets) == 10)
@@ -85,7 +85,7 @@ NO_POLL = (
 )
 
 
-def test_it_is_told_at_once(log: LogMaker, gateway: FakeGateway) -> None:
+def test_a_follower_sees_a_commit_at_once_by_the_pipe(log: LogMaker, gateway: FakeGateway) -> None:
     """By the pipe: the slow poll cannot be what tells it."""
     process = ReadsProcess(log.path, gateway, log.read_fd, program=("-c", NO_POLL)).ready()
     follower = Follower(process.url)
@@ -197,12 +197,12 @@ def test_a_reader_that_has_seen_more_waits_a_moment(log: LogMaker, gateway: Fake
     assert process.end() == 0
 
 
-def test_a_reader_that_has_seen_more_is_told_so_in_the_end(client: flight.FlightClient) -> None:
+def test_a_reader_ahead_of_the_log_gets_an_error_in_the_end(client: flight.FlightClient) -> None:
     kind, info = refusal(lambda: ask(client, "frontier", seen=11))
     assert (kind, info["code"]) == (flight.FlightUnavailableError, "behind")
 
 
-def test_what_was_committed_is_read_at_once(log: LogMaker, client: flight.FlightClient) -> None:
+def test_committed_records_are_readable_at_once(log: LogMaker, client: flight.FlightClient) -> None:
     """Read your writes: no frontier that a receipt could have shown is ever beyond what is served."""
     for _ in range(30):
         log.add("flights", 2, tell=False)
@@ -234,7 +234,7 @@ def test_a_silent_gateway_stops_no_reads(
     assert 'tutti_state{state="primary"} 1.0' in process.page("/metrics")[1]
 
 
-def test_nobody_follows_a_gateway_that_stands_still_until_it_is_at_work_again(
+def test_followers_leave_a_frozen_gateway_until_it_works_again(
     log: LogMaker, process: ReadsProcess, client: flight.FlightClient, follow: Any
 ) -> None:
     log.put([log.batch("t", 10)])

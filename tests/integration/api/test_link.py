@@ -24,7 +24,7 @@ def link(gateway: FakeGateway) -> Iterator[GatewayLink]:
     link.close()
 
 
-def test_one_answer_serves_all_who_ask_in_that_moment(
+def test_one_answer_serves_all_concurrent_requests(
     gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "STATUS_FRESH_US", 60_000_000)
@@ -48,7 +48,7 @@ def test_news_are_a_moment_old_at_most(gateway: FakeGateway, link: GatewayLink) 
     wait_until(lambda: (link.status() or {}).get("state") == "halted")
 
 
-def test_silence_is_told_and_ends(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_is_reported_and_ends(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
     assert link.status() is not None
     gateway.state = None
     wait_until(lambda: link.status() is None)
@@ -64,7 +64,7 @@ def test_silence_is_told_and_ends(gateway: FakeGateway, link: GatewayLink, monke
         link.save_offset("spark", 5)
 
 
-def test_saves_wait_for_their_turn_within_their_time_and_nobody_is_asked_for_who_has_given_up(
+def test_commits_wait_in_order_within_their_deadline_and_abandoned_ones_are_not_sent(
     gateway: FakeGateway, link: GatewayLink
 ) -> None:
     link.save_offset("spark", 1)
@@ -93,7 +93,7 @@ def test_saves_wait_for_their_turn_within_their_time_and_nobody_is_asked_for_who
     assert 9 not in [offset for _, offset in gateway.saved]
 
 
-def test_who_asks_for_the_state_waits_only_when_nobody_else_does(
+def test_a_status_request_waits_only_for_the_first_answer(
     gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "STATUS_WAIT_US_MAX", 4_000_000)
@@ -107,7 +107,7 @@ def test_who_asks_for_the_state_waits_only_when_nobody_else_does(
     asking.join(20)
 
 
-def test_what_was_meant_for_another_is_no_answer(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_for_another_request_is_ignored(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reads process that died may have left an answer in the socket."""
     monkeypatch.setattr(limits, "STATUS_WAIT_US_MAX", 60_000_000)
     gateway.state = "halted"
@@ -118,7 +118,7 @@ def test_what_was_meant_for_another_is_no_answer(gateway: FakeGateway, link: Gat
     assert (link.status() or {})["state"] == "primary"
 
 
-def test_a_gateway_that_is_gone_says_nothing(gateway: FakeGateway, link: GatewayLink) -> None:
+def test_a_removed_gateway_is_ignored(gateway: FakeGateway, link: GatewayLink) -> None:
     gateway._desk._socket.shutdown(socket.SHUT_RDWR)
     assert link.status() is None
     assert "does not answer" in link.reason

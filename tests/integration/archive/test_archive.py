@@ -79,7 +79,7 @@ def filled(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) ->
     return gateway, root / "archive", records
 
 
-def test_what_is_archived_is_what_the_log_had(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
+def test_the_archive_equals_the_log(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
     gateway, where, records = filled
     archive = Archive(where)
     found = verify(archive)
@@ -124,7 +124,7 @@ def test_tail_reads_on_from_the_archive(
     assert capfdbinary.readouterr().out.splitlines() == lines[-30:]
 
 
-def test_places_ticks_and_plans_are_those_of_the_whole_log(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
+def test_offsets_ticks_and_plans_cover_log_and_archive(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
     """Wherever the log begins, what is asked of both is what a log that has everything would say."""
     gateway, where, records = filled
     archive, reads = Archive(where), FlightSource(gateway.url)
@@ -176,7 +176,7 @@ def test_files_and_archive_serve_with_the_gateway_down_and_so_does_the_archive_a
 
 
 @pytest.mark.soak
-def test_archivers_that_are_killed_and_two_at_once_leave_one_whole_archive_and_gateways_trim_alike(tmp_path: Path) -> None:
+def test_killed_and_concurrent_archivers_leave_one_complete_archive_and_gateways_trim_equally(tmp_path: Path) -> None:
     where = tmp_path / "archive"
     with RunningGroup(tmp_path, KEPT) as group:
         archivers = [ArchiverProcess(tmp_path / f"{name}.toml", group.url, str(where), more="") for name in ("x", "y")]

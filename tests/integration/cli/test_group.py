@@ -96,7 +96,7 @@ def test_all_are_seen_from_one(group: DevGroup) -> None:
         watch.send_signal(signal.SIGINT)
 
 
-def test_what_goes_in_at_one_comes_out_at_another(group: DevGroup) -> None:
+def test_a_record_sent_at_one_gateway_is_read_at_another(group: DevGroup) -> None:
     first, second, third = (f"tutti://127.0.0.1:{group.port + 10 * number}" for number in range(3))
     assert tutti("produce", "--topic", "t", given=b"1\n2\n3\n", url=first).code == 0
     assert tutti("produce", "--topic", "t", given=b"4\n", url=second).code == 0
@@ -134,7 +134,7 @@ def test_one_is_added_under_way_and_removed_again(group: DevGroup) -> None:
         assert running.poll() is None
 
 
-def test_one_that_lost_its_disk_is_replaced(group: DevGroup) -> None:
+def test_a_gateway_that_lost_its_disk_is_replaced(group: DevGroup) -> None:
     killed = pid_of(group, "g3")
     os.kill(killed, signal.SIGKILL)
     expect_end(killed)
@@ -175,7 +175,7 @@ def test_the_logs_of_those_that_are_left_are_the_same(group: DevGroup) -> None:
     wait_until(lambda: len(digests()) == 1)
 
 
-def test_the_last_one_goes_on_alone_when_it_is_told_to(group: DevGroup) -> None:
+def test_the_last_gateway_continues_alone_by_a_forced_roster(group: DevGroup) -> None:
     refused = tutti("roster", "force", "--keep", "g1", "--yes", "--timeout", "2", url=group.url)
     assert refused.code in (1, 3)
     wait_until(lambda: votes(group, "g1", "g3"))

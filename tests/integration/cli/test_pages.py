@@ -39,7 +39,7 @@ def test_the_readme_starts_a_gateway_and_its_examples_run_against_it(running: De
     assert '"topic":"greetings"' in done.stdout
 
 
-def test_the_page_of_spark_says_where_the_weather_is() -> None:
+def test_the_page_of_spark_names_the_weather_file() -> None:
     [command] = [block for block in blocks("docs/how-to/spark.md", "The job `flights`") if block.startswith("python -c")]
     _, *arguments = shlex.split(command)
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=True, cwd=ROOT)

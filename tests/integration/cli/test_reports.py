@@ -22,7 +22,7 @@ def _records(running: DevGroup) -> None:
     assert tutti("produce", "--topic", "b", given=b"4\n", url=running.url).code == 0
 
 
-def test_status_says_who_and_how_far(running: DevGroup) -> None:
+def test_status_reports_members_and_frontiers(running: DevGroup) -> None:
     done = tutti("status", "--json", url=running.url)
     told = done.json
     assert (done.code, done.err) == (0, "")
@@ -108,7 +108,7 @@ def test_a_log_is_verified_inspected_and_digested_while_it_is_written(running: D
 
 
 @pytest.mark.parametrize("command", [["log", "verify"], ["log", "inspect"], ["log", "digest"], ["log", "repair"]])
-def test_what_is_no_data_directory_is_refused(tmp_path: Path, command: list[str]) -> None:
+def test_a_path_without_a_data_directory_is_refused(tmp_path: Path, command: list[str]) -> None:
     done = tutti(*command, str(tmp_path))
     assert (done.code, done.out) == (2, "")
     assert f"{tmp_path} is not the data directory of a gateway" in done.err
@@ -146,7 +146,7 @@ def test_a_gateway_that_is_not_there_is_named_by_every_command() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:7403", "127.0.0.1:7400", "tutti://", "tutti://h"])
-def test_what_is_no_url_is_refused(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     done = tutti("status", "--url", url)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
 

@@ -97,7 +97,7 @@ def test_a_directory_of_a_running_gateway_and_of_another(tmp_path: Path) -> None
     assert said.startswith("2 ")
 
 
-def test_damage_is_found_named_and_cut_only_when_told_to(tmp_path: Path) -> None:
+def test_damage_is_found_named_and_truncated_only_on_request(tmp_path: Path) -> None:
     port = free_base()
     with serving(a_config(tmp_path, port)) as (process, told):
         for number in range(4):
@@ -148,7 +148,7 @@ def test_a_killed_gateway_of_dev_comes_back_with_everything_acknowledged(tmp_pat
     assert "dev: g1 was killed by SIGKILL; it restarts in 0.2 s" in running.log.read_text()
 
 
-def test_dev_says_why_a_gateway_cannot_start(tmp_path: Path) -> None:
+def test_dev_reports_why_a_gateway_cannot_start(tmp_path: Path) -> None:
     port = free_base()
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))

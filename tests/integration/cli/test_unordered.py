@@ -46,7 +46,7 @@ def test_one_lane_has_offsets(running: DevGroup) -> None:
     assert tutti("tail", *options, "--follow", "--start", "earliest", "-n", "2").lines == ["0", "1"]
 
 
-def test_a_lane_is_no_place_to_replay_from(running: DevGroup, tmp_path: Path) -> None:
+def test_replay_from_a_lane_directory_is_refused(running: DevGroup, tmp_path: Path) -> None:
     given = tutti("produce", "--topic", "lane", "--unordered", "--json", given=b"x\n" * 50, url=running.url)
     (lane,) = given.json["lanes"]
     done = tutti("replay", "--path", str(running.data / "lanes" / lane), "--out", str(tmp_path / "out.jsonl"))
@@ -54,7 +54,7 @@ def test_a_lane_is_no_place_to_replay_from(running: DevGroup, tmp_path: Path) ->
     assert f"--origin {lane}" in done.err
 
 
-def test_a_mistyped_topic_is_told_where_the_range_is_empty(running: DevGroup) -> None:
+def test_an_unknown_topic_is_an_error_although_the_range_is_empty(running: DevGroup) -> None:
     tutti("produce", "--topic", "there", "--unordered", given=b"x\n", url=running.url)
     for options in ([], ["--unordered"], ["--unordered", "--origin", "g1"]):
         done = tutti("tail", "--topic", "theer", "--start", "latest", *options, url=running.url)
@@ -75,7 +75,7 @@ def test_topics_and_producers_count_the_ordered_log_alone(running: DevGroup) -> 
         assert "Only the ordered log is counted" in " ".join(tutti(*command, "--help").out.split())
 
 
-def test_options_that_do_not_go_together_are_told(running: DevGroup) -> None:
+def test_conflicting_options_are_an_error(running: DevGroup) -> None:
     for said, command in (
         ("needs --unordered: give both", ["tail", "--origin", "g1"]),
         ("name it with --origin", ["tail", "--unordered", "--start", "5"]),

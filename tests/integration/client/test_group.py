@@ -117,7 +117,7 @@ def test_a_producer_that_knows_one_address_finds_its_way_whichever_gateways_are_
         assert (again.epoch, again.resume().sequence) == (2, sent)
 
 
-def test_one_that_is_left_alone_serves_its_prefix_and_says_so(group: RunningGroup) -> None:
+def test_an_isolated_gateway_serves_its_prefix_and_reports_it(group: RunningGroup) -> None:
     with Producer(group.url, producer="p") as producer:
         for value in numbers(100):
             producer.send("t", value)
@@ -144,7 +144,7 @@ def test_one_that_is_left_alone_serves_its_prefix_and_says_so(group: RunningGrou
         assert values([reader.poll(WAIT_S)]) == [b"100"]
 
 
-def test_a_named_reader_saves_at_any_gateway_and_goes_on_at_another(group: RunningGroup) -> None:
+def test_a_named_reader_commits_at_any_gateway_and_resumes_at_another(group: RunningGroup) -> None:
     with Producer(group.url) as producer:
         for value in numbers(30):
             producer.send("t", value)
@@ -204,7 +204,7 @@ def test_a_following_reader_leaves_a_frozen_gateway_whose_reads_process_still_an
     assert found == numbers(200)
 
 
-def test_everybody_is_told_who_there_is_and_how_far(group: RunningGroup) -> None:
+def test_clients_learn_all_members_and_their_frontiers(group: RunningGroup) -> None:
     with Producer(group.url) as producer:
         producer.send("t", b"x").result(WAIT_S)
     with AdminClient(group["g1"].url) as control:

@@ -114,7 +114,7 @@ def in_order(found: dict[bytes, list[Place]], name: str) -> dict[str, list[int]]
 
 
 @pytest.mark.soak
-def test_whichever_gateway_is_killed_every_record_is_where_its_receipt_says_and_nowhere_else(group: RunningGroup) -> None:
+def test_every_record_is_exactly_at_its_receipts_offset_after_any_kill(group: RunningGroup) -> None:
     senders = [Sender(f"p{number}", group[name].url) for number, name in enumerate((*NAMES, "g1"))]
     for name in NAMES:
         for sender in senders:
@@ -142,7 +142,7 @@ def test_whichever_gateway_is_killed_every_record_is_where_its_receipt_says_and_
 
 
 @pytest.mark.soak
-def test_what_a_gateway_that_stays_away_was_sent_is_unknown_and_at_most_once_there(group: RunningGroup) -> None:
+def test_records_sent_to_an_absent_gateway_are_unknown_and_at_most_once(group: RunningGroup) -> None:
     with Producer(group["g1"].url, producer="p", delivery_timeout=WAIT_S) as producer:
         first = [producer.send("t", b"p-%d" % number, ordering="unordered") for number in range(100)]
         for receipt in first:
@@ -202,7 +202,7 @@ def test_a_gateway_that_stops_in_order_costs_nothing(group: RunningGroup) -> Non
             assert found[sender.value(number)] == [Place(receipt.lane, receipt.result(0))]
 
 
-def test_they_go_on_where_no_majority_is_and_the_others_get_them(group: RunningGroup) -> None:
+def test_unordered_sends_continue_without_a_majority_and_replicate_later(group: RunningGroup) -> None:
     with Producer(group.url, producer="p", delivery_timeout=2 * WAIT_S) as producer:
         first = producer.send("t", b"p-0", ordering="unordered")
         first.result(WAIT_S)
@@ -226,7 +226,7 @@ def test_they_go_on_where_no_majority_is_and_the_others_get_them(group: RunningG
     assert in_order(lanes(group["g3"].url), "p") == wanted
 
 
-def test_who_follows_all_lanes_gets_each_in_order_and_once_whoever_is_killed(group: RunningGroup) -> None:
+def test_a_reader_of_all_lanes_gets_each_record_once_in_order_under_kills(group: RunningGroup) -> None:
     senders = [Sender(f"p{number}", group[name].url) for number, name in enumerate(NAMES)]
     seen: dict[str, list[bytes]] = {}
     count = 0
@@ -256,7 +256,7 @@ def test_who_follows_all_lanes_gets_each_in_order_and_once_whoever_is_killed(gro
     assert len(every) == len(set(every)) == sum(len(sender.receipts) for sender in senders)
 
 
-def test_what_spark_reads_holds_none_of_them(group: RunningGroup) -> None:
+def test_spark_reads_no_aborted_records(group: RunningGroup) -> None:
     with Producer(group.url, producer="p") as producer:
         for number in range(50):
             producer.send("t", b"lane-%d" % number, ordering="unordered")

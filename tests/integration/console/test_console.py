@@ -55,7 +55,7 @@ def nothing_ran(browser: Browser) -> None:
     assert browser.errors == []
 
 
-def test_the_page_is_small_and_asks_nobody_else() -> None:
+def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
     sizes = {entry.name: len(entry.read_bytes()) for entry in assets.FOLDER.iterdir() if entry.is_file()}
     assert sum(sizes.values()) < PAGE_BYTES_MAX
     for name in sizes:
@@ -121,7 +121,7 @@ def test_an_hour_open_takes_no_more_than_a_minute(browser: Browser) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_the_page_as_it_runs_keeps_nothing_of_what_went_by(browser: Browser) -> None:
+def test_the_running_page_keeps_no_passed_records(browser: Browser) -> None:
     """Looks one behind another, more than the page keeps: its heap is the same after a hundred and after a thousand more."""
     answers = hostile()
     first: Any = answers["history"]({})

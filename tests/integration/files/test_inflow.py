@@ -167,7 +167,7 @@ def test_a_second_one_takes_over_and_a_zombie_does_nothing(group: RunningGroup, 
     assert measured[f'tutti_files_files_total{{connector="{place.name}"}}'] >= 2
 
 
-def test_rows_that_no_log_takes_and_what_metrics_say(group: RunningGroup, tmp_path: Path) -> None:
+def test_a_bad_row_is_quarantined_and_counted(group: RunningGroup, tmp_path: Path) -> None:
     """Proves that a bad row is kept aside with its place, that the others go on, and that figures tell of both."""
     place = Place(tmp_path, group.url, "format = 'jsonl'\n[record]\nkey = 'k'\ntimestamp = 't'")
     place.put("a", b'{"k":"x","t":"2026-01-01T00:00:00Z"}\nno json\n{"k":"y","t":"never"}\n{"k":"z","t":"2026-01-02T00:00:00Z"}\n')
@@ -185,7 +185,7 @@ def test_rows_that_no_log_takes_and_what_metrics_say(group: RunningGroup, tmp_pa
     assert "never" in told[1].read_text()
 
 
-def test_what_keeps_it_from_starting_is_told(group: RunningGroup, tmp_path: Path) -> None:
+def test_the_reason_for_a_failed_start_is_reported(group: RunningGroup, tmp_path: Path) -> None:
     """Proves the exit codes: no gateway, no directory, a ledger that was lost."""
     place = Place(tmp_path, group.url, 'format = "lines"')
     (tmp_path / "nowhere").mkdir()  # of its own: it holds its ledger open while it looks for a gateway

@@ -91,7 +91,7 @@ def test_posts_that_do_not_wait_have_receipts(fronts: Fronts) -> None:
     assert front.post_once("later", "later", 5, ["c"], "?wait=false").status == 409
 
 
-def test_a_stream_brings_what_commits_and_goes_on_where_it_was_left(fronts: Fronts) -> None:
+def test_a_stream_delivers_commits_and_resumes(fronts: Fronts) -> None:
     front, _ = fronts
     begin = front.post("live", ["0"]).json["offset"]
 
@@ -200,7 +200,7 @@ def test_a_client_that_reconnects_before_the_first_record_misses_none(fronts: Fr
         ("GET", "/v1/receipts/none", {}, b"", 404, "receipt"),
     ],
 )
-def test_what_is_wrong_has_its_code(
+def test_each_error_has_its_code(
     fronts: Fronts, method: str, path: str, headers: dict[str, str], body: bytes, status: int, told: str
 ) -> None:
     answer = fronts[0].ask(method, path, body or None, **headers)
@@ -243,7 +243,7 @@ def said(port: int, data: bytes) -> bytes:
     return answer
 
 
-def test_who_is_slow_is_cut(group: RunningGroup, tmp_path: Path) -> None:
+def test_a_slow_client_is_disconnected(group: RunningGroup, tmp_path: Path) -> None:
     """Heads and bodies that do not come, answers that nobody takes, one stream too many: each has its bound."""
     before = (
         "from tutti_connect.http import limits as l\n"
@@ -291,7 +291,7 @@ def post_head(topic: str, length: int) -> bytes:
 
 
 @pytest.mark.parametrize("query", ["", "?wait=false"])
-def test_a_caller_that_closes_its_side_hears_what_became_of_its_post(group: RunningGroup, fronts: Fronts, query: str) -> None:
+def test_a_caller_that_closes_its_side_gets_the_result_of_its_post(group: RunningGroup, fronts: Fronts, query: str) -> None:
     """As of `nc -N`. Else it repeats what is committed."""
     body = b'{"value":"once"}'
     topic = f"half{len(query)}"
@@ -309,7 +309,7 @@ def test_a_caller_that_closes_its_side_hears_what_became_of_its_post(group: Runn
     assert values_of(group, topic) == [b"once"]
 
 
-def test_a_stream_goes_on_after_its_caller_has_closed_its_side(group: RunningGroup, tmp_path: Path) -> None:
+def test_a_stream_continues_after_its_caller_closes_its_side(group: RunningGroup, tmp_path: Path) -> None:
     """And ends soon when the caller is gone, which looks the same until something is written."""
     before = "from tutti_connect.http import limits as l\nl.HEARTBEAT_S, l.STREAM_POLL_S = 600.0, 0.1"
     with Front(tmp_path, group.url, before=before) as front:
@@ -331,7 +331,7 @@ def hear(link: socket.socket, wanted: bytes) -> None:
         assert part, "it goes on"
 
 
-def test_a_stream_says_that_it_is_alive_while_others_records_pass(group: RunningGroup, tmp_path: Path) -> None:
+def test_a_stream_sends_heartbeats_while_no_record_matches(group: RunningGroup, tmp_path: Path) -> None:
     before = "from tutti_connect.http import limits as l\nl.HEARTBEAT_S, l.STREAM_POLL_S = 0.0, 600.0"
     with Front(tmp_path, group.url, before=before) as front:
         front.post("passing", ["first"])
@@ -340,7 +340,7 @@ def test_a_stream_says_that_it_is_alive_while_others_records_pass(group: Running
             hear(link, b": heartbeat\nid: ")
 
 
-def test_strangers_who_hold_connections_keep_no_post_out(group: RunningGroup, tmp_path: Path) -> None:
+def test_idle_foreign_connections_block_no_post(group: RunningGroup, tmp_path: Path) -> None:
     """Those without a request, with a part of a head, and with a part of a body: more of each than there may be connections."""
     before = (
         "from tutti_connect.http import limits as l\n"
@@ -362,7 +362,7 @@ def test_strangers_who_hold_connections_keep_no_post_out(group: RunningGroup, tm
         assert front.get("/v1/records?topic=never").status == 400, "no topic: nothing of theirs was committed"
 
 
-def test_strangers_who_use_up_the_descriptors_keep_no_post_out(group: RunningGroup, tmp_path: Path) -> None:
+def test_foreign_connections_that_exhaust_descriptors_block_no_post(group: RunningGroup, tmp_path: Path) -> None:
     before = (
         "from tutti_connect.http import limits as l\nimport resource\n"
         "l.HEAD_S = 600.0; resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))"
@@ -373,7 +373,7 @@ def test_strangers_who_use_up_the_descriptors_keep_no_post_out(group: RunningGro
         assert [front.post_once("kept", f"few-{number}", 1, ["x"]).status for number in range(5)] == [200] * 5
 
 
-def test_posts_that_come_slowly_take_no_place_of_others(group: RunningGroup, tmp_path: Path) -> None:
+def test_slow_posts_do_not_block_others(group: RunningGroup, tmp_path: Path) -> None:
     before = "from tutti_connect.http import limits as l\nl.HEAD_S = l.BODY_S = 600.0; l.POSTS_MAX = 3"
     with Front(tmp_path, group.url, before=before) as front, contextlib.ExitStack() as stack:
         for _ in range(10):
@@ -382,7 +382,7 @@ def test_posts_that_come_slowly_take_no_place_of_others(group: RunningGroup, tmp
         assert front.post("kept", ["quick"]).status == 200
 
 
-def test_who_gets_no_request_through_is_counted(fronts: Fronts) -> None:
+def test_malformed_requests_are_counted(fronts: Fronts) -> None:
     front = fronts[0]
     before = front.measured()
     for said, status in (

@@ -66,7 +66,9 @@ def test_conflicts_by_turns_at_two_processes(group: RunningGroup, fronts: tuple[
     assert rows(group, "turns", "turns") == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
 
 
-def test_what_no_process_remembers_is_found_in_the_log(group: RunningGroup, fronts: tuple[Front, Front], tmp_path: Path) -> None:
+def test_an_outcome_unknown_to_every_process_is_found_in_the_log(
+    group: RunningGroup, fronts: tuple[Front, Front], tmp_path: Path
+) -> None:
     one, _ = fronts
     offsets = [one.post_once("old", "old", number, [f"v{number}"]).json["offset"] for number in range(1, 30)]
     with Front(tmp_path, group.url) as fresh:
@@ -157,7 +159,7 @@ def killed_under_load(group: RunningGroup, tmp_path: Path, topic: str, rounds: i
         assert rows(group, topic, f"{topic}-{name}") == [(number, f"{name}-{number}".encode()) for number in range(1, last + 1)]
 
 
-def test_without_a_majority_posts_are_refused_and_told_when_to_come_again(group: RunningGroup, tmp_path: Path) -> None:
+def test_without_a_majority_posts_are_refused_with_retry_after(group: RunningGroup, tmp_path: Path) -> None:
     """Posts that do not wait are kept in the spool meanwhile, and outlive their process."""
     spooling = Front(tmp_path, group.url, name="spooling", top=f'spool = "{tmp_path}/spool"')
     with Front(tmp_path, group.url) as front, spooling:

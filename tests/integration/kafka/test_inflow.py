@@ -82,7 +82,7 @@ def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: Runn
 
 
 @pytest.mark.soak
-def test_what_a_transaction_took_back_does_not_come(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
+def test_aborted_kafka_transactions_are_not_imported(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that aborted transactions of the source leave nothing, and open ones are waited for."""
     topic = new_topic(kafka)
     producer = KafkaProducer({"bootstrap.servers": kafka, "transactional.id": topic})
@@ -131,7 +131,7 @@ def test_the_mark_of_a_transaction_is_no_lag_and_no_loss(kafka: str, group: Runn
         assert [row["value"] for row in until_there(group.url, topic, 2, inflow)] == [b"0", b"1"]
 
 
-def test_what_no_log_takes_is_kept_aside_and_the_rest_goes_on(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
+def test_rejected_records_are_quarantined_and_the_rest_continues(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that a record too large for the log is found in quarantine, with where it came from and why, and once."""
     topic = new_topic(kafka)
     producer = KafkaProducer({"bootstrap.servers": kafka, "message.max.bytes": 2 * limits.RECORD_BYTES_MAX})
@@ -147,7 +147,7 @@ def test_what_no_log_takes_is_kept_aside_and_the_rest_goes_on(kafka: str, group:
     assert f"the limit of a record is {limits.RECORD_BYTES_MAX}" in file.read_text()
 
 
-def test_what_kafka_removed_before_it_came_is_told(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
+def test_records_that_kafka_removed_before_import_are_reported(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that a gap in front of the log's place ends the command, and is passed over where that is wanted, and told."""
     topic = new_topic(kafka)
     fill(kafka, topic, [b"0", b"1"])
@@ -168,7 +168,7 @@ def test_what_kafka_removed_before_it_came_is_told(kafka: str, group: RunningGro
         assert "continues at 4" in inflow.errors()
 
 
-def test_a_topic_that_was_made_anew_is_refused(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
+def test_a_recreated_topic_is_refused(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that the offsets of another topic of the same name are not taken for those in the log."""
     topic = new_topic(kafka)
     fill(kafka, topic, [b"old"] * 3)
@@ -189,7 +189,7 @@ def test_a_topic_that_was_made_anew_is_refused(kafka: str, group: RunningGroup, 
 
 
 @pytest.mark.soak
-def test_what_is_not_there_is_told(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
+def test_an_absent_topic_kafka_or_gateway_is_reported(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that a topic, a Kafka and gateways that are not there end the command with a sentence and its exit code."""
     for address, url, topic, code, told in (
         (kafka, group.url, "nothing-here", 2, "choose a topic that exists"),

@@ -57,7 +57,7 @@ def says(group: RunningGroup, name: str, wanted: Callable[[dict[str, object]], b
     "running",
     [pytest.param(False, id="copied while stopped", marks=pytest.mark.soak), pytest.param(True, id="copied while running")],
 )
-def test_what_was_acknowledged_since_is_waited_for(tmp_path: Path, running: bool) -> None:
+def test_a_gateway_with_an_old_directory_waits_for_records_acknowledged_since(tmp_path: Path, running: bool) -> None:
     old = tmp_path / "old"
     with RunningGroup(tmp_path) as group:
         send(group, 0, BEFORE)

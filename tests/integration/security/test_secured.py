@@ -74,7 +74,7 @@ def test_a_token_that_holds_no_longer_or_never_did_opens_no_port(house: SecuredF
     refused(error, house, "token")
 
 
-def test_a_client_without_credentials_is_told_so_and_let_in_nowhere(house: SecuredFiles, gateway: GatewayProcess) -> None:
+def test_a_client_without_credentials_gets_an_error_at_every_port(house: SecuredFiles, gateway: GatewayProcess) -> None:
     """As one of a release before them."""
     with pytest.raises(NotAllowed, match="accepts only clients that encrypt and show a token") as error:
         Producer(gateway.url)
@@ -102,7 +102,7 @@ def test_each_may_write_what_is_listed_and_nothing_else(house: SecuredFiles, gat
             receipt.result(10)
 
 
-def test_who_reads_the_name_of_a_producer_without_one_can_do_nothing_with_it(
+def test_the_generated_name_of_a_producer_gives_no_rights(
     house: SecuredFiles, gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Producer(gateway.url, credentials=house.credentials("feed")) as producer:
@@ -117,7 +117,7 @@ def test_who_reads_the_name_of_a_producer_without_one_can_do_nothing_with_it(
         assert producer.send("flights", b"x").result(10) >= 0
 
 
-def test_who_staged_lets_go_of_it_by_another_connection(house: SecuredFiles, gateway: GatewayProcess) -> None:
+def test_a_stager_releases_its_batches_over_another_connection(house: SecuredFiles, gateway: GatewayProcess) -> None:
     with StagingProducer(gateway.url, credentials=house.credentials("feed")) as staging:
         staging.send("flights", b"x").result(10)
     with AdminClient(gateway.url, credentials=house.credentials("feed")) as control:
@@ -126,7 +126,7 @@ def test_who_staged_lets_go_of_it_by_another_connection(house: SecuredFiles, gat
         assert staging.name not in {one["name"] for one in control.producers()}
 
 
-def test_only_who_administers_sees_and_changes_the_group(house: SecuredFiles, gateway: GatewayProcess) -> None:
+def test_only_administrators_see_and_change_the_group(house: SecuredFiles, gateway: GatewayProcess) -> None:
     asked: list[Callable[[AdminClient], object]] = [
         lambda control: control.members(),
         lambda control: control.producers(),
@@ -150,7 +150,7 @@ def test_only_who_administers_sees_and_changes_the_group(house: SecuredFiles, ga
             control.save_offset("somebody", 0)
 
 
-def test_a_token_that_is_taken_back_ends_what_is_under_way(house: SecuredFiles, gateway: GatewayProcess) -> None:
+def test_a_revoked_token_ends_requests_in_flight(house: SecuredFiles, gateway: GatewayProcess) -> None:
     kept: list[Access] = []
     with Producer(gateway.url, credentials=house.credentials("feed"), delivery_timeout=30) as producer:
         assert producer.send("flights", b"x").result(10) >= 0
@@ -181,7 +181,7 @@ def test_a_gateway_that_does_not_encrypt_is_shown_no_token(house: SecuredFiles, 
             assert producer.send("t", b"x").result(10) == 0
 
 
-def test_who_listens_hears_no_token_and_no_record_and_can_say_nothing_again(house: SecuredFiles, gateway: GatewayProcess) -> None:
+def test_an_eavesdropper_gets_no_token_or_record_and_cannot_replay(house: SecuredFiles, gateway: GatewayProcess) -> None:
     with recording_proxy(gateway.port) as proxy:
         url = f"tutti://127.0.0.1:{proxy.port}"
         with Producer(url, producer="heard", credentials=house.credentials("all")) as producer:
@@ -270,7 +270,7 @@ def test_every_call_of_flight_asks_for_the_token(house: SecuredFiles, gateway: G
 
 
 @pytest.mark.parametrize(("token", "topics"), [("ops", None), ("feed", ["flights"]), ("reader", None), ("reader", ["delays"])])
-def test_who_may_not_read_moves_no_reader_by_the_report_of_a_query(
+def test_a_query_without_read_rights_moves_no_named_reader(
     house: SecuredFiles, gateway: GatewayProcess, token: str, topics: list[str] | None
 ) -> None:
     with QueryProgress(gateway.url, credentials=house.credentials("all")) as progress:
@@ -285,7 +285,7 @@ def test_who_may_not_read_moves_no_reader_by_the_report_of_a_query(
             assert query.report("query", 2, name="archive", topics=["flights"]) == ""
 
 
-def test_flight_says_of_what_rights_it_lacks_in_its_own_words(house: SecuredFiles, gateway: GatewayProcess) -> None:
+def test_flight_reports_missing_rights_as_its_own_error(house: SecuredFiles, gateway: GatewayProcess) -> None:
     with flight_client(gateway, house.place / "tls.pem") as client:
         shown = options(house.tokens["reader"])
         for call in (
@@ -323,7 +323,7 @@ def page(gateway: GatewayProcess, house: SecuredFiles, path: str, token: str = "
         return answer.status, answer.read().decode()
 
 
-def test_admin_pages_take_a_token_but_for_who_looks_whether_the_gateway_lives(house: SecuredFiles, gateway: GatewayProcess) -> None:
+def test_admin_pages_need_a_token_except_the_liveness_page(house: SecuredFiles, gateway: GatewayProcess) -> None:
     assert page(gateway, house, "/healthz")[0] == page(gateway, house, "/readyz")[0] == page(gateway, house, "/")[0] == 200
     for path in ("/metrics", "/v1/status", "/v1/history", "/v1/gateways", "/v1/topics", "/v1/readers", "/v1/records"):
         for token in ("", "tutti_nobody", "late"):
@@ -341,7 +341,7 @@ def test_admin_pages_take_a_token_but_for_who_looks_whether_the_gateway_lives(ho
     assert told["reads_served"]["security"]["refused"]["unknown"] > 0
 
 
-def test_whoever_is_rejected_is_counted_in_the_status_whatever_the_port(house: SecuredFiles, gateway: GatewayProcess) -> None:
+def test_rejections_at_every_port_are_counted_in_the_status(house: SecuredFiles, gateway: GatewayProcess) -> None:
     def counted() -> dict[str, int]:
         with AdminClient(gateway.url, credentials=house.credentials("ops")) as control:
             found: dict[str, int] = control.status()["security"]["refused"]
@@ -380,7 +380,7 @@ def test_no_secret_is_in_logs_status_or_what_runs(house: SecuredFiles, gateway: 
         assert hidden not in repr(house.credentials("feed")) + str(house.credentials("feed"))
 
 
-def test_commands_are_let_in_by_the_file_that_the_environment_names(
+def test_commands_authenticate_by_the_file_named_in_the_environment(
     house: SecuredFiles, gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tutti(*arguments: str) -> subprocess.CompletedProcess[str]:

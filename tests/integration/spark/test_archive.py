@@ -90,7 +90,7 @@ def test_a_batch_and_an_old_checkpoint_read_on_from_the_archive(spark: SparkSess
     assert len(anew.values) >= FIRST + MORE
 
 
-def test_what_is_trimmed_between_planning_and_reading_is_read_in_the_archive(short: Short) -> None:
+def test_records_trimmed_after_planning_are_read_from_the_archive(short: Short) -> None:
     given = {"gateways": short.gateway.url, "archive": str(short.archive), "topics": "t", "columns": "value"}
     log = FlightSource(short.gateway.url).frontier().log
     planned = RecordsPartition(log, 0, short.end, ("t",), (), begins=0)  # as if the log had held all of it then

@@ -48,7 +48,7 @@ def measured(one: ConnectorProcess, name: str, what: str) -> float:
     return one.measured()[f'tutti_zeromq_in_{what}{{connector="{name}"}}']
 
 
-def test_what_is_pushed_is_in_the_log_in_order_though_gateways_are_killed(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
+def test_pushed_messages_are_in_the_log_in_order_under_kills(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
     """Proves that nothing is lost, doubled or out of order while the process lives, whatever becomes of gateways, and that who
     pushes is held back and loses nothing.
     """
@@ -98,7 +98,7 @@ def test_frames_of_a_message(group: RunningGroup, tmp_path: Path, peer: Peer) ->
     assert told[0]["frames"][1] == {"bytes": 10, "base64": "dHdvIGZyYW1lcw=="}
 
 
-def test_what_was_spooled_survives_a_crash_without_a_gateway(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
+def test_spooled_records_survive_a_crash_without_a_gateway(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
     """Proves that all that is on the disk is in the log once and in order, when it is killed while no gateway is there."""
     top = f'topic = "NAME"\nspool = "{tmp_path}/spool"'
     one, name = connector(tmp_path, group.url, 'socket = "pull"', top)
@@ -135,7 +135,7 @@ def keys(tmp_path: Path) -> Path:
     return folder
 
 
-def test_with_keys_only_friends_are_heard(group: RunningGroup, tmp_path: Path, peer: Peer, keys: Path) -> None:
+def test_with_keys_only_known_peers_are_accepted(group: RunningGroup, tmp_path: Path, peer: Peer, keys: Path) -> None:
     """Proves that who has no key, or one that nobody knows, brings nothing into the log."""
     curve = f'[curve]\ncertificate = "{keys}/own.key_secret"\nclients = "{keys}/clients"'
     one, name = connector(tmp_path, group.url, 'socket = "pull"', more=curve)
@@ -195,7 +195,7 @@ def test_a_topic_that_the_token_does_not_allow_holds_up_no_other(
     assert sorted(kept) == [b"%d" % number for number in range(6)]
 
 
-def test_what_keeps_it_from_starting_is_told(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
+def test_the_reason_for_a_failed_start_is_reported(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
     """Proves the exit codes: an address that is used, an older instance that is taken over from."""
     taken = peer(zmq.PULL)
     port = taken.bind_to_random_port("tcp://127.0.0.1")
