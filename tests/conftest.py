@@ -1,5 +1,6 @@
 """Setup of all tests: the operating system, Java and lab tools, hypothesis profiles, the marker `fast`, and temporary files."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -13,6 +14,9 @@ import pytest
 from tests.support import spark_classes
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# Collection allocates a million objects that all stay. The collector would walk them again and again, now and in every test.
+gc.disable()
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.options())
 
@@ -43,7 +47,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Check the tools of the selected tests."""
+    """Check the tools of the selected tests, and take all collected objects out of garbage collection."""
+    gc.freeze()
+    gc.enable()
     for marker, tool in (("spark", "tools/java.sh"), ("lab", "tools/lab.sh")):
         if any(item.get_closest_marker(marker) for item in session.items):
             found = subprocess.run([ROOT / tool, sys.executable], capture_output=True, text=True, check=False)

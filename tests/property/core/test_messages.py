@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -325,6 +326,7 @@ def size(thing: object, seen: set[int] | None = None) -> int:
     return sum(size(getattr(thing, name, None), seen) for name in names)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
 @given(st.sampled_from(PHASES), st.data())
 def test_no_message_stops_a_group(phase: str, data: st.DataObject) -> None:

@@ -45,6 +45,7 @@ def trim(path: Path, history: History, position: int, batches: int) -> None:
     close()
 
 
+@pytest.mark.slow
 @given(data=st.data())
 @settings(max_examples=25)
 def test_the_rest_of_a_trimmed_log_reads_as_before(written: Path, data: st.DataObject) -> None:
