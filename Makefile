@@ -12,13 +12,19 @@ RUN := $(VENV)/bin
 CLASSES := $(VENV)/spark-classes.jsa
 # tests/conftest.py marks the tests of these folders as fast, but those with a marker for slow or real things.
 FAST := $(addprefix tests/,architecture unit property transcripts sim)
+# Tests of the log sync some hundred thousand times; in memory no disk sets their pace. A container has 64 MB there.
+MEMORY = $(shell [ "$$(df --output=avail -BG /dev/shm 2>/dev/null | tail -n 1 | tr -dc 0-9)" -ge 4 ] 2>/dev/null && echo /dev/shm)
 SOURCES := find . -name '*.py' -not -path './.*'
+RELEASE := check test dist docs mutants sim soak spark-soak connect-soak
+# Container images often set it. Without bytecode every worker of pytest rewrites the assertions of all tests again, and every process
+# that a test starts compiles all its modules again: collecting the tests takes twice as long.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-fast test-rest check dist bench bench-laws bench-peers bench-quick soak spark-soak connect-soak sim mutants storm figures docs java lab lock clean
+.PHONY: help setup demo test test-fast test-rest check dist bench bench-laws bench-peers bench-quick soak spark-soak connect-soak release-check sim mutants storm figures docs java lab lock clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1~\2/p' Makefile | sed -e :a -e 's/^\([^~]\{1,19\}\)~/\1 ~/;ta' -e 's/~//'
+	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1~\2/p' Makefile | sed -e :a -e 's/^\([^~]\{1,22\}\)~/\1 ~/;ta' -e 's/~//'
 
 setup: $(READY) ## the environment, in .venv
 
@@ -34,7 +40,7 @@ test: $(READY) java lab $(CLASSES)
 endif
 
 test-fast: $(READY) ## unit, property, transcript and architecture tests and a smoke of the simulator, in under three minutes
-	@$(RUN)/python -m pytest -n $(JOBS) -m fast $(FAST) $(ARGS)
+	@PYTEST_DEBUG_TEMPROOT=$(MEMORY) $(RUN)/python -m pytest -n $(JOBS) -m fast $(FAST) $(ARGS)
 
 test-rest: $(READY) java lab $(CLASSES) ## the other tests: real gateways, Spark, Kafka, faults, long simulations
 	@$(RUN)/python -m pytest -n $(JOBS) -m 'not fast and not soak' $(ARGS)
@@ -72,6 +78,15 @@ spark-soak: $(READY) java ## every process of a Spark query killed at every step
 connect-soak: $(READY) java lab ## all long tests but Spark's: connectors, spool and archive killed again and again, faults of a group, what deployments need
 	@$(RUN)/python -m pytest -q -m soak tests --ignore=tests/integration/spark --ignore=tests/integration/backfill $(ARGS)
 
+release-check: MINUTES = 60
+release-check: SECONDS = 600
+release-check: ## what a release must pass: check, test, dist, docs and every long run; each soak takes MINUTES, the simulator SECONDS
+	@began=$$(date +%s); for part in $(RELEASE); do \
+	    printf 'release-check: make %s\n' $$part; \
+	    $(MAKE) --no-print-directory $$part MINUTES=$(MINUTES) SECONDS=$(SECONDS) ARGS= || \
+	        { echo "release-check: make $$part failed" >&2; exit 1; }; \
+	done; printf 'release-check: %s passed in %s minutes\n' '$(RELEASE)' $$((($$(date +%s) - began) / 60))
+
 sim: $(READY) ## the real stack under seeded faults for SECONDS of CPU from SEED on, every promise checked
 	@$(RUN)/python -m tests.sim --seconds $(SECONDS) --seed $(SEED) $(ARGS)
 
@@ -107,7 +122,7 @@ clean: ## caches and build output; environments and data directories stay
 	@printf 'clean: %s left in the checkout without its environments\n' "$$(du -sh --exclude='./.venv*' . | cut -f1)"
 
 $(CLASSES): $(READY) | java
-	@$(RUN)/python -m tests.shared_classes $@
+	@$(RUN)/python -m tests.support.spark_classes $@
 
 $(READY): requirements.lock pyproject.toml tools/setup.sh tutti/batching/_append.c
 	@tools/setup.sh $(VENV) $(PYSPARK)

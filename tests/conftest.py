@@ -1,5 +1,6 @@
-"""What every test stands on: Linux, Java where Spark starts, tools for the lab, examples that repeat, no address from outside."""
+"""Setup of all tests: the operating system, Java and lab tools, hypothesis profiles, the marker `fast`, and temporary files."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -10,14 +11,17 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests import shared_classes
+from tests.support import spark_classes
 
 ROOT = Path(__file__).resolve().parent.parent
 
-os.environ.setdefault("SPARK_SUBMIT_OPTS", shared_classes.options())
+# Collection allocates a million objects that all stay. The collector would walk them again and again, now and in every test.
+gc.disable()
 
-# A failing example in CI must fail again at home; at home each run may look somewhere new. How long one example takes
-# depends on the machine, so only the test's own time limit holds.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.options())
+
+# An example that fails in CI must fail again elsewhere; other runs draw new examples. The time of one example depends on the
+# machine, so only the time limit of the test applies.
 hypothesis.settings.register_profile("ci", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.register_profile("home", deadline=None)
 hypothesis.settings.load_profile("ci" if os.environ.get("CI") else "home")
@@ -43,28 +47,32 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Check the tools of the selected tests."""
+    """Check the tools of the selected tests, and take all collected objects out of garbage collection."""
+    gc.freeze()
+    gc.enable()
     for marker, tool in (("spark", "tools/java.sh"), ("lab", "tools/lab.sh")):
         if any(item.get_closest_marker(marker) for item in session.items):
-            told = subprocess.run([ROOT / tool, sys.executable], capture_output=True, text=True, check=False)
-            if told.returncode:
-                pytest.exit(told.stderr.strip(), returncode=2)
+            found = subprocess.run([ROOT / tool, sys.executable], capture_output=True, text=True, check=False)
+            if found.returncode:
+                pytest.exit(found.stderr.strip(), returncode=2)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _rooms_of_a_module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What the fixtures of a module put on disk goes with them, unless a test of it failed: a group of three gateways has more than
-    a gigabyte, and there are dozens. What those of a whole run make is named session-NAME, a test's own directory test_NAME.
+def _remove_files_of_module(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Remove the files that the fixtures of a module made, unless one of its tests failed.
+
+    A group of three gateways has more than a gigabyte, and dozens of modules start one. Fixtures of a session name their
+    directories session-NAME. pytest itself removes the directory of a test, test_NAME.
     """
     base, failed = tmp_path_factory.getbasetemp(), request.session.testsfailed
     before = set(base.iterdir())
     yield
     if request.session.testsfailed == failed:
-        for place in set(base.iterdir()) - before:
-            if not place.name.startswith(("session-", "test_")):
-                shutil.rmtree(place, ignore_errors=True)
+        for path in set(base.iterdir()) - before:
+            if not path.name.startswith(("session-", "test_")):
+                shutil.rmtree(path, ignore_errors=True)
 
 
 @pytest.fixture(autouse=True)
-def _no_address_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_url_from_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TUTTI_URL", raising=False)

@@ -6,6 +6,7 @@ import re
 import sys
 import tokenize
 from collections.abc import Iterator
+from functools import lru_cache
 
 LINES_MAX = 700
 FUNCTION_LINES_MAX = 80  # comments beside the lines and the docstring count too
@@ -22,6 +23,13 @@ LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 IMPURE_CALLS = {"now", "utcnow", "today", "uuid1", "uuid4", "open", "print", "input"}
 
 
+@lru_cache(maxsize=1)
+def nodes(text: str) -> list[ast.AST]:
+    """Return all nodes of the syntax tree of a module."""
+    # The next rule asks for the same file, and parsing costs more than any rule. All trees together would take a gigabyte.
+    return list(ast.walk(ast.parse(text)))
+
+
 def length(text: str) -> Iterator[str]:
     """A file longer than one reads at a sitting."""
     lines = text.count("\n")
@@ -31,7 +39,7 @@ def length(text: str) -> Iterator[str]:
 
 def function_length(text: str) -> Iterator[str]:
     """A function longer than a screen."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
@@ -40,7 +48,7 @@ def function_length(text: str) -> Iterator[str]:
 
 def swallowed_errors(text: str) -> Iterator[str]:
     """An exception that is caught whole, or caught broadly and dropped."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if not isinstance(node, ast.ExceptHandler):
             continue
         if node.type is None:
@@ -59,6 +67,8 @@ def _drops(body: list[ast.stmt]) -> bool:
 
 def loose_comments(text: str) -> Iterator[str]:
     """Comments that put work off or silence a checker without code and reason."""
+    if not (LATER.search(text) or UNEXPLAINED.search(text)):
+        return  # tokenizing is slow, and few files have such a line at all
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and (LATER.search(token.string) or UNEXPLAINED.search(token.string)):
             yield f"line {token.start[0]}: {token.string}"
@@ -66,7 +76,7 @@ def loose_comments(text: str) -> Iterator[str]:
 
 def hollow_tests(text: str) -> Iterator[str]:
     """Tests that are skipped or that cannot fail."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.Attribute) and node.attr in ("skip", "skipif", "importorskip", "skipTest"):
             owner = ast.unparse(node.value)
             if owner in ("pytest", "pytest.mark", "unittest", "self"):
@@ -77,7 +87,7 @@ def hollow_tests(text: str) -> Iterator[str]:
 
 def impure_calls(text: str) -> Iterator[str]:
     """Calls to a clock, to chance or to a file in code that must have none."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if name in IMPURE_CALLS:
@@ -86,7 +96,7 @@ def impure_calls(text: str) -> Iterator[str]:
 
 def undeclared_imports(text: str, declared: set[str]) -> Iterator[str]:
     """Imports of libraries, lazy ones too, that are neither Python's own nor declared."""
-    for node in ast.walk(ast.parse(text)):
+    for node in nodes(text):
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

@@ -12,8 +12,9 @@ QUOTED = [line for block in re.findall(r"```text\n(.*?)```", PAGE, flags=re.DOTA
 VALUE = re.compile(r"'?\b[A-Z][A-Z]+\b'?")  # a word in capitals stands for a value
 
 
+@pytest.fixture(scope="module")
 def texts() -> str:
-    """All string literals of the packages, a line each, with a zero byte for each value in an f-string."""
+    """Return all string literals of the packages, a line each, with a zero byte for each value in an f-string."""
     found = []
     for package in ("tutti", "gateway", "connectors", "streaming"):
         for path in sorted((ROOT / package).rglob("*.py")):
@@ -25,12 +26,9 @@ def texts() -> str:
     return "\n".join(text.replace("\n", " ") for text in found)
 
 
-TEXTS = texts()
-
-
 @pytest.mark.parametrize("message", QUOTED)
-def test_a_quoted_message_is_in_the_code(message: str) -> None:
-    assert re.search(".*".join(map(re.escape, VALUE.split(message))), TEXTS)
+def test_a_quoted_message_is_in_the_code(message: str, texts: str) -> None:
+    assert re.search(".*".join(map(re.escape, VALUE.split(message))), texts)
 
 
 def test_messages_are_quoted() -> None:

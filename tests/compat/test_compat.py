@@ -21,7 +21,7 @@ from tests.compat.forms import versions
 from tests.compat.logs import LOGS
 from tests.compat.make import ARCHIVED, SAID, VERSIONS, current, folders, unpack
 from tests.compat.say import heard, said
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tests.unit.log.history import opened
 from tutti import Producer, Reader
 from tutti.data import log_state as state
@@ -94,7 +94,7 @@ def test_a_start_finds_the_lanes_that_it_found(archive: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("archive", ARCHIVES)
-def test_a_log_is_written_to_a_file_as_ever(archive: Path, tmp_path: Path) -> None:
+def test_a_log_exports_to_the_same_file(archive: Path, tmp_path: Path) -> None:
     then = facts(archive)["read"]
     data, out = unpack(archive, tmp_path / "data"), tmp_path / "out.parquet"
     (_, end), start = then["frontier"], then["start"]
@@ -103,7 +103,7 @@ def test_a_log_is_written_to_a_file_as_ever(archive: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("archive", ARCHIVES)
-def test_a_log_goes_on_where_it_ended(archive: Path, tmp_path: Path) -> None:
+def test_a_log_continues_at_its_end(archive: Path, tmp_path: Path) -> None:
     then, data = facts(archive), unpack(archive, tmp_path / "data")
     writer, recovered, close = opened(data)
     state, tail = recovered.state, recovered.tail
@@ -137,7 +137,7 @@ def voters(archive: Path) -> int:
 
 
 @pytest.mark.parametrize("archive", [one for one in ARCHIVES if voters(one.values[0]) == 1])  # type: ignore[arg-type] # it is a path
-def test_a_gateway_serves_a_log_and_adds_to_it(archive: Path, tmp_path: Path) -> None:
+def test_a_gateway_serves_and_continues_an_old_log(archive: Path, tmp_path: Path) -> None:
     then = facts(archive)["read"]
     data = unpack(archive, tmp_path / "g1")
     start, (_, end) = then["start"], then["frontier"]
@@ -153,5 +153,5 @@ def test_a_gateway_serves_a_log_and_adds_to_it(archive: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("name", "told"), MESSAGES)
-def test_what_was_said_is_understood_as_it_was_meant(name: str, told: dict[str, Any]) -> None:
+def test_old_messages_decode_to_the_same_values(name: str, told: dict[str, Any]) -> None:
     assert only(heard(name, told["parts"]), told["says"]) == told["says"]

@@ -99,7 +99,7 @@ def newer_frame(data: Path) -> None:
         (newer_frame, f"has version {VERSION + 1} and kind"),
     ],
 )
-def test_a_directory_of_a_newer_release_is_refused_and_left(
+def test_a_directory_of_a_newer_release_is_refused_and_unchanged(
     data: Path, newer: Callable[[Path], None], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     newer(data)
@@ -123,7 +123,7 @@ def test_an_index_or_a_snapshot_of_a_newer_release_is_made_again(tmp_path: Path,
     assert only(read_facts(data), then) == then
 
 
-def test_a_state_of_a_newer_release_is_named_with_both_versions(data: Path) -> None:
+def test_a_state_of_a_newer_release_is_refused_with_both_versions(data: Path) -> None:
     first = list_positions(str(data), "snap")[0]
     stored = bytearray(Path(snapshot_path(str(data), first)).read_bytes()[STATE_AT:])
     U32.pack_into(stored, 4, SNAPSHOT_VERSION + 1)
@@ -144,7 +144,7 @@ def test_a_recorded_run_of_a_newer_form_is_refused(tmp_path: Path) -> None:
         replay_run(tmp_path / "a.run")
 
 
-def test_a_gateway_of_a_newer_protocol_is_refused_with_both_versions_and_what_to_do() -> None:
+def test_a_gateway_of_a_newer_protocol_is_refused_with_both_versions_and_advice() -> None:
     mine = Introduction(release="1.0", group="test", gateway="g1", incarnation=bytes(16))
     theirs = Introduction(protocol=PROTOCOL + 1, release="2.0", group="test", gateway="g2", incarnation=bytes(range(16)))
     reason = refusal_reason(mine, theirs)

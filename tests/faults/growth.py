@@ -56,12 +56,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.growth", description=__doc__)
     parser.add_argument("--to", type=int, nargs="+", default=[3, 5], help="the sizes, one after another")
     parser.add_argument(
-        "--log-s", type=float, default=10.0, help="seconds for which the group of one takes records before it grows"
+        "--log-s", type=float, default=10.0, help="seconds for which the group of one receives records before it grows"
     )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--rate", type=float, default=RATE, help="records a second of each producer")
-    parser.add_argument("--keys", action="store_true", help="encrypt what the gateways say to each other")
-    parser.add_argument("--keep", action="store_true", help="keep the directory also when nothing was found")
+    parser.add_argument("--keys", action="store_true", help="encrypt the connections between the gateways")
+    parser.add_argument("--keep", action="store_true", help="keep the directory even without findings")
     options = parser.parse_args()
     if max(options.to) > GATEWAYS_MAX:
         parser.error(f"sizes are {GATEWAYS_MAX} at most, as all are on this machine")

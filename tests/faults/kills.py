@@ -47,14 +47,19 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.kills", description=__doc__)
     parser.add_argument("--kills", type=count, default=100, help="how often the coordinator is killed (100)")
     parser.add_argument("--members", type=count, default=3, help="gateways of the group (3)")
-    parser.add_argument("--seed", type=int, default=1, help="says when it is killed (1)")
+    parser.add_argument("--seed", type=int, default=1, help="determines the times of the kills (1)")
     parser.add_argument("--rate", type=float, default=150.0, help="records a second of each producer")
-    parser.add_argument("--silent", action="store_true", help="take its wire out instead: nobody is told that it is gone")
     parser.add_argument(
-        "--gap", type=float, default=None, help=f"seconds without any receipt that are too long ({GAP_S}, --silent {SILENT_GAP_S})"
+        "--silent", action="store_true", help="unplug its network instead, so that no peer sees a closed connection"
     )
-    parser.add_argument("--keep", action="store_true", help="keep the directory also when nothing was found")
-    parser.add_argument("--record", action="store_true", help="have the gateways record their runs, to look for a cause")
+    parser.add_argument(
+        "--gap",
+        type=float,
+        default=None,
+        help=f"longest allowed time without any receipt, seconds ({GAP_S}, --silent {SILENT_GAP_S})",
+    )
+    parser.add_argument("--keep", action="store_true", help="keep the directory even without findings")
+    parser.add_argument("--record", action="store_true", help="let the gateways record their runs, for a search for the cause")
     options = parser.parse_args()
     kind, too_long = ("unplug-coordinator", SILENT_GAP_S) if options.silent else ("kill-coordinator", GAP_S)
     too_long = too_long if options.gap is None else options.gap
@@ -66,7 +71,7 @@ def main() -> int:
     if not report.done:
         print(f"kills: FAILED before the first kill: {'; '.join(report.findings)}; everything is in {root}")
         return 1
-    what = "times the coordinator's wire out, of" if options.silent else "kills of the coordinator of"
+    what = "times the coordinator's network unplugged, of" if options.silent else "kills of the coordinator of"
     line = f"{len(report.done)} {what} {options.members}, {report.acknowledged} records, {figures(report)}"
     if report.findings or long:
         print("\n".join(report.findings))

@@ -61,12 +61,12 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()))
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--faults", nargs="*", choices=list(FAULTS), default=list(FAULTS), help="only these kinds")
-    parser.add_argument("--keep", action="store_true", help="keep the directories of trials in which nothing was found too")
-    parser.add_argument("--quiet", action="store_true", help="do not tell each fault")
-    parser.add_argument("--record", action="store_true", help="have the gateways record their runs, to look for a cause")
+    parser.add_argument("--keep", action="store_true", help="keep the directories of trials without findings too")
+    parser.add_argument("--quiet", action="store_true", help="do not print each fault")
+    parser.add_argument("--record", action="store_true", help="let the gateways record their runs, for a search for the cause")
     parser.add_argument("--transport", choices=["mesh", "multicast"], default="mesh", help="between the gateways")
-    parser.add_argument("--keys", action="store_true", help="encrypt what the gateways say to each other")
-    parser.add_argument("--retention", action="store_true", help="keep little of the log, so that it begins later and later")
+    parser.add_argument("--keys", action="store_true", help="encrypt the connections between the gateways")
+    parser.add_argument("--retention", action="store_true", help="retain only a short log, so that its start advances")
     options = parser.parse_args()
     deadline = time.monotonic() + 60 * options.minutes
     done: list[Done] = []
@@ -101,7 +101,7 @@ def main() -> int:
     print(table(done))
     print(
         f"soak: {len(done)} faults in {trials} trials, {records} records, {acknowledged} acknowledged, {aborted} aborted, "
-        f"{beside} unordered ones acknowledged, "
+        f"{beside} unordered records acknowledged, "
         "0 lost, doubled or reordered"
     )
     return 0

@@ -56,36 +56,36 @@ class Checks:
         placed = self._placed
         for frame in frames:
             if placed.setdefault((frame.view, frame.position), frame.header) != frame.header:
-                raise Violation(f"{disk.name} writes {frame!r}, and another frame was written at that view and position")
+                raise Violation(f"{disk.name} writes {frame!r}, but another frame has that view and position")
 
     def cut(self, disk: Disk, behind: int) -> None:
         """Nothing decided is cut: not what this gateway showed, and not what it holds of what others decided."""
         frontier = self._world.gateways[disk.name].frontier
         self._world.counts["cuts"] += 1
         if behind < frontier:
-            raise Violation(f"{disk.name} cuts its log behind {behind}, and its frontier was {frontier}")
+            raise Violation(f"{disk.name} truncates its log after {behind}, below its frontier {frontier}")
         if behind < min(len(disk.frames), self._log.end) and disk.frames[behind].header == self._log.places[behind].frame.header:
-            raise Violation(f"{disk.name} cuts its log behind {behind}, and what it holds there is decided")
+            raise Violation(f"{disk.name} truncates its log after {behind}, but the next frame is decided")
 
     def replaced(self, disk: Disk, state: LogState) -> list[Frame]:
         """A log is replaced by what is decided, and by nothing that its gateway has shown to be less."""
         frontier = self._world.gateways[disk.name].frontier
         self._world.counts["replaced"] += 1
         if state.position < frontier and not disk.weak:
-            raise Violation(f"{disk.name} replaces its log by a state up to {state.position}, and its frontier was {frontier}")
+            raise Violation(f"{disk.name} installs a snapshot up to {state.position}, below its frontier {frontier}")
         if state != self._log.state_at(state.position):
-            raise Violation(f"{disk.name} replaces its log by a state up to {state.position} that is not what the log says there")
+            raise Violation(f"{disk.name} installs a snapshot up to {state.position} that differs from the log of the group")
         places = self._log.places
         held = disk.frames[state.position :]
         if held and state.position < len(places) and held[0].header == places[state.position].frame.header:
-            raise Violation(f"{disk.name} replaces its log up to {state.position}, and what it holds behind that is decided")
+            raise Violation(f"{disk.name} installs a snapshot up to {state.position}, but its next frame is decided")
         return [place.frame for place in places[: state.position]]
 
     def scalars_written(self, disk: Disk, scalars: HardState) -> None:
         """None of the scalars goes back, and nothing is accepted that was not promised."""
         old = disk.scalars
         if scalars.promised < old.promised or scalars.accepted < old.accepted or scalars.coordinated < old.coordinated:
-            raise Violation(f"the scalars of {disk.name} go back from {old} to {scalars}")
+            raise Violation(f"the hard state of {disk.name} goes back from {old} to {scalars}")
         if scalars.accepted > scalars.promised:
             raise Violation(f"{disk.name} accepts a view that it did not promise: {scalars}")
 
@@ -93,7 +93,7 @@ class Checks:
         """A Persist is in order of positions."""
         for before, frame in zip(action.frames, action.frames[1:], strict=False):
             if frame.position != before.position + 1:
-                raise Violation(f"{process.gateway.name} writes {frame!r} behind position {before.position}")
+                raise Violation(f"{process.gateway.name} writes {frame!r} after position {before.position}")
 
     def started(self, gateway: Gateway, recovered: Recovered) -> None:
         """What a disk tells a start does not contradict what it showed before."""
@@ -101,7 +101,7 @@ class Checks:
         self._world.counts["damaged"] += recovered.damage is not None
         # A log that was replaced by what is decided may be found before its process could show it.
         if recovered.state.position > max(gateway.frontier, gateway.disk.trims.start):
-            raise Violation(f"{gateway.name} starts at {recovered.state.position}, and never showed more than {gateway.frontier}")
+            raise Violation(f"{gateway.name} starts at {recovered.state.position}, above its last frontier {gateway.frontier}")
 
     # Messages
 
@@ -117,13 +117,13 @@ class Checks:
         """The view is promised and accepted, durably."""
         scalars = process.gateway.disk.scalars
         if not view == scalars.promised == scalars.accepted:
-            raise Violation(f"{process.gateway.name} says {what} in view {view_text(view)}, and its disk has {scalars}")
+            raise Violation(f"{process.gateway.name} sends {what} in view {view_text(view)}, but its disk has {scalars}")
 
     def _vote(self, process: Process, message: Vote) -> None:
         disk = process.gateway.disk
         self._holds(process, message.view, "YES")
         if message.up_to > disk.durable:
-            raise Violation(f"{disk.name} votes YES up to {message.up_to}, and {disk.durable} is durable")
+            raise Violation(f"{disk.name} votes YES up to {message.up_to}, but only {disk.durable} is durable")
 
     def _order(self, process: Process, message: Order) -> None:
         self._coordinates(process, message.view, "ORDER")
@@ -131,7 +131,7 @@ class Checks:
     def _coordinates(self, process: Process, view: int, what: str) -> None:
         self._holds(process, view, what)
         if coordinator_of(view) != process.me:
-            raise Violation(f"{process.gateway.name} says {what} in view {view_text(view)}, which it does not coordinate")
+            raise Violation(f"{process.gateway.name} sends {what} in view {view_text(view)}, which it does not coordinate")
 
     def _confirm(self, process: Process, message: Confirm) -> None:
         self._coordinates(process, message.view, "CONFIRM")
@@ -144,7 +144,7 @@ class Checks:
         members = self._views[view][0]
         disk = process.gateway.disk
         if up_to > disk.durable:
-            raise Violation(f"{disk.name} decides {up_to}, and {disk.durable} is durable there")
+            raise Violation(f"{disk.name} decides {up_to}, but only {disk.durable} is durable there")
         header = disk.frames[up_to - 1].header
         for number in members:
             name = disk.name if number == process.me else self._log.names.get(number) or process.names[number]
@@ -154,14 +154,16 @@ class Checks:
                 continue
             if other.durable < up_to or other.frames[up_to - 1].header != header:
                 raise Violation(
-                    f"{disk.name} decides {up_to}, and {other.name} has {other.durable} durable, or another frame there"
+                    f"{disk.name} decides {up_to}, but {other.name} has only {other.durable} durable, or another frame there"
                 )
         roster = self._roster(disk.frames[self._log.end : up_to])
         voters = [voter for voter in roster.values() if voter.voting]
         disks = {number: self._disks.get((view, number)) for number in members}
         there = [voter for voter in voters if disks.get(voter.number) == voter.incarnation]
         if voters and 2 * len(there) <= len(voters):
-            raise Violation(f"{disk.name} decides {up_to} with {len(there)} voters in a view of {members}, of {sorted(roster)}")
+            raise Violation(
+                f"{disk.name} decides {up_to} in a view of {members} with {len(there)} voters of {sorted(roster)}, not a majority"
+            )
 
     def _roster(self, deciding: Sequence[Frame]) -> dict[int, Voter]:
         """Who counts: the last decided roster, or one that was made by force and is about to be."""
@@ -178,35 +180,35 @@ class Checks:
         attempt = self._attempts.setdefault(message.view, (process, message.members))
         if attempt[0] is not process or attempt[1] != message.members:
             raise Violation(
-                f"{gateway.name} proposes view {view_text(message.view)} of {message.members}, which {attempt[1]} was before"
+                f"{gateway.name} proposes view {view_text(message.view)} of {message.members}, but it was of {attempt[1]}"
             )
         scalars = gateway.disk.scalars
         if min(scalars.promised, scalars.coordinated) < message.view:
-            raise Violation(f"{gateway.name} proposes view {view_text(message.view)}, and its disk has {scalars}")
+            raise Violation(f"{gateway.name} proposes view {view_text(message.view)}, but its disk has {scalars}")
 
     def _state(self, process: Process, message: State) -> None:
         disk = process.gateway.disk
         if disk.scalars.promised < message.view:
-            raise Violation(f"{disk.name} answers the proposal of {view_text(message.view)}, and its disk has {disk.scalars}")
+            raise Violation(f"{disk.name} answers the proposal of {view_text(message.view)}, but its disk has {disk.scalars}")
         if message.end > max(disk.durable, disk.mark.position):
-            raise Violation(f"{disk.name} says that its log ends at {message.end}, and {disk.durable} is durable")
+            raise Violation(f"{disk.name} reports log end {message.end}, but only {disk.durable} is durable")
 
     def _install(self, process: Process, message: Install) -> None:
         if coordinator_of(message.view) != process.me:
-            raise Violation(f"{process.gateway.name} installs {view_text(message.view)}, which is another's")
+            raise Violation(f"{process.gateway.name} installs view {view_text(message.view)} of another coordinator")
 
     def _is_installed(self, process: Process, message: Installed) -> None:
         disk = process.gateway.disk
         if disk.scalars.accepted < message.view:
-            raise Violation(f"{disk.name} says that it installed {view_text(message.view)}, and its disk has {disk.scalars}")
+            raise Violation(f"{disk.name} reports view {view_text(message.view)} as installed, but its disk has {disk.scalars}")
 
     def _heartbeat(self, process: Process, message: Heartbeat) -> None:
         disk = process.gateway.disk
         scalars = disk.scalars
         if message.promised > scalars.promised or message.accepted > scalars.accepted or message.watermark > disk.watermark:
-            raise Violation(f"{disk.name} says {message} and its disk has {scalars} and the watermark {disk.watermark}")
+            raise Violation(f"{disk.name} sends {message}, but its disk has {scalars} and watermark {disk.watermark}")
         if message.frontier > max(self._log.end, *self._confirmed.values(), 0, 0):
-            raise Violation(f"{disk.name} says that its frontier is {message.frontier}, and nobody decided that")
+            raise Violation(f"{disk.name} reports frontier {message.frontier}, but no gateway decided it")
 
     # What members show
 
@@ -218,7 +220,7 @@ class Checks:
         self._world.counts["views"] += view.view not in self._views
         self._disks[view.view, process.me] = process.gateway.incarnation
         if self._views.setdefault(view.view, (view.members, view.coordinator)) != (view.members, view.coordinator):
-            raise Violation(f"{process.gateway.name} installs {view}, which is {self._views[view.view]} for others")
+            raise Violation(f"{process.gateway.name} installs {view}, but other gateways installed {self._views[view.view]}")
 
     def delivered(self, process: Process, run: Deliver) -> None:
         """The one log: what others showed first is the same here; what is new was decided in this view, by its coordinator."""
@@ -226,7 +228,7 @@ class Checks:
         frontier = process.frontier
         last = run.frames[-1].position
         if last > disk.durable:
-            raise Violation(f"{name} delivers {last}, and {disk.durable} is durable there")
+            raise Violation(f"{name} delivers {last}, but only {disk.durable} is durable there")
         if last > log.end:
             self._new(process, last)
         places = log.places
@@ -234,7 +236,7 @@ class Checks:
             frontier += 1
             void = frame.position in run.aborted
             if frame.position != frontier:
-                raise Violation(f"{name} delivers {frame!r} behind position {frontier - 1}")
+                raise Violation(f"{name} delivers {frame!r} after position {frontier - 1}")
             if frontier > len(places):
                 self._trim(process, frame)
                 log.add(name, frame, offset, void, process.view.view if process.view else 0)
@@ -244,9 +246,9 @@ class Checks:
             place = places[frontier - 1]
             same = frame is place.frame or (frame.header == place.frame.header and bytes(frame.body) == bytes(place.frame.body))
             if not same or offset != place.offset or void != place.void:
-                raise Violation(f"{name} delivers {frame!r} at offset {offset}, void: {void}, and others had {place}")
+                raise Violation(f"{name} delivers {frame!r} at offset {offset}, void: {void}, but other gateways delivered {place}")
         if run.next_offset != (log.state.next_offset if last == log.end else log.places[last].offset):
-            raise Violation(f"{name} says that offset {run.next_offset} follows position {last}")
+            raise Violation(f"{name} reports offset {run.next_offset} after position {last}, which is wrong")
 
     def _trim(self, process: Process, frame: Frame) -> None:
         """A TRIM that is decided takes nothing that a voter lacks, unless it had to go."""
@@ -254,27 +256,29 @@ class Checks:
             body = decode_body(TrimBody, frame.body)
             self._world.counts["trims"] += 1
             if not 0 < body.position <= self._log.end or self._log.places[body.position - 1].offset != body.offset:
-                raise Violation(f"{process.gateway.name} decides {frame!r}: {body}, and that is no place in the log")
+                raise Violation(f"{process.gateway.name} decides {frame!r}: {body}, which is not a position of the log")
             if lacks := self.trims.lacking(process, body.position):
-                raise Violation(f"{process.gateway.name} decides {frame!r}: {body}, and {lacks} lacks some of what goes")
+                raise Violation(f"{process.gateway.name} decides {frame!r}: {body}, but {lacks} lacks some of the trimmed frames")
 
     def relearned(self, process: Process, action: LogReplaced) -> None:
         """A frontier that jumps is durable, on a disk that says just that."""
         disk, state = process.gateway.disk, self._log.state_at(action.position)
         if action.position > disk.durable or action.position <= process.frontier:
-            raise Violation(f"{disk.name} goes on behind {action.position}, from {process.frontier}; {disk.durable} is durable")
+            raise Violation(
+                f"{disk.name} continues after {action.position}, from frontier {process.frontier}, but {disk.durable} is durable"
+            )
         if process.stack.decided != state or action.next_offset != state.next_offset:
-            raise Violation(f"{disk.name} goes on behind {action.position}, and says something else than the log there")
+            raise Violation(f"{disk.name} continues after {action.position} with a state that differs from the log of the group")
 
     def _new(self, process: Process, last: int) -> None:
         view = process.view
         if view is None or not view.view:
-            raise Violation(f"{process.gateway.name} delivers {last} without a view, and nobody decided that")
+            raise Violation(f"{process.gateway.name} delivers {last} without a view, but no gateway decided it")
         if view.coordinator == process.me:
             self._coordinates(process, view.view, "decided")
             self._decides(process, view.view, last)
         elif last > self._confirmed.get(view.view, 0):
-            raise Violation(f"{process.gateway.name} delivers {last}, and no CONFIRM of {view_text(view.view)} said so")
+            raise Violation(f"{process.gateway.name} delivers {last} without a CONFIRM of view {view_text(view.view)}")
 
     # What clients are told
 
@@ -285,13 +289,13 @@ class Checks:
                 for sequence in range(answer.first_sequence, answer.first_sequence + answer.count):
                     found = self._log.find(answer.producer, sequence)
                     if found is None or found[1] > process.frontier:
-                        raise Violation(f"{process.gateway.name} says {answer}, and its log has not decided sequence {sequence}")
+                        raise Violation(f"{process.gateway.name} answers {answer}, but has not decided sequence {sequence}")
                     if isinstance(answer, Committed) and found[0] != answer.offset + sequence - answer.first_sequence:
-                        raise Violation(f"{process.gateway.name} says {answer}, and sequence {sequence} is at offset {found[0]}")
+                        raise Violation(f"{process.gateway.name} answers {answer}, but sequence {sequence} is at offset {found[0]}")
             elif isinstance(answer, AbortedAnswer):
                 line = self._log.state.producers.get(answer.producer)
                 if line is not None and line.epoch == answer.epoch and not line.closed:
-                    raise Violation(f"{process.gateway.name} says {answer}, and that epoch goes on")
+                    raise Violation(f"{process.gateway.name} answers {answer}, but that epoch is still open")
             elif isinstance(answer, Done | Denied):
                 self.commits.answered(process, reply.session, answer)
 
@@ -309,8 +313,8 @@ class Checks:
                 if frame is not place.frame and frame.to_bytes() != place.frame.to_bytes():
                     raise Violation(f"the log of {gateway.name} has {frame!r} where others have {place.frame!r}")
             if too_many := grown(process.stack.layers):
-                raise Violation(f"{gateway.name} is at rest, and {too_many}")
+                raise Violation(f"{gateway.name} is idle, but {too_many}")
             if process.stack.decided != state:
-                raise Violation(f"{gateway.name} and the log of the group do not say the same at {log.end}")
+                raise Violation(f"the state of {gateway.name} differs from the log of the group at {log.end}")
         if log.state_at(log.end) != state:
-            raise Violation("the log replayed says something else")
+            raise Violation("a replay of the log gives another state")

@@ -191,7 +191,7 @@ class Producer(Connection):
                     self._fenced()
             case Denied(_, code, reason, retry):
                 if not retry and code not in ("epoch", "limit"):
-                    raise Violation(f"{self.name} was denied what it asked for: {code}, {reason}")
+                    raise Violation(f"{self.name} had its request denied: {code}, {reason}")
                 if retry:
                     self._back_off(code)
                 else:
@@ -215,7 +215,7 @@ class Producer(Connection):
             self.state = State.OPENING
             self._back_off("unknown")
         else:
-            raise Violation(f"{self.name} was refused a batch: {answer.code}, {answer.reason}")
+            raise Violation(f"{self.name} had a batch rejected: {answer.code}, {answer.reason}")
 
     def _committed(self, first: int, count: int, offset: int) -> None:
         self.heard_well()
@@ -248,7 +248,7 @@ class Producer(Connection):
             return
         if not oldest <= sequence <= self.next_sequence:
             raise Violation(
-                f"{self.name} has outcomes below {oldest}, sent up to {self.next_sequence - 1}, and the gateway expects {sequence}"
+                f"{self.name} has outcomes below {oldest}, sent up to {self.next_sequence - 1}, but the gateway expects {sequence}"
             )
         self.bounds.add(sequence)
         self._back_off("gap")
@@ -259,16 +259,16 @@ class Producer(Connection):
         if opened.epoch != self.wanted or self.state is not State.OPENING:
             return
         if opened.progress != (str(opened.sequence).encode() if opened.sequence else b""):
-            raise Violation(f"{self.name} goes on after {opened.sequence}, and its progress is {opened.progress!r}")
+            raise Violation(f"{self.name} continues after {opened.sequence}, but its progress is {opened.progress!r}")
         self.state = State.OPEN
         if self.running and opened.producer == self.producer:
             self._send(0)
             return
         before = max((self.world.resumes.get((opened.producer, epoch), 0) for epoch in range(1, opened.epoch)), default=0)
         if opened.sequence < before:
-            raise Violation(f"{self.name} goes on after {opened.sequence}, and {before} was acknowledged under an epoch before")
+            raise Violation(f"{self.name} continues after {opened.sequence}, but {before} was acknowledged under an earlier epoch")
         if self.unanswered and not self._after:
-            raise Violation(f"{self.name} gets producer {opened.producer} and was {self.producer}")
+            raise Violation(f"{self.name} gets producer number {opened.producer}, but had {self.producer}")
         for sequence in [sequence for sequence in self.unanswered if sequence <= opened.sequence]:
             token = self.unanswered.pop(sequence)
             self._told(token, sequence, self._place(token))
@@ -402,4 +402,4 @@ class Reader(Connection):
         """The log has what it was told, or what it asked for and never heard of."""
         found = self.world.log.state.readers.get(self.name, 0)
         if found != self.committed and found not in self._open:
-            raise Violation(f"reader {self.name} has committed {self.committed}, and the log says {found}")
+            raise Violation(f"reader {self.name} has committed {self.committed}, but the log has {found}")

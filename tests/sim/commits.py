@@ -73,7 +73,7 @@ class CommitChecks:
             number = next((number for number, one in left if one.offset == offset and (one.back or offset >= before)), 0)
             if not number:
                 what = f"takes reader {reader} back from {before}" if offset < before else f"is a commit of reader {reader}"
-                raise Violation(f"{who} decides {frame!r}: it {what} to {offset}, and no commit that may follow asked for that")
+                raise Violation(f"{who} decides {frame!r}: it {what} to {offset}, but no pending commit requested that")
             backs += offset < before
             log.after = number
             log.decided.append((frame.position, offset))
@@ -86,9 +86,11 @@ class CommitChecks:
             return
         since = self._since(reader, commit, process.frontier)
         if isinstance(answer, Done) and commit.offset not in since:
-            raise Violation(f"{process.gateway.name} says {answer}, and its log has no {commit} of reader {reader}; since: {since}")
+            raise Violation(
+                f"{process.gateway.name} answers {answer}, but its log has no {commit} of reader {reader}; since then: {since}"
+            )
         if isinstance(answer, Denied) and not answer.retry and commit.back and not since:
-            raise Violation(f"{process.gateway.name} says {answer}, and reader {reader} committed nothing after {commit}")
+            raise Violation(f"{process.gateway.name} answers {answer}, but reader {reader} committed nothing after {commit}")
 
     def _since(self, reader: str, commit: Commit, frontier: int) -> list[int]:
         """The offsets that were decided after a gateway took the commit, up to its frontier now."""

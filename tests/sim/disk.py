@@ -170,7 +170,7 @@ class Disk:
     def mend(self, action: RepairLog) -> None:
         """Write again what was lost."""
         if action.frames[0].position != self._lost[0]:
-            raise Violation(f"{self.name} is to mend {action.frames[0]!r}, and told of {self._lost}")
+            raise Violation(f"{self.name} is to repair {action.frames[0]!r}, but reported {self._lost}")
         self._schedule.after(self.sync_us * (0.5 + self._scrub_chance.random()), self._have_mended, self._life, action)
 
     def _have_mended(self, life: int, action: RepairLog) -> None:
@@ -181,7 +181,7 @@ class Disk:
             return
         for frame in action.frames:
             if frame.header != self.frames[frame.position - 1].header:
-                raise Violation(f"{self.name} mends with {frame!r} and had {self.frames[frame.position - 1]!r}")
+                raise Violation(f"{self.name} repairs with {frame!r}, but had {self.frames[frame.position - 1]!r}")
             self.rotten.discard(frame.position)
             self.mended += 1
         self._tell_lost(0)
@@ -276,7 +276,7 @@ class Disk:
 
     def _cut(self, behind: int) -> None:
         if behind > len(self.frames):
-            raise Violation(f"{self.name} cuts its log behind {behind}, and it ends at {len(self.frames)}")
+            raise Violation(f"{self.name} truncates its log after {behind}, but it ends at {len(self.frames)}")
         self._watch.cut(self, behind)
         del self.frames[behind:]
         self.trims.cut(behind)
@@ -318,7 +318,7 @@ class Disk:
         log = self.frames
         for frame in frames:
             if frame.position != len(log) + 1 or not chained(frame, log[-1].header_crc if log else 0):
-                raise Violation(f"{self.name} writes {frame!r} behind position {len(log)}, which it does not continue")
+                raise Violation(f"{self.name} writes {frame!r} after position {len(log)}, which it does not continue")
             log.append(frame)
         self._watch.written(self, tuple(frames))
         self.trims.wrote(frames[0].position, frames[-1].position)

@@ -332,7 +332,7 @@ class Process:
                 world.checks.replied(self, action)
             answer = self.sessions.get(action.session)
             if answer is None:
-                raise Violation(f"{gateway.name} answers session {action.session}, which is over: {action.answers}")
+                raise Violation(f"{gateway.name} answers session {action.session}, which is closed: {action.answers}")
             answer(action.answers)
         elif isinstance(action, PersistLane | ReadLane | RepairLane | LaneHeld | DeliverUnordered):
             world.lanes.carry_out(self, action)

@@ -66,7 +66,7 @@ class GroupLog:
     def state_at(self, position: int) -> LogState:
         """What the log up to the position says; a copy of its own."""
         if position > self.end:
-            raise Violation(f"a watermark says {position}, and nobody decided behind {self.end}")
+            raise Violation(f"a watermark is at {position}, but the last decided position is {self.end}")
         state = self._states[position // STATE_EVERY].copy()
         for place in self.places[state.position : position]:
             state.apply(place.frame, place.void)
@@ -76,11 +76,13 @@ class GroupLog:
         """A position that was never shown before."""
         state = self.state
         if frame.position != self.end + 1 or not chained(frame, state.chain):
-            raise Violation(f"{who} decides {frame!r} behind position {self.end}, which it does not continue")
+            raise Violation(f"{who} decides {frame!r} after position {self.end}, which it does not continue")
         if self.places and view < self.places[-1].view:
-            raise Violation(f"{who} decides {frame!r} in view {view}, and view {self.places[-1].view} decided before")
+            raise Violation(f"{who} decides {frame!r} in view {view}, but view {self.places[-1].view} has decided before")
         if not offset == state.next_offset == self._records:
-            raise Violation(f"{who} gives {frame!r} the offset {offset} behind {self._records} records; next: {state.next_offset}")
+            raise Violation(
+                f"{who} gives {frame!r} offset {offset} after {self._records} records; the next one is {state.next_offset}"
+            )
         if frame.kind == Kind.EPOCH:
             self._epoch(who, frame)
         elif frame.kind in SEQUENCED:
@@ -105,20 +107,20 @@ class GroupLog:
 
     def _epoch(self, who: str, frame: Frame) -> None:
         if frame.epoch <= self._epochs.get(frame.producer, 0):
-            raise Violation(f"{who} decides {frame!r}, and the producer was at epoch {self._epochs[frame.producer]}")
+            raise Violation(f"{who} decides {frame!r}, but the producer was at epoch {self._epochs[frame.producer]}")
         self._epochs[frame.producer] = frame.epoch
 
     def _batch(self, who: str, frame: Frame, offset: int, void: bool) -> None:
         """A producer's sequences are 1, 2, 3, ... over all its epochs, every record once, and behind whatever was told before."""
         if frame.epoch != self._epochs.get(frame.producer):
-            raise Violation(f"{who} decides {frame!r}, and epoch {self._epochs.get(frame.producer)} is the producer's")
+            raise Violation(f"{who} decides {frame!r}, but the producer is at epoch {self._epochs.get(frame.producer)}")
         if void:
             if frame.kind == Kind.TXN:
-                raise Violation(f"{who} decides {frame!r} as void: an ABORT reaches over a transaction")
+                raise Violation(f"{who} decides {frame!r} as void: an ABORT covers a transaction")
             return
         after = self._sequences.get(frame.producer, 0)
         if frame.first_sequence != after + 1:
-            raise Violation(f"{who} decides {frame!r} behind sequence {after}: a gap or a duplicate")
+            raise Violation(f"{who} decides {frame!r} after sequence {after}: a gap or a duplicate")
         self._sequences[frame.producer] = after + frame.count
         if frame.kind == Kind.TXN:
             self._visible(frame, self.staging.visible(who, frame), offset)
@@ -126,7 +128,7 @@ class GroupLog:
         tokens = bytes(frame.body).decode().split(",")
         if frame.staged:
             if gone := self.aborted.intersection(tokens):
-                raise Violation(f"{min(gone)} was reported aborted and is staged by {frame!r}")
+                raise Violation(f"{min(gone)} was reported aborted, but is staged by {frame!r}")
             self.staging.add(frame, tuple(tokens))
             for place in range(frame.count):
                 self._batches[frame.producer, frame.first_sequence + place] = frame.position + place, frame.position
@@ -135,7 +137,7 @@ class GroupLog:
         for token in tokens:
             client, number = token.rsplit("-", 1)
             if int(number) <= self._orders.get(client, 0):
-                raise Violation(f"{token} is decided behind {client}-{self._orders[client]}, which was sent later")
+                raise Violation(f"{token} is decided after {client}-{self._orders[client]}, which was sent later")
             self._orders[client] = int(number)
 
     def _visible(self, frame: Frame, tokens: list[str], offset: int) -> None:
@@ -146,9 +148,9 @@ class GroupLog:
             if token in self.tokens:
                 raise Violation(f"{token} is at offset {self.tokens[token]} and again at {at}")
             if token in self.aborted:
-                raise Violation(f"{token} was reported aborted and is decided at offset {at}")
+                raise Violation(f"{token} was reported aborted, but is decided at offset {at}")
             if at <= self.floors.get(token, -1):
-                raise Violation(f"{token} was sent when offset {self.floors[token]} was acknowledged, and it gets offset {at}")
+                raise Violation(f"{token} was sent after offset {self.floors[token]} was acknowledged, but it gets offset {at}")
             self.tokens[token] = at
             self._batches[frame.producer, frame.first_sequence + place] = at, frame.position
 
@@ -163,13 +165,13 @@ class GroupLog:
     def told_committed(self, token: str, offset: int) -> None:
         """A producer was told where a record is."""
         if self.tokens.get(token) != offset:
-            raise Violation(f"{token} was reported at offset {offset}, and the log has it at {self.tokens.get(token)}")
+            raise Violation(f"{token} was reported at offset {offset}, but the log has it at {self.tokens.get(token)}")
         self.acknowledged = max(self.acknowledged, offset)
 
     def told_aborted(self, token: str) -> None:
         """A producer was told that a record is in no log."""
         if token in self.tokens:
-            raise Violation(f"{token} was reported aborted, and the log has it at offset {self.tokens[token]}")
+            raise Violation(f"{token} was reported aborted, but the log has it at offset {self.tokens[token]}")
         if token in self.staging.at:
-            raise Violation(f"{token} was reported aborted, and it is staged at position {self.staging.at[token]}")
+            raise Violation(f"{token} was reported aborted, but it is staged at position {self.staging.at[token]}")
         self.aborted.add(token)

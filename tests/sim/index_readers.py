@@ -37,10 +37,12 @@ class IndexChecks:
         """A gateway answers one."""
         end = self._asked.pop(answer.number, None)
         if end is None:
-            raise Violation(f"{process.gateway.name} answers question {answer.number}, which has its answer or was not asked")
+            raise Violation(f"{process.gateway.name} answers request {answer.number}, which was answered before or never sent")
         self._world.counts["indexes_confirmed" if answer.confirmed else "indexes_open"] += 1
         if answer.confirmed and process.frontier < end:
-            raise Violation(f"{process.gateway.name} confirms frontier {process.frontier}, and {end} was decided when it was asked")
+            raise Violation(
+                f"{process.gateway.name} confirms frontier {process.frontier}, but {end} was decided when the request arrived"
+            )
 
 
 class IndexReaders:

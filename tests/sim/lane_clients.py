@@ -203,10 +203,10 @@ class LaneProducer(Connection):
                 if (producer, epoch) == (self.producer, self.epoch):
                     self._expected(sequence)
             case FencedAnswer() | AbortedAnswer():
-                raise Violation(f"{self.name} hears {answer}, and nobody else has its name, and no lane aborts")
+                raise Violation(f"{self.name} receives {answer}, but its name is unique and no lane aborts")
 
     def _expected(self, sequence: int) -> None:
         oldest = next(iter(self.unanswered), None)
         if oldest is not None and not oldest <= sequence <= self.next_sequence:
-            raise Violation(f"{self.name} has receipts below {oldest}, and its lane expects {sequence}")
+            raise Violation(f"{self.name} has receipts below {oldest}, but its lane expects {sequence}")
         self._back_off()

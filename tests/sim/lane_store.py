@@ -189,11 +189,11 @@ class LaneStore:
         key, begin = (action.origin, action.incarnation), action.begin
         lane = self.lane(key)
         if begin is None or begin.position <= lane.shown:
-            raise Violation(f"{self._disk.name} replaces lane {key[0]}, shown up to {lane.shown}, by {begin}")
+            raise Violation(f"{self._disk.name} replaces lane {key[0]} by {begin}, but delivered it up to {lane.shown}")
         lane.frames = list(self.known[key].frames[: begin.position])
         last = lane.frames[-1]
         if (last.position, last.view, last.header_crc) != (begin.position, begin.attempt, begin.chain):
-            raise Violation(f"{self._disk.name} replaces lane {key[0]} by {begin}, and {last!r} was decided there")
+            raise Violation(f"{self._disk.name} replaces lane {key[0]} by {begin}, but {last!r} was decided there")
         lane.durable = lane.shown = lane.kept = lane.start = begin.position
         lane.rotten.clear()
 
@@ -229,7 +229,7 @@ class LaneStore:
         if self._chance_of_rot.random() < 0.9:  # not all that is written comes to the disk
             for frame in action.frames:
                 if frame.header != lane.frames[frame.position - 1].header:
-                    raise Violation(f"{self._disk.name} mends with {frame!r} and had {lane.frames[frame.position - 1]!r}")
+                    raise Violation(f"{self._disk.name} repairs with {frame!r}, but had {lane.frames[frame.position - 1]!r}")
                 lane.rotten.discard(frame.position)
                 self._disk.mended += 1
         self._tell_lost(key, again=True)
@@ -265,7 +265,7 @@ class LaneStore:
             log = self.lane((action.origin, action.incarnation)).frames
             for frame in action.frames:
                 if frame.position != len(log) + 1 or not chained(frame, log[-1].header_crc if log else 0):
-                    raise Violation(f"{self._disk.name} writes {frame!r} in a lane behind position {len(log)}")
+                    raise Violation(f"{self._disk.name} writes {frame!r} in a lane after position {len(log)}")
                 log.append(frame)
         self._schedule.after(self._time(), self._synced, self._life)
 
@@ -304,7 +304,7 @@ class LaneStore:
         behind = action.cut or 0
         if behind < lane.shown or behind > len(lane.frames):
             raise Violation(
-                f"{self._disk.name} cuts lane {action.origin} behind {behind}; it has {len(lane.frames)}, and showed {lane.shown}"
+                f"{self._disk.name} truncates lane {action.origin} after {behind}; it has {len(lane.frames)}, showed {lane.shown}"
             )
         del lane.frames[behind:]
         lane.durable = min(lane.durable, behind)

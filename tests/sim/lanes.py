@@ -62,7 +62,7 @@ class LaneChecks:
             lane = gateway.disk.lanes.lanes.get(key, Lane())
             if gateway.incarnation == voter.incarnation and max(lane.durable, lane.had) < action.position:
                 raise Violation(
-                    f"{process.gateway.name} lets lane {key[0]} go to {action.position}, {voter.name} has it up to {lane.durable}"
+                    f"{process.gateway.name} lets lane {key[0]} go to {action.position}, but {voter.name} has only {lane.durable}"
                 )
         self._world.counts["lanes held"] += 1
 
@@ -76,7 +76,9 @@ class LaneChecks:
         disks = {names[number]: self._world.gateways[names[number]].incarnation for number in members if number in names}
         known = self._attempts.setdefault((key, frame.view), (members, disks))
         if known[0] != members:
-            raise Violation(f"{process.gateway.name} has attempt {frame.view} of {members} in lane {key[0]}, others of {known[0]}")
+            raise Violation(
+                f"{process.gateway.name} has attempt {frame.view} of {members} in lane {key[0]}, but other gateways have {known[0]}"
+            )
 
     def sent(self, process: Process, to: int, message: Message) -> None:
         """No YES before its copy is durable; nothing of an attempt before the NO that ended the last one is."""
@@ -84,11 +86,11 @@ class LaneChecks:
         if isinstance(message, Posted) and message.up_to:
             lane = lanes.get((to, message.incarnation), Lane())
             if lane.durable < message.up_to:
-                raise Violation(f"{process.gateway.name} says {message}, and {lane.durable} is durable")
+                raise Violation(f"{process.gateway.name} sends {message}, but only {lane.durable} is durable")
         elif isinstance(message, Post):
             lane = lanes.get((message.frames[-1].origin, message.incarnation), Lane())
             if message.frames[-1].view > lane.attempt:
-                raise Violation(f"{process.gateway.name} posts {message.frames[-1]!r}, and attempt {lane.attempt} is durable")
+                raise Violation(f"{process.gateway.name} sends {message.frames[-1]!r}, but attempt {lane.attempt} is durable")
 
     def _delivered(self, process: Process, action: DeliverUnordered) -> None:
         key = action.origin, action.incarnation
@@ -97,12 +99,14 @@ class LaneChecks:
         name, offset = process.gateway.name, action.first_offset
         for frame in action.frames:
             if frame.position != lane.shown + 1 or lane.durable < frame.position:
-                raise Violation(f"{name} delivers {frame!r} of lane {key[0]} behind {lane.shown}, {lane.durable} is durable")
+                raise Violation(
+                    f"{name} delivers {frame!r} of lane {key[0]} after {lane.shown}, but only {lane.durable} is durable"
+                )
             if frame.position > len(decided.frames):
                 self._new(process, key, decided, frame, offset)
             first, at = decided.frames[frame.position - 1], decided.offsets[frame.position - 1]
             if frame.header != first.header or bytes(frame.body) != bytes(first.body) or offset != at:
-                raise Violation(f"{name} delivers {frame!r} at {offset} of lane {key[0]}, and others had {first!r} at {at}")
+                raise Violation(f"{name} delivers {frame!r} at {offset} of lane {key[0]}, but others had {first!r} at {at}")
             lane.shown = frame.position
             offset += frame.count
 
@@ -115,7 +119,7 @@ class LaneChecks:
             held = lane.durable >= frame.position and lane.frames[frame.position - 1].header == frame.header
             held = held or (gateway.incarnation == key[1] and frame.position <= lane.had)  # it had it, and lost it
             if gateway.incarnation == disk and not held:
-                raise Violation(f"{name} decides {frame!r} of lane {key[0]}, and {member} does not have it")
+                raise Violation(f"{name} decides {frame!r} of lane {key[0]}, but {member} does not have it")
         decided.frames.append(frame)
         decided.offsets.append(offset)
         world = self._world
@@ -127,7 +131,7 @@ class LaneChecks:
         for place, token in enumerate(bytes(frame.body).decode().split(",")):
             client, number = token.rsplit("-", 1)
             if int(number) <= decided.last.get(client, 0):
-                raise Violation(f"{token} is decided in lane {key[0]} behind {client}-{decided.last[client]}")
+                raise Violation(f"{token} is decided in lane {key[0]} after {client}-{decided.last[client]}, which was sent later")
             decided.last[client] = int(number)
             record = frame.producer, frame.epoch, frame.first_sequence + place
             if decided.batches.setdefault(record, (offset + place, frame.position)) != (offset + place, frame.position):
@@ -146,9 +150,9 @@ class LaneChecks:
                     found = [(key, decided.batches[record]) for key, decided in own if record in decided.batches]
                     shown = [at for key, (at, position) in found if position <= process.gateway.disk.lanes.lane(key).shown]
                     if not shown:
-                        raise Violation(f"{process.gateway.name} says {answer}, and its lane has not decided it")
+                        raise Violation(f"{process.gateway.name} answers {answer}, but its lane has not decided it")
                     if isinstance(answer, Committed) and shown != [answer.offset + place]:
-                        raise Violation(f"{process.gateway.name} says {answer}, and it is at offset {shown}")
+                        raise Violation(f"{process.gateway.name} answers {answer}, but it is at offset {shown}")
                 self._world.counts["lane receipts"] += 1
         return True
 

@@ -56,7 +56,7 @@ class Group:
         limit = self.now + WAIT_US
         while not reached():
             if self.now >= limit:
-                raise Violation(f"waited {WAIT_US / SECOND:.0f} s in vain: {what}")
+                raise Violation(f"waited {WAIT_US / SECOND:.0f} s for {what}")
             self.run(step_us)
 
     def whole(self, *names: str) -> bool:
@@ -84,7 +84,7 @@ class Group:
     def process(self, gateway: Gateway) -> Process:
         """The gateway's process, which runs."""
         if gateway.process is None:
-            raise Violation(f"{gateway.name} does not run")
+            raise Violation(f"{gateway.name} is not running")
         return gateway.process
 
     def kill(self, gateway: Gateway, *, told: bool) -> None:
@@ -240,7 +240,7 @@ class Producer:
             case Expected():
                 self._try_again("gap")
             case _:
-                raise Violation(f"{self._name} hears {answer}")
+                raise Violation(f"{self._name} receives {answer}")
 
     def _told(self, first: int, count: int, offset: int) -> None:
         for place in range(count):

@@ -116,7 +116,7 @@ class Operator:
     def _look(self) -> None:
         self._world.schedule.after(LOOK_US, self._look)
         if more := self._world.log.removals - self._removals:
-            raise Violation(f"{min(more)} was removed more often than the operator asked for it")
+            raise Violation(f"{min(more)} was removed more often than the operator requested")
         wiped = self._world.wiped
         while wiped:
             wish = "replace", wiped.pop()
@@ -185,7 +185,9 @@ class Operator:
             elif isinstance(answer, Done) and self.wishes[0][0] == "replace":
                 self._old.pop(self.wishes[0][1], None)  # it has lost its next disk too: that one is to be replaced now
             elif isinstance(answer, Done):
-                raise Violation(f"the operator was told that {self.wishes[0]} is done, and the roster: {self._world.log.numbers}")
+                raise Violation(
+                    f"the answer to the operator is that {self.wishes[0]} is done, but the roster is {self._world.log.numbers}"
+                )
             elif not answer.retry:
                 self.wishes.pop(0)
         self._leave()

@@ -76,19 +76,19 @@ class Run:
         more = int(LATENCIES * world.network.latency_max)
         self.faults.heal()
         world.schedule.run(world.schedule.now + (STALL_S + 1) * SECOND)  # what hangs in a disk comes through
-        self._until(HEAL_HEARTBEATS * heartbeat_us + more, self._goes_on, "no majority takes messages")
-        self._until(CALM_HEARTBEATS * heartbeat_us + more, self._is_calm, "not everybody came to rest")
+        self._until(HEAL_HEARTBEATS * heartbeat_us + more, self._goes_on, "no majority accepts records")
+        self._until(CALM_HEARTBEATS * heartbeat_us + more, self._is_calm, "some gateway or client did not come to rest")
         world.checks.whole()
         last = Producer(world, "last", len(self.producers))
         self.producers.append(last)
-        self._until(HEAL_HEARTBEATS * heartbeat_us + more, self._is_calm, "a new producer does not get in")
+        self._until(HEAL_HEARTBEATS * heartbeat_us + more, self._is_calm, "a new producer cannot open its session")
         for producer in self.producers:
             producer.produce(1)
         for sender in self.unordered:
             sender.produce(1)
-        self._until(HEAL_HEARTBEATS * heartbeat_us + more, self._is_calm, "new messages got no outcome")
+        self._until(HEAL_HEARTBEATS * heartbeat_us + more, self._is_calm, "new records got no outcome")
         if not last.acknowledged:
-            raise Violation("a new producer was not told that its record is committed")
+            raise Violation("a new producer got no receipt for its committed record")
         world.checks.whole()
         for reader in self.readers:
             reader.check()

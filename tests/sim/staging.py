@@ -46,7 +46,7 @@ class Staging:
         """A staged batch is decided, and not void."""
         again = [token for token in tokens if token in self.at]
         if again:
-            raise Violation(f"{again[0]} is staged at {self.at[again[0]]}, and again by {frame!r}")
+            raise Violation(f"{again[0]} is staged at {self.at[again[0]]} and again by {frame!r}")
         batch = Batch(frame.position, frame.producer, frame.epoch, frame.topic, frame.min_timestamp, frame.max_timestamp, tokens)
         self.ever[frame.position] = self.open[frame.position] = batch
         self.at |= {token: frame.position + place for place, token in enumerate(tokens)}
@@ -59,12 +59,12 @@ class Staging:
         if closed or len(set(body.staged)) < len(body.staged):
             raise Violation(f"{who} decides {frame!r} of {body.staged}: nothing is staged at {closed}, or one is named twice")
         if key in self._failed:
-            raise Violation(f"{who} decides {frame!r}, and its producer was told that it is in no log")
+            raise Violation(f"{who} decides {frame!r}, but its producer was told that it failed")
         batches = [self.open.pop(position) for position in body.staged]
         self.spent.update(body.staged)
         tokens = [token for batch in batches for token in batch.tokens]
         if [len(batch.tokens) for batch in batches] != list(body.counts) or len(tokens) != frame.count:
-            raise Violation(f"{who} decides {frame!r} of {body.counts} records, and {len(tokens)} are staged there")
+            raise Violation(f"{who} decides {frame!r} of {body.counts} records, but {len(tokens)} are staged there")
         self._txns.add(key)
         return tokens
 
@@ -80,20 +80,22 @@ class Staging:
     def same(self, who: str, state: LogState) -> None:
         """A state has the same batches open."""
         if state.staged.keys() != self.open.keys():
-            raise Violation(f"{who} has staged {list(state.staged)} at {state.position}, and {list(self.open)} are open there")
+            raise Violation(f"{who} has staged {list(state.staged)} at {state.position}, but {list(self.open)} are open there")
 
     def told_staged(self, token: str, at: int) -> None:
         """A stager was told where a record is staged."""
         if self.at.get(token) != at:
-            raise Violation(f"{token} was reported staged at {at}, and the log has it at {self.at.get(token)}")
+            raise Violation(f"{token} was reported staged at {at}, but the log has it at {self.at.get(token)}")
 
     def told_failed(self, producer: int, epoch: int, first_sequence: int) -> None:
         """A committer knows that its transaction is in no log."""
         if (producer, epoch, first_sequence) in self._txns:
-            raise Violation(f"a transaction of producer {producer} at sequence {first_sequence} failed, and the log has it")
+            raise Violation(f"a transaction of producer {producer} at sequence {first_sequence} failed, but the log has it")
         self._failed.add((producer, epoch, first_sequence))
 
     def told_committed(self, producer: int, epoch: int, first_sequence: int) -> None:
         """A committer was told that its transaction is in the log."""
         if (producer, epoch, first_sequence) not in self._txns:
-            raise Violation(f"a transaction of producer {producer} at sequence {first_sequence} was acknowledged, and is in no log")
+            raise Violation(
+                f"a transaction of producer {producer} at sequence {first_sequence} was acknowledged, but no log has it"
+            )

@@ -392,6 +392,6 @@ def test_a_broken_promise_is_found(broken: Callable[[], None]) -> None:
         ([epoch(1)], "epoch"),
     ],
 )
-def test_a_log_that_says_what_it_may_not_is_found(frames: list[Frame], word: str) -> None:
+def test_an_invalid_log_is_found(frames: list[Frame], word: str) -> None:
     with pytest.raises(Violation, match=word):
         decide(*frames)

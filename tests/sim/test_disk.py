@@ -59,7 +59,7 @@ def chain_of(count: int, view: int = 1, after: Frame | None = None) -> tuple[Fra
     return tuple(frames)
 
 
-def test_one_sync_serves_all_persists_that_wait() -> None:
+def test_one_sync_serves_all_pending_persists() -> None:
     bench = Bench()
     frames = chain_of(5)
     for token, frame in enumerate(frames, 1):
@@ -94,7 +94,7 @@ def test_power_losses_differ_in_what_they_keep() -> None:
     assert len(ends) > 4
 
 
-def test_a_killed_process_never_hears_of_what_it_asked_for() -> None:
+def test_a_killed_process_gets_no_completion_of_its_requests() -> None:
     bench = Bench()
     bench.disk.persist(Persist(1, chain_of(2)))
     bench.disk.kill()
@@ -102,7 +102,7 @@ def test_a_killed_process_never_hears_of_what_it_asked_for() -> None:
     assert bench.reported == []
 
 
-def test_scalars_are_durable_before_frames_behind_them_and_after_those_before() -> None:
+def test_hard_state_is_durable_in_order_with_frames() -> None:
     bench = Bench()
     frames = chain_of(4)
     bench.disk.persist(Persist(1, frames[:2]))
@@ -115,7 +115,7 @@ def test_scalars_are_durable_before_frames_behind_them_and_after_those_before() 
     assert bench.reported == [Persisted(1), Persisted(2)]
 
 
-def test_a_cut_lowers_the_mark_first_and_is_durable_before_what_follows() -> None:
+def test_a_truncation_lowers_the_mark_first_and_is_durable_before_later_writes() -> None:
     bench = Bench()
     frames = chain_of(6)
     bench.disk.persist(Persist(1, frames))
@@ -134,7 +134,7 @@ def test_a_cut_lowers_the_mark_first_and_is_durable_before_what_follows() -> Non
     assert [frame.view for frame in bench.recover().tail] == [1, 1, 1, 2, 2]
 
 
-def test_what_rots_at_or_below_the_mark_is_damage_and_above_it_is_torn() -> None:
+def test_corruption_up_to_the_mark_is_damage_and_above_it_a_torn_end() -> None:
     bench = Bench()
     frames = chain_of(6)
     bench.disk.persist(Persist(1, frames))
@@ -151,7 +151,7 @@ def test_what_rots_at_or_below_the_mark_is_damage_and_above_it_is_torn() -> None
     assert bench.recover().damage is None
 
 
-def test_what_rots_above_the_mark_is_cut_silently() -> None:
+def test_corruption_above_the_mark_is_truncated_silently() -> None:
     bench = Bench()
     frames = chain_of(6)
     bench.disk.persist(Persist(1, frames[:3]))
@@ -166,7 +166,7 @@ def test_what_rots_above_the_mark_is_cut_silently() -> None:
     assert found.damage is None
 
 
-def test_a_failed_sync_is_told_and_nothing_is_written_after_it() -> None:
+def test_a_failed_sync_is_reported_and_ends_all_writing() -> None:
     bench = Bench()
     frames = chain_of(4)
     bench.disk.fails = True
@@ -185,7 +185,7 @@ def test_frames_that_do_not_continue_the_log_are_found() -> None:
         bench.disk.persist(Persist(1, frames[1:]))
 
 
-def test_a_read_ends_before_what_rots_and_says_where_a_decision_may_stop() -> None:
+def test_a_read_ends_before_a_corrupt_frame_and_reports_a_safe_end() -> None:
     bench = Bench()
     start = chain_of(3)
     abort = Frame(Kind.ABORT, encode_body(AbortBody(2, "no space", Entry(b"", 1, 0, b""))))

@@ -59,7 +59,7 @@ def failed() -> Staging:
     return staging
 
 
-def test_a_transaction_is_all_of_what_it_names_in_that_order() -> None:
+def test_a_transaction_has_exactly_its_staged_batches_in_order() -> None:
     staging = two()
     assert staging.visible("g1", txn((8, 1), (7, 2))) == ["s-3", "s-1", "s-2"]
     assert (staging.open, staging.spent) == ({}, {7, 8})

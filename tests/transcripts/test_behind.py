@@ -8,7 +8,7 @@ from tutti_gateway.core import limits
 
 
 @pytest.mark.parametrize("behind", [395, 401, 405, 421, 600, 1500])
-def test_a_majority_whose_other_member_is_far_behind_forms_a_view(behind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_majority_with_a_lagging_member_forms_a_view(behind: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common_limits, "UNDECIDED_FRAMES_MAX", 400)
     bounds = {"WINDOW_MORE_FRAMES": 20, "BATCH_UNDECIDED_FRAMES_MAX": 100, "REQUEST_UNDECIDED_FRAMES_MAX": 200}
     for name, bound in bounds.items():

@@ -16,7 +16,7 @@ START = (
 
 @pytest.mark.parametrize("dead", ["g1", "g2"])
 @pytest.mark.parametrize("beats", [0, 1, 3, 5, 8, 20])
-def test_whoever_comes_back_is_taken_in_though_a_member_is_dead(dead: str, beats: int) -> None:
+def test_a_returning_member_is_admitted_although_another_is_dead(dead: str, beats: int) -> None:
     left = "g1" if dead == "g2" else "g2"
     script = WholeScript()
     told = script.run(f"{START}kill {dead}\nbeats {beats}\nstart g3\nuntil primary {left} g3\n----\n")
@@ -25,7 +25,7 @@ def test_whoever_comes_back_is_taken_in_though_a_member_is_dead(dead: str, beats
     assert not script.problems
 
 
-def test_one_whose_log_has_no_number_that_is_in_use_reports_that_it_learns() -> None:
+def test_a_gateway_without_a_current_number_reports_that_it_catches_up() -> None:
     script = WholeScript()
     text = (Path(__file__).parent / "group_all_renumbered.txt").read_text("utf-8")
     script.run(text[: text.index("# g3 starts")])
@@ -35,7 +35,7 @@ def test_one_whose_log_has_no_number_that_is_in_use_reports_that_it_learns() -> 
     assert GroupStatus(script.world.members["g3"].running).waits.startswith("not heard of g1 and g2")
 
 
-def test_a_gateway_of_the_same_log_is_heard_though_this_log_does_not_name_it() -> None:
+def test_a_gateway_of_the_same_log_is_accepted_before_the_log_names_it() -> None:
     script = WholeScript()
     script.run(f"{START}----\n")
     member, other = script.world.members["g1"], script.world.members["g2"]

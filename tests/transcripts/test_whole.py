@@ -37,16 +37,16 @@ class Forgetful(Disk):
         return action.token
 
 
-def test_a_check_that_fails_shows() -> None:
+def test_a_failed_check_is_reported() -> None:
     assert played("check committed p1/1 1+1 g1")[1] == ["WRONG: committed p1/1 1+1 g1"]
     assert played("check not primary g1 g2 g3")[1] == ["WRONG: not primary g1 g2 g3"]
 
 
-def test_what_never_comes_about_shows() -> None:
+def test_a_condition_that_is_never_met_is_reported() -> None:
     assert played("until committed p1/1 1+1 g1")[1] == ["WRONG: 400 heartbeats passed until committed p1/1 1+1 g1"]
 
 
-def test_a_vote_for_what_is_not_durable_shows() -> None:
+def test_a_vote_above_the_durable_end_is_reported() -> None:
     script, _ = played("check primary")
     disk = script.world.members["g2"].disk
     disk.__class__ = Forgetful
@@ -55,7 +55,7 @@ def test_a_vote_for_what_is_not_durable_shows() -> None:
     assert any("g1 decides" in line and "g2 does not have it durable" in line for line in lines)
 
 
-def test_a_run_that_does_not_replay_shows() -> None:
+def test_a_run_that_does_not_replay_is_reported() -> None:
     script, _ = played("submit g1 s1 p1/1 1+10\nsettle")
     assert script.finish() == []
     history = script.world.members["g3"].history
@@ -63,7 +63,7 @@ def test_a_run_that_does_not_replay_shows() -> None:
     assert any("g3 is answered differently" in problem for problem in script.finish())
 
 
-def test_another_log_at_one_gateway_shows() -> None:
+def test_a_diverging_log_is_reported() -> None:
     script, _ = played("kill g3")
     world = script.world
     world.watch.log[-1] = world.watch.log[-1]._replace(offset=7)
@@ -72,8 +72,9 @@ def test_another_log_at_one_gateway_shows() -> None:
     assert any(line.startswith("PROBLEM g3 delivers") for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", FILES, ids=[path.stem for path in FILES])
-def test_its_facts_hold_whatever_messages_and_disks_take(path: Path) -> None:
+def test_its_facts_hold_at_any_latency_of_network_and_disk(path: Path) -> None:
     for pace in PACES:
         script = WholeScript(pace)
         lines = script.run(path.read_text("utf-8")).splitlines()

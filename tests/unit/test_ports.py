@@ -5,10 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.ports import END, FIRST, free_ports
+from tests.support.ports import END, FIRST, free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
-ASK = "from tests.ports import free_base, free_ports\nfor _ in range(50): print(*free_ports(2), free_base(), free_base(3))"
+ASK = "from tests.support.ports import free_base, free_ports\nfor _ in range(50): print(*free_ports(2), free_base(), free_base(3))"
 
 
 def test_nobody_gets_a_port_that_another_process_was_lent() -> None:

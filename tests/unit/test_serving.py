@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from tests.certificates import certificate
+from tests.support.certificates import certificate
 from tutti.errors import ConfigError
 from tutti.runtime import http_server
 from tutti.runtime.http_server import HALF_CLOSED, UVICORN_SETTINGS, BoundedProtocol, Server

@@ -316,9 +316,9 @@ class Accumulator:
     def undelivered(self) -> int:
         """Return the number of records without an outcome."""
         with self.lock:
-            return self.pending_records + self._open_records()
+            return self.pending_records + self.open_records()
 
-    def _open_records(self) -> int:
+    def open_records(self) -> int:
         """Return the number of records in the open batch; a concurrent append may not be counted yet."""
         return len(self._open.values)
 
@@ -333,14 +333,14 @@ class Accumulator:
         deadline = None if timeout is None else time.monotonic() + timeout
         with self.lock:
             self.close_open()
-            while self.pending_records or self._open_records():
+            while self.pending_records or self.open_records():
                 left = limits.POLL_US_MAX / 1e6 if deadline is None else deadline - time.monotonic()
                 if left <= 0:
                     break
                 self.changed.wait(min(left, limits.POLL_US_MAX / 1e6))
                 if deadline is None or deadline > time.monotonic():
                     self.close_open()
-            return self.pending_records + self._open_records()
+            return self.pending_records + self.open_records()
 
     def wait_opened(self, deadline: float) -> Resume | None:
         """Wait for an open epoch. Return None if `deadline` (monotonic) passed first.
@@ -390,7 +390,7 @@ class Accumulator:
         """Close the batch that was delayed."""
         self.corked = False
         # No lock here, as every wakeup runs this line. A sender checks `corked` after its append, so that no record is missed.
-        if self.pending <= self.pinned and self._open_records():
+        if self.pending <= self.pinned and self.open_records():
             self.close_idle()
 
     def close_idle(self) -> None:

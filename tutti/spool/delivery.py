@@ -33,7 +33,7 @@ class SpooledDelivery(OrderedDelivery):
 
     def end(self, error: TuttiError) -> None:
         """See `OrderedDelivery.end`. The spool keeps its batches."""
-        left = self.accumulator.undelivered()
+        left = self._spool.uncommitted()
         if left:
             kept = f"{left} records of producer {self.name!r} stay in spool {self._spool.path}"
             LOG.warning("%s: %s", kept, error)

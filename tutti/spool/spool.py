@@ -166,6 +166,15 @@ class Spool:
             left, committed = self._uncommitted(), accumulator.committed
             return Resume(committed.sequence + left, (self._progress if left else b"") or decode_mark(committed.progress)[1])
 
+    def uncommitted(self) -> int:
+        """Return the number of records that the log does not have yet.
+
+        After the end of the producer, `Accumulator.undelivered` counts fewer: the disk thread fails the records that stay in the
+        spool.
+        """
+        with self.accumulator.lock:
+            return self._uncommitted() + sum(batch.count for batch in self.accumulator.queue) + self.accumulator.open_records()
+
     def _uncommitted(self, upto: int | None = None) -> int:
         """Return the number of spooled records without an outcome, in segments up to number `upto`. Called with the lock."""
         done, aside = self.done, self._refused_ranges.items()

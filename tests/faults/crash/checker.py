@@ -46,7 +46,7 @@ def dense(log: Sequence[Record]) -> Iterator[str]:
     """C1: offsets are dense from 0."""
     for expected, record in enumerate(log):
         if record.offset != expected:
-            yield f"C1: offset {record.offset} stands where {expected} is due"
+            yield f"C1: offset {record.offset} is at the position of offset {expected}"
             return
 
 
@@ -54,7 +54,7 @@ def whole(log: Iterable[Record]) -> Iterator[str]:
     """C5: what is in the log is what was sent."""
     for record in log:
         if record.value != value_of(record.producer, record.sequence):
-            yield f"C5: offset {record.offset} holds {record.value[:40]!r}, not record {record.sequence} of {record.producer}"
+            yield f"C5: offset {record.offset} has {record.value[:40]!r}, not record {record.sequence} of {record.producer}"
 
 
 def acknowledged(witnesses: Iterable[Witness], log: Sequence[Record]) -> Iterator[str]:
@@ -62,11 +62,11 @@ def acknowledged(witnesses: Iterable[Witness], log: Sequence[Record]) -> Iterato
     for witness in witnesses:
         for number, (offset, _) in witness.committed.items():
             if not 0 <= offset < len(log):
-                yield f"C3: record {number} of {witness.producer} was committed at {offset} and the log ends at {len(log)}"
+                yield f"C3: record {number} of {witness.producer} was committed at {offset}, but the log ends at {len(log)}"
             elif (log[offset].producer, log[offset].sequence) != (witness.producer, number):
                 found = log[offset]
                 there = f"{found.sequence} of {found.producer}"
-                yield f"C3: record {number} of {witness.producer} was committed at {offset}, where {there} is"
+                yield f"C3: record {number} of {witness.producer} was committed at {offset}, but the log has {there} there"
 
 
 def aborted(witnesses: Iterable[Witness], log: Iterable[Record]) -> Iterator[str]:
@@ -76,7 +76,7 @@ def aborted(witnesses: Iterable[Witness], log: Iterable[Record]) -> Iterator[str
         for number in witness.aborted:
             offset = there.get((witness.producer, number))
             if offset is not None and number not in witness.committed:
-                yield f"C2: record {number} of {witness.producer} was aborted and is at offset {offset}"
+                yield f"C2: record {number} of {witness.producer} was aborted, but is at offset {offset}"
 
 
 def in_order(log: Iterable[Record]) -> Iterator[str]:
@@ -85,7 +85,7 @@ def in_order(log: Iterable[Record]) -> Iterator[str]:
     for record in log:
         expected = last.get(record.producer, 0) + 1
         if record.sequence != expected:
-            yield f"C4: offset {record.offset} holds record {record.sequence} of {record.producer} where {expected} is due"
+            yield f"C4: offset {record.offset} has record {record.sequence} of {record.producer} instead of {expected}"
         last[record.producer] = record.sequence
 
 
@@ -100,7 +100,7 @@ def real_time(witnesses: Iterable[Witness]) -> Iterator[str]:
     latest_sent, latest_name, latest_offset = -1, "", -1
     for offset, acknowledged_at, sent_at, name in facts:
         if latest_sent > acknowledged_at:
-            yield f"order: record {latest_name} at {latest_offset} was sent after {name} at {offset} was acknowledged"
+            yield f"order: record {latest_name} at {latest_offset} was sent after the receipt for {name} at {offset}"
         if sent_at > latest_sent:
             latest_sent, latest_name, latest_offset = sent_at, name, offset
 
@@ -109,7 +109,7 @@ def monotone(frontiers: Sequence[int]) -> Iterator[str]:
     """C7: the frontiers that one reader was shown never go back."""
     for before, after in pairwise(frontiers):
         if after < before:
-            yield f"C7: the frontier went from {before} back to {after}"
+            yield f"C7: the frontier went back from {before} to {after}"
 
 
 def same(live: Sequence[Record], replayed: Sequence[Record], where: str) -> Iterator[str]:
@@ -119,4 +119,4 @@ def same(live: Sequence[Record], replayed: Sequence[Record], where: str) -> Iter
             yield f"C8: offset {first.offset} read {first[1:3]} before and {again[1:3]} {where}"
             return
     if len(live) > len(replayed):
-        yield f"C8: {len(live)} records were read and {len(replayed)} are there {where}"
+        yield f"C8: {len(live)} records were read live, but {len(replayed)} {where}"

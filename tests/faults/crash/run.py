@@ -16,10 +16,10 @@ import pyarrow as pa
 from tests.faults.crash import checker
 from tests.faults.crash.checker import Record
 from tests.faults.crash.witness import Witness, read_witness
-from tests.faults.gateways import GatewayProcess
 from tests.faults.group.evidence import read_lanes
 from tests.faults.group.journal import BESIDE, lanes_journal, read_story
 from tests.faults.group.lane_checker import check_lanes
+from tests.support.gateway_process import GatewayProcess
 from tutti.data.scan_request import ScanRequest
 from tutti.errors import TuttiError
 from tutti.sources.files import FileSource
@@ -51,7 +51,7 @@ class Report:
         """One line for people."""
         return (
             f"seed {self.seed}: {self.kills} kills, {self.kills_of_producers} of producers, {self.records} records, "
-            f"{self.acknowledged} acknowledged, {self.beside} unordered ones acknowledged, {self.frontiers} frontiers read, "
+            f"{self.acknowledged} acknowledged, {self.beside} unordered records acknowledged, {self.frontiers} frontiers read, "
             f"{len(self.findings)} findings"
         )
 
@@ -92,7 +92,7 @@ class Follower:
             except TuttiError:
                 self._stop.wait(0.05)  # the gateway is down: the same reader asks again
             except Exception as error:  # noqa: BLE001 - a finding, told at the end
-                self.broken.append(f"C7: the follower broke with {type(error).__name__}: {error}")
+                self.broken.append(f"C7: the following reader failed with {type(error).__name__}: {error}")
                 return
 
     def close(self) -> None:
@@ -152,7 +152,7 @@ class Producers:
             try:
                 code = process.wait(WORKER_WAIT_S)
             except subprocess.TimeoutExpired:
-                findings.append(f"liveness: {name} did not get its answers within {WORKER_WAIT_S} s")
+                findings.append(f"liveness: {name} got no answers within {WORKER_WAIT_S} s")
                 self._end(name, kill=True)
                 continue
             if code:
@@ -249,4 +249,4 @@ def _check(report: Report, data: Path, witnesses: list[Witness], live: list[Reco
     report.findings += [f"C5: {finding}" for finding in verify(data).damage]
     halves = [digest(data, 0, len(live) // 2), digest(data, len(live) // 2, len(live))]
     if sum(half.end - half.start for half in halves) != digest(data).end:
-        report.findings.append(f"C8: the files end at {digest(data).end} and {len(live)} records were read live")
+        report.findings.append(f"C8: the files end at {digest(data).end}, but {len(live)} records were read live")

@@ -36,7 +36,7 @@ class Worker:
         self._next = self._producer.resume()[0] + 1
         known = read_witness(name, witness)
         if known.committed and max(known.committed) >= self._next:
-            raise SystemExit(f"{name}: {max(known.committed)} was acknowledged and resume says {self._next - 1}")
+            raise SystemExit(f"{name}: {max(known.committed)} was acknowledged, but resume() returned {self._next - 1}")
 
     def _note(self, line: str) -> None:
         with self._lock:

@@ -14,7 +14,8 @@ import pytest
 import zmq
 
 from tests.faults.fuzz import zmtp
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
+from tests.support.waiting import wait_until
 from tests.unit.node.fakes import batch_frame
 from tutti import Producer
 from tutti.data.client_protocol import (
@@ -82,7 +83,7 @@ class GoodClient:
     def goes_on(self) -> None:
         """Its records are committed after all that was done."""
         after = len(self.offsets)
-        expect(lambda: len(self.offsets) > after, "others are not served any more")
+        wait_until(lambda: len(self.offsets) > after, "others are not served any more")
         assert self.offsets == sorted(set(self.offsets))
 
     def __enter__(self) -> GoodClient:
@@ -94,16 +95,9 @@ class GoodClient:
         self._thread.join(WAIT_S)
 
 
-def expect(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 def expect_small(gateway: GatewayProcess, before: int) -> None:
     """What it took is given back when it has worked off what came."""
-    expect(lambda: resident_bytes(gateway.pid) - before < MEMORY_GROWTH_MAX, "memory was not given back")
+    wait_until(lambda: resident_bytes(gateway.pid) - before < MEMORY_GROWTH_MAX, "memory was not given back")
 
 
 def resident_bytes(pid: int) -> int:
@@ -168,7 +162,7 @@ def spoiled(parts: list[bytes], chance: random.Random) -> list[bytes]:
     return parts
 
 
-def test_spoiled_messages_harm_nobody(gateway: GatewayProcess) -> None:
+def test_corrupt_messages_harm_no_gateway(gateway: GatewayProcess) -> None:
     chance = random.Random(7)
     before = resident_bytes(gateway.pid)
     context = zmq.Context()
@@ -191,7 +185,7 @@ def test_spoiled_messages_harm_nobody(gateway: GatewayProcess) -> None:
     expect_small(gateway, before)
 
 
-def test_raw_bytes_harm_nobody(gateway: GatewayProcess) -> None:
+def test_raw_bytes_harm_no_gateway(gateway: GatewayProcess) -> None:
     chance = random.Random(11)
     before = resident_bytes(gateway.pid)
     openings: list[Callable[[], bytes]] = [
@@ -225,7 +219,7 @@ def test_raw_bytes_harm_nobody(gateway: GatewayProcess) -> None:
     expect_small(gateway, before)
 
 
-def test_a_message_that_never_ends_is_cut_off(gateway: GatewayProcess) -> None:
+def test_a_message_without_end_is_disconnected(gateway: GatewayProcess) -> None:
     part = zmtp.frame(bytes(1 << 20), zmtp.MORE)
     sent = 0
     before = highest = resident_bytes(gateway.pid)
@@ -244,7 +238,7 @@ def test_a_message_that_never_ends_is_cut_off(gateway: GatewayProcess) -> None:
     assert highest < before + (200 << 20), "it is read, and not kept"
 
 
-def test_bombs_slow_nobody_else_down(gateway: GatewayProcess) -> None:
+def test_compression_bombs_slow_no_other_client(gateway: GatewayProcess) -> None:
     chance = random.Random(13)
     bomb = batch_frame([bytes(1 << 20)] * 30, compression="zstd")
     assert bomb.body_length < 200_000

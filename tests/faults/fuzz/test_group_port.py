@@ -17,9 +17,10 @@ import pytest
 import zmq
 
 from tests.faults.fuzz import zmtp
-from tests.faults.fuzz.test_client_port import ANSWER_MS, COMMITS, GoodClient, expect, expect_small, resident_bytes, spoiled
-from tests.faults.gateways import GatewayProcess, Seat
-from tests.ports import free_base
+from tests.faults.fuzz.test_client_port import ANSWER_MS, COMMITS, GoodClient, expect_small, resident_bytes, spoiled
+from tests.support.gateway_process import GatewayProcess, Placement
+from tests.support.ports import free_base
+from tests.support.waiting import wait_until
 from tests.unit.node.fakes import batch_frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import (
@@ -57,7 +58,7 @@ class Group:
         for name, port in zip(NAMES, ports, strict=True):
             secret = f'[security]\nsecret_key = "keys/{name}.secret"\npublic_keys = "keys/group.keys"\n' if keys else ""
             text = f"members = {{ {members} }}\n{secret}{TIMERS}"
-            self.gateways.append(GatewayProcess(root, name, text, Seat("127.0.0.1", port)))
+            self.gateways.append(GatewayProcess(root, name, text, Placement("127.0.0.1", port)))
 
     def __enter__(self) -> Group:
         try:
@@ -88,7 +89,7 @@ class Group:
                 told.append(json.loads(answer.read()))
             return bool(told)
 
-        expect(answered, "no status is told")
+        wait_until(answered, "no status is told")
         return told[0]
 
 
@@ -99,7 +100,7 @@ def unharmed(group: Group, *, same_view: bool = True) -> Iterator[GoodClient]:
     before = [resident_bytes(gateway.pid) for gateway in group.gateways]
     with GoodClient(group.gateways[1]) as good:
         yield good
-        expect(lambda: len(good.offsets) >= COMMITS, "others are not served")
+        wait_until(lambda: len(good.offsets) >= COMMITS, "others are not served")
         good.goes_on()
     assert all(gateway.runs for gateway in group.gateways)
 
@@ -112,7 +113,7 @@ def unharmed(group: Group, *, same_view: bool = True) -> Iterator[GoodClient]:
         for gateway, then in zip(group.gateways, before, strict=True):
             expect_small(gateway, then)
     else:  # who was given up meanwhile is taken in again, where the view may change
-        expect(primary, "a member was not taken in again")
+        wait_until(primary, "a member was not taken in again")
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +155,7 @@ def throw_bytes(group: Group, chance: random.Random, good: GoodClient) -> None:
         connection.close()
 
 
-def test_raw_bytes_harm_nobody(group: Group) -> None:
+def test_raw_bytes_harm_no_gateway(group: Group) -> None:
     with unharmed(group) as good:
         throw_bytes(group, random.Random(3), good)
 
@@ -194,7 +195,7 @@ def messages(chance: random.Random, view: int) -> list[list[bytes]]:
 
 
 @pytest.mark.parametrize("who", ["unintroduced", "stranger", "member", "newcomer"])
-def test_messages_of_who_is_no_member_harm_nobody(group: Group, who: str) -> None:
+def test_messages_of_non_members_harm_no_gateway(group: Group, who: str) -> None:
     chance = random.Random(who)
     view = int(group.status()["view"]["id"])
     said = {
@@ -222,7 +223,7 @@ def test_messages_of_who_is_no_member_harm_nobody(group: Group, who: str) -> Non
         assert "two gateways are named 'g2'" in group.gateways[0].log.read_text()
 
 
-def test_introductions_that_are_spoiled_harm_nobody(group: Group) -> None:
+def test_corrupt_handshakes_harm_no_gateway(group: Group) -> None:
     chance = random.Random(5)
     sound = introduction(group)
     with unharmed(group) as good, zmq.Context() as context:
@@ -260,7 +261,7 @@ def introduction_like(sound: bytes, chance: random.Random) -> bytes:
     return b"I" + spoiled([sound], chance)[0][1:]
 
 
-def test_a_flood_of_large_messages_harms_nobody(group: Group) -> None:
+def test_a_flood_of_large_messages_harms_no_gateway(group: Group) -> None:
     part = zmtp.frame(b"C" + bytes(8 << 20))
     with unharmed(group) as good, zmtp.connect(group.port) as connection, contextlib.suppress(OSError):
         for _ in good.attacked():
@@ -268,7 +269,7 @@ def test_a_flood_of_large_messages_harms_nobody(group: Group) -> None:
 
 
 @pytest.mark.parametrize("let_in", [False, True])
-def test_a_message_that_never_ends_is_cut_off(group: Group, let_in: bool) -> None:
+def test_a_message_without_end_is_disconnected(group: Group, let_in: bool) -> None:
     part = zmtp.frame(bytes(1 << 20), zmtp.MORE)
     before = highest = resident_bytes(group.gateways[0].pid)
     sent = 0
@@ -288,7 +289,7 @@ def test_a_message_that_never_ends_is_cut_off(group: Group, let_in: bool) -> Non
     assert "all connections of other gateways are closed" not in group.gateways[0].log.read_text()
 
 
-def test_parts_that_are_announced_and_never_complete_take_bounded_memory(group: Group) -> None:
+def test_incomplete_messages_take_bounded_memory(group: Group) -> None:
     """Forty that are let in send most of the largest part there may be, and no end of it."""
     most = zmtp.frame(bytes(16 << 20))[: 15 << 20]
     before = highest = resident_bytes(group.gateways[0].pid)
@@ -303,7 +304,7 @@ def test_parts_that_are_announced_and_never_complete_take_bounded_memory(group: 
     assert "memory is above its limit" not in group.gateways[0].log.read_text()
 
 
-def test_connections_that_say_half_a_greeting_make_room(group: Group) -> None:
+def test_connections_with_half_a_greeting_are_evicted(group: Group) -> None:
     descriptors = f"/proc/{group.gateways[0].pid}/fd"
     before = len(os.listdir(descriptors))
     with unharmed(group), contextlib.ExitStack() as closing:
@@ -312,11 +313,11 @@ def test_connections_that_say_half_a_greeting_make_room(group: Group) -> None:
             connection.sendall(zmtp.GREETING[:20])
         late = closing.enter_context(zmtp.connect(group.port))
         late.sendall(zmtp.frame(introduction(group, gateway="g1")))
-        expect(lambda: b"two gateways are named" in late.recv(4096), "who comes late is not answered")
+        wait_until(lambda: b"two gateways are named" in late.recv(4096), "who comes late is not answered")
         assert len(os.listdir(descriptors)) - before <= limits.MESH_CONNECTIONS_MAX
 
 
-def test_with_keys_nobody_else_gets_as_far_as_saying_anything(tmp_path: Path) -> None:
+def test_with_keys_no_other_peer_can_send_a_message(tmp_path: Path) -> None:
     chance = random.Random(9)
     with Group(tmp_path, keys=True) as group:
         assert group.status()["transport"]["keys"] is True
@@ -332,4 +333,4 @@ def test_with_keys_nobody_else_gets_as_far_as_saying_anything(tmp_path: Path) ->
                     client.send(introduction(group), zmq.NOBLOCK)
                 assert not client.poll(1000)
         assert group.status()["transport"]["not_taken"] == 0
-        expect(lambda: public.decode() in group.gateways[0].log.read_text(), "who was turned away is not told of")
+        wait_until(lambda: public.decode() in group.gateways[0].log.read_text(), "who was turned away is not told of")

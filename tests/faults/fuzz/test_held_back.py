@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 PORT = """
     import sys, time
@@ -47,7 +47,7 @@ def unread(port: str) -> int:
 
 
 @pytest.mark.faults
-def test_a_client_that_dies_while_it_is_held_back_ends_nobody() -> None:
+def test_a_throttled_client_that_dies_harms_no_other() -> None:
     number = str(free_port())
     command = [sys.executable, "-c", textwrap.dedent(PORT), number]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as port:

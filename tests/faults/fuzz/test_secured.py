@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.faults.fuzz.test_client_port import MEMORY_GROWTH_MAX, resident_bytes
-from tests.faults.gateways import GatewayProcess
-from tests.integration.security.house import House, wire
+from tests.support.gateway_process import GatewayProcess
+from tests.support.secured import SecuredFiles, recording_proxy
 from tutti import Producer, Reader
 from tutti.data.client_protocol import PROTOCOL, Hello, Members, encode_control
 from tutti.errors import FormatError
@@ -37,12 +37,12 @@ BEGINNINGS = [
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    return House(tmp_path_factory.mktemp("fuzz"))
+def house(tmp_path_factory: pytest.TempPathFactory) -> SecuredFiles:
+    return SecuredFiles(tmp_path_factory.mktemp("fuzz"))
 
 
 @pytest.fixture(scope="module")
-def gateway(house: House) -> Iterator[GatewayProcess]:
+def gateway(house: SecuredFiles) -> Iterator[GatewayProcess]:
     with house.gateway() as process:
         yield process
 
@@ -72,7 +72,7 @@ def shake(calling: CurveClientHandshake, connection: socket.socket) -> None:
         connection.sendall(calling.data_to_send())
 
 
-def let_in(house: House, connection: socket.socket) -> CurveSendQueue:
+def let_in(house: SecuredFiles, connection: socket.socket) -> CurveSendQueue:
     """An encrypted connection of somebody whom nobody knows."""
     calling = house.credentials("feed").calling()
     shake(calling, connection)
@@ -80,7 +80,7 @@ def let_in(house: House, connection: socket.socket) -> CurveSendQueue:
     return CurveSendQueue(connection, calling.box)
 
 
-def serves(house: House, gateway: GatewayProcess) -> Callable[[], int]:
+def serves(house: SecuredFiles, gateway: GatewayProcess) -> Callable[[], int]:
     """What says that those who may come in are served: the next offset."""
 
     def one() -> int:
@@ -93,15 +93,15 @@ def serves(house: House, gateway: GatewayProcess) -> Callable[[], int]:
     return one
 
 
-def test_strangers_harm_nobody_at_any_port(house: House, gateway: GatewayProcess) -> None:
+def test_unauthenticated_peers_harm_no_port(house: SecuredFiles, gateway: GatewayProcess) -> None:
     chance = random.Random(7)
     next_one = serves(house, gateway)
     first = next_one()
     before = resident_bytes(gateway.pid)
-    with wire(gateway.port) as heard:
-        with AdminClient(f"tutti://127.0.0.1:{heard.port}", credentials=house.credentials("ops"), learn=False) as control:
+    with recording_proxy(gateway.port) as proxy:
+        with AdminClient(f"tutti://127.0.0.1:{proxy.port}", credentials=house.credentials("ops"), learn=False) as control:
             control.members()
-        good = bytes(heard.heard[0][0])
+        good = bytes(proxy.recorded[0][0])
     for distance in PORTS.values():
         for attack in range(ATTACKS):
             with call(gateway.port + distance) as connection:

@@ -18,7 +18,8 @@ import pytest
 from pyarrow import flight
 
 from tests.faults.almost import attack, mutations
-from tests.integration.api.house import FakeGateway, LogMaker, ReadsProcess, ask, read, refusal, until
+from tests.support.reads_process import FakeGateway, LogMaker, ReadsProcess, ask, read, refusal
+from tests.support.waiting import wait_until
 from tutti import limits as common_limits
 from tutti_gateway.core import limits
 from tutti_gateway.reads.protocol.tickets import Command
@@ -58,8 +59,8 @@ def sound(process: ReadsProcess) -> Iterator[None]:
     yield
     assert process.process.poll() is None
     assert served(process)
-    until(lambda: sum(process.page("/v1/status")[1]["reads_served"]["calls"].values()) == 0)
-    until(lambda: process.pss_mb("Pss_Anon:") < before + GROWTH_MB_MAX)
+    wait_until(lambda: sum(process.page("/v1/status")[1]["reads_served"]["calls"].values()) == 0)
+    wait_until(lambda: process.pss_mb("Pss_Anon:") < before + GROWTH_MB_MAX)
     assert not any("Traceback" in line or '"exception"' in line for line in process.lines)
 
 
@@ -206,7 +207,7 @@ def test_callers_that_do_not_read(tmp_path: Path) -> None:
         calls = process.page("/v1/status")[1]["reads_served"]["calls"]
         return bool(calls["stream"] == calls["follow"] == 10)
 
-    until(blocked)
+    wait_until(blocked)
     counted = [-1]
 
     def still() -> bool:
@@ -214,12 +215,12 @@ def test_callers_that_do_not_read(tmp_path: Path) -> None:
         before, counted[0] = counted[0], now
         return bool(now == before)
 
-    until(still)
+    wait_until(still)
     held = process.pss_mb() - idle
     assert held < 1.5 * limits.READ_BUFFERS_BYTES / common_limits.MIB, f"20 callers that do not read hold {held:.0f} MB"
     for stream in streams[:10]:
         stream.cancel()
-    until(lambda: sum(process.page("/v1/status")[1]["reads_served"]["calls"].values()) == 10)
+    wait_until(lambda: sum(process.page("/v1/status")[1]["reads_served"]["calls"].values()) == 10)
     began = time.monotonic()
     assert process.end() == 0
     assert time.monotonic() - began < 10

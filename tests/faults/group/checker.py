@@ -75,7 +75,7 @@ def dense(log: Log) -> Iterator[str]:
     """C1: offsets are dense."""
     for expected, record in enumerate(log.records, start=log.start):
         if record.offset != expected:
-            yield f"C1: {log.gateway} has offset {record.offset} where {expected} is due"
+            yield f"C1: {log.gateway} has offset {record.offset} instead of {expected}"
             return
 
 
@@ -83,7 +83,7 @@ def sound(log: Log) -> Iterator[str]:
     """C5: what is in the log is what was sent, and no frame is damaged."""
     for record in log.records:
         if not record.use:
-            yield f"C5: {log.gateway} holds at offset {record.offset} what no producer sent"
+            yield f"C5: {log.gateway} has at offset {record.offset} a record that no producer sent"
             return
     for damage in log.damage:
         yield f"C5: {log.gateway}: {damage}"
@@ -94,7 +94,7 @@ def same(one: Log, other: Log) -> Iterator[str]:
     for offset in range(max(one.start, other.start), min(one.end, other.end)):
         here, there = one.records[offset - one.start], other.records[offset - other.start]
         if here != there:
-            yield f"C1: at offset {offset} {one.gateway} has {here[1:]} and {other.gateway} has {there[1:]}"
+            yield f"C1: at offset {offset} {one.gateway} has {here[1:]}, but {other.gateway} has {there[1:]}"
             return
     for block in sorted(one.blocks.keys() & other.blocks.keys()):
         if one.blocks[block] != other.blocks[block]:
@@ -121,9 +121,9 @@ def acknowledged(stories: Iterable[Story], log: Log) -> Iterator[str]:
             unknown = use.offset == -1 and number < oldest.get(story.producer, number + 1)
             trimmed = log.start > 0 and (unknown or 0 <= use.offset < log.start)
             if use.outcome == "c" and there is None and not trimmed:
-                yield f"C3: use {number} of {story.producer} was committed at {use.offset} and is lost; the log ends at {log.end}"
+                yield f"C3: use {number} of {story.producer} was committed at {use.offset}, but is lost; the log ends at {log.end}"
             elif use.outcome == "c" and there is not None and use.offset not in (there, -1):
-                yield f"C2: use {number} of {story.producer} was committed at {use.offset} and is at {there}"
+                yield f"C2: use {number} of {story.producer} was committed at {use.offset}, but is at {there}"
 
 
 def aborted(stories: Iterable[Story], log: Log) -> Iterator[str]:
@@ -132,7 +132,7 @@ def aborted(stories: Iterable[Story], log: Log) -> Iterator[str]:
     for story in stories:
         for number, use in story.uses.items():
             if use.outcome == "a" and (story.producer, number) in there:
-                yield f"C2: use {number} of {story.producer} was aborted and is at {there[story.producer, number]}"
+                yield f"C2: use {number} of {story.producer} was aborted, but is at {there[story.producer, number]}"
 
 
 def fifo(stories: Iterable[Story], log: Log) -> Iterator[str]:
@@ -144,9 +144,9 @@ def fifo(stories: Iterable[Story], log: Log) -> Iterator[str]:
         name = record.producer
         expected = sequences.get(name, record.sequence - 1 if log.start else 0) + 1
         if record.sequence != expected:
-            yield f"C4: offset {record.offset} has sequence {record.sequence} of {name} where {expected} is due"
+            yield f"C4: offset {record.offset} has sequence {record.sequence} of {name} instead of {expected}"
         if record.use <= uses.get(name, 0):
-            yield f"C4: offset {record.offset} has use {record.use} of {name} behind use {uses[name]}"
+            yield f"C4: offset {record.offset} has use {record.use} of {name} after use {uses[name]}"
         sequences[name], uses[name] = record.sequence, record.use
         committed.setdefault(name, set()).add(record.use)
     for story in stories:
@@ -156,7 +156,7 @@ def fifo(stories: Iterable[Story], log: Log) -> Iterator[str]:
             if number in there:
                 if use.life in silent:
                     left = silent[use.life]
-                    yield f"C4: use {number} of {story.producer} is there and use {left} before it is not, which did not fail"
+                    yield f"C4: use {number} of {story.producer} is in the log, but use {left} before it neither is nor failed"
                     break
             elif not use.outcome and not log.start:
                 silent.setdefault(use.life, number)
@@ -170,19 +170,19 @@ def copied(stories: Iterable[Story], log: Log) -> Iterator[str]:
         if record.producer in names:
             expected = last.get(record.producer, record.place - 1 if log.start else 0) + 1
             if record.place != expected:
-                yield f"C4: offset {record.offset} has place {record.place} of {record.producer}'s source where {expected} is due"
+                yield f"C4: offset {record.offset} has position {record.place} of {record.producer}'s source instead of {expected}"
             last[record.producer] = record.place
 
 
 def resumed(stories: Iterable[Story]) -> Iterator[str]:
-    """C3: what a producer is told at its start never lags behind what it was told before."""
+    """C3: a producer never resumes below a record for which it had a receipt."""
     for story in stories:
         for life in story.lives:
             if life.sequence < life.committed_before:
-                told = f"{life.committed_before} records of it were reported committed"
-                yield f"C3: {story.producer} was told to resume behind {life.sequence} and {told}"
+                known = f"has receipts for {life.committed_before} records"
+                yield f"C3: {story.producer} resumes after {life.sequence}, but {known}"
             if story.dense and life.place < life.place_before:
-                yield f"C3: {story.producer} was told to resume at place {life.place} and {life.place_before} was committed"
+                yield f"C3: {story.producer} resumes at position {life.place}, but {life.place_before} was committed"
 
 
 def fenced(stories: Iterable[Story]) -> Iterator[str]:
@@ -190,7 +190,7 @@ def fenced(stories: Iterable[Story]) -> Iterator[str]:
     for story in stories:
         number = next((number for number, use in story.uses.items() if use.outcome == "f"), None)
         if number is not None:
-            yield f"C4: {story.producer} was fenced at use {number}, and no other instance of it ran"
+            yield f"C4: {story.producer} was fenced at use {number}, but no other instance of it ran"
 
 
 def real_time(stories: Iterable[Story], log: Log) -> Iterator[str]:
@@ -200,10 +200,10 @@ def real_time(stories: Iterable[Story], log: Log) -> Iterator[str]:
     for record in log.records:
         use = uses.get((record.producer, record.use))
         if use is None:
-            yield f"C5: offset {record.offset} has use {record.use} of {record.producer}, which nobody sent"
+            yield f"C5: offset {record.offset} has use {record.use} of {record.producer}, which no producer sent"
             return
         if use.outcome == "c" and latest_sent > use.told:
-            yield f"order: {latest} was sent after use {record.use} of {record.producer} at {record.offset} was acknowledged"
+            yield f"order: {latest} was sent after the receipt for use {record.use} of {record.producer} at {record.offset}"
         if use.sent > latest_sent:
             latest_sent, latest = use.sent, f"use {record.use} of {record.producer} at {record.offset}"
 
@@ -213,7 +213,7 @@ def monotone(view: View) -> Iterator[str]:
     for shown in view.frontiers:
         for before, after in pairwise(shown):
             if after < before:
-                yield f"C7: {view.reader} was shown the frontier {before} and then {after}"
+                yield f"C7: {view.reader} read the frontier {before} and then {after}"
 
 
 def replay(view: View, log: Log) -> Iterator[str]:
@@ -221,5 +221,5 @@ def replay(view: View, log: Log) -> Iterator[str]:
     for start, end, digest in view.read:
         held = log.blocks.get((start, end))
         if held is not None and held != digest:
-            yield f"C8: {view.reader} read records {start} to {end}, which are others in the files of {log.gateway}"
+            yield f"C8: {view.reader} read records {start} to {end}, which differ from the files of {log.gateway}"
             return

@@ -375,7 +375,7 @@ def leave_and_come_back(trial: Trial, chance: Random) -> Iterator[None]:
     trial.tell("members", "remove", name, "--timeout", str(OPERATOR_S))
     with trial.down(name, "killed, and its disk is replaced") as member:
         _empty(member.data)
-    trial.tell("members", "add", name, f"{member.seat.host}:{member.port}", "--timeout", str(OPERATOR_S))
+    trial.tell("members", "add", name, f"{member.placement.host}:{member.port}", "--timeout", str(OPERATOR_S))
     yield
 
 
@@ -405,7 +405,7 @@ def grow(trial: Trial, chance: Random) -> Iterator[None]:
     member = trial.lab.join()
     trial.note(f"{member.name} is started and added")
     member.start(wait=False)
-    trial.tell("members", "add", member.name, f"{member.seat.host}:{member.port}", "--timeout", str(OPERATOR_S))
+    trial.tell("members", "add", member.name, f"{member.placement.host}:{member.port}", "--timeout", str(OPERATOR_S))
     yield
 
 

@@ -97,7 +97,7 @@ def sent(stories: Iterable[Story], longest: Longest) -> Iterator[str]:
     for lane, copy in longest.items():
         for record in copy.records:
             if record.use and (record.producer, record.use) not in uses:
-                yield f"C5: lane {lane} has at {record.offset} use {record.use} of {record.producer}, which nobody sent"
+                yield f"C5: lane {lane} has at {record.offset} use {record.use} of {record.producer}, which no producer sent"
                 return
 
 
@@ -113,7 +113,7 @@ def once(stories: Iterable[Story], longest: Longest) -> Iterator[str]:
     for (producer, number), use in _uses(stories).items():
         place = places.get((producer, number))
         if use.outcome == "a" and place is not None:
-            yield f"C2: use {number} of {producer} was said to be in no lane and is at {_at(*place)}"
+            yield f"C2: use {number} of {producer} was reported as lost, but is at {_at(*place)}"
 
 
 def acknowledged(stories: Iterable[Story], lanes: Lanes, longest: Longest) -> Iterator[str]:
@@ -124,7 +124,7 @@ def acknowledged(stories: Iterable[Story], lanes: Lanes, longest: Longest) -> It
     places = {lane: {(one.producer, one.use): one.offset for one in copy.records} for lane, copy in longest.items()}
     for (producer, number), use in _uses(stories).items():
         if use.outcome == "f":
-            yield f"C4: {producer} was fenced at use {number}, and no other instance of it ran"
+            yield f"C4: {producer} was fenced at use {number}, but no other instance of it ran"
         if use.outcome != "c":
             continue
         told, there = _at(use.lane, use.offset), places.get(use.lane, {}).get((producer, number))
@@ -133,9 +133,9 @@ def acknowledged(stories: Iterable[Story], lanes: Lanes, longest: Longest) -> It
             lost = not any(copy.origin for copy in copies)
             doubt = lost and any(copy.end <= use.offset < copy.end + copy.doubt for copy in copies)
             if not doubt and not (copies and use.offset < longest[use.lane].start):
-                yield f"C3: use {number} of {producer} was committed at {told} and is lost"
+                yield f"C3: use {number} of {producer} was committed at {told}, but is lost"
         elif use.offset not in (there, -1):
-            yield f"C2: use {number} of {producer} was committed at {told} and is at {_at(use.lane, there)}"
+            yield f"C2: use {number} of {producer} was committed at {told}, but is at {_at(use.lane, there)}"
 
 
 def in_order(stories: Iterable[Story], lane: str, log: Log) -> Iterator[str]:
@@ -148,16 +148,16 @@ def in_order(stories: Iterable[Story], lane: str, log: Log) -> Iterator[str]:
     for record in log.records:
         before = last.get(record.producer)
         if before is not None and record.use <= before.use:
-            yield f"C4: {_at(lane, record.offset)} has use {record.use} of {record.producer} behind use {before.use}"
+            yield f"C4: {_at(lane, record.offset)} has use {record.use} of {record.producer} after use {before.use}"
         after = before.sequence if before is not None else record.sequence - 1 if log.start else 0
         if record.sequence not in (1, after + 1):
-            yield f"C4: {_at(lane, record.offset)} has sequence {record.sequence} of {record.producer} behind {after}"
+            yield f"C4: {_at(lane, record.offset)} has sequence {record.sequence} of {record.producer} after {after}"
         last[record.producer] = record
         use = uses.get((record.producer, record.use))
         if use is None:
             continue
         if use.outcome == "c" and latest_sent > use.told:
-            yield f"order: {latest} was sent after use {record.use} of {record.producer} behind it was acknowledged"
+            yield f"order: {latest} was sent after the receipt for use {record.use} of {record.producer}, which follows it"
         if use.sent > latest_sent:
             latest_sent, latest = use.sent, f"use {record.use} of {record.producer} at {_at(lane, record.offset)}"
 
@@ -169,14 +169,14 @@ def read(view: View, lanes: Lanes) -> Iterator[str]:
         expected = min(parts[0][0], begin)  # who came late began where the lane did
         for start, end, digest in parts:
             if start != expected:
-                yield f"C8: {view.reader} read {_at(lane, start)} where {expected} is due"
+                yield f"C8: {view.reader} read {_at(lane, start)} instead of {expected}"
             expected = end
             for copy in lanes.get(lane, ()):
                 if copy.blocks.get((start, end), digest) != digest:
-                    yield f"C8: {view.reader} read records {start} to {end} of lane {lane}, which are others on {copy.gateway}"
+                    yield f"C8: {view.reader} read records {start} to {end} of lane {lane}, which differ on {copy.gateway}"
         held = max((copy.end for copy in lanes.get(lane, ())), default=expected)
         if expected > held:
-            yield f"C7: {view.reader} read lane {lane} up to {expected}, and it ends at {held}"
+            yield f"C7: {view.reader} read lane {lane} up to {expected}, but it ends at {held}"
 
 
 def _at(lane: str, offset: int) -> str:

@@ -113,7 +113,7 @@ class Load:
             try:
                 code = process.wait(END_WAIT_S)
             except subprocess.TimeoutExpired:
-                findings.append(f"liveness: {name} did not end within {END_WAIT_S:.0f} s of being told to")
+                findings.append(f"liveness: {name} did not end within {END_WAIT_S:.0f} s after the request to stop")
                 self._end(name, kill=True)
                 continue
             if code:

@@ -150,7 +150,7 @@ def test_each_broken_promise_is_found(break_it: Callable[[History], None], what:
     expect_found(History(), break_it, what)
 
 
-def test_what_is_allowed_is_no_finding() -> None:
+def test_allowed_outcomes_are_not_findings() -> None:
     told = History()
     told.stories["a"].uses |= {5: Use(5, 900, 0, "a"), 6: Use(6, 910, 0, "u"), 7: Use(7, 920, 0)}  # failed, and killed on its way
     told.stories["a"].uses[8] = Use(8, 950, 1, "c", 8, 960)
@@ -162,7 +162,7 @@ def test_what_is_allowed_is_no_finding() -> None:
     assert told.check() == []
 
 
-def test_logs_that_begin_later_are_judged_together() -> None:
+def test_logs_with_different_starts_are_checked_together() -> None:
     told = History()
     told.logs[0].records = told.logs[0].records[4:]
     told.logs[0].start = 4
@@ -182,23 +182,23 @@ def begins_at_4() -> History:
     return told
 
 
-def test_what_was_committed_at_a_place_that_nobody_knows_any_more_is_not_lost_with_the_oldest() -> None:
+def test_a_record_with_an_unknown_offset_is_not_lost_below_the_log_start() -> None:
     told = begins_at_4()
     told.stories["a"].uses[2].offset = -1
     told.stories["c"] = Story("c", uses={1: Use(1, 10, 0, "c", -1, 20)}, lives=[Life(0, 0, 0, 0, 0)])
     assert told.check() == []
 
 
-def test_what_was_sent_after_records_that_are_there_is_lost_if_it_is_not() -> None:
+def test_a_record_sent_after_present_records_is_lost_if_absent() -> None:
     told = begins_at_4()
     told.stories["a"].uses[5] = Use(5, 900, 0, "c", -1, 950)
-    assert told.check() == ["C3: use 5 of a was committed at -1 and is lost; the log ends at 8"]
+    assert told.check() == ["C3: use 5 of a was committed at -1, but is lost; the log ends at 8"]
     told = History()
     told.stories["a"].uses[5] = Use(5, 900, 0, "c", -1, 950)  # nothing is gone from this log
-    assert told.check() == ["C3: use 5 of a was committed at -1 and is lost; the log ends at 8"]
+    assert told.check() == ["C3: use 5 of a was committed at -1, but is lost; the log ends at 8"]
 
 
-def test_a_journal_survives_a_cut_line_and_goes_on(tmp_path: Path) -> None:
+def test_a_journal_continues_after_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_text("b 1 0 0\ns 1 1 10\nc 1 0 30\ns 2 2 35\na 2 36\ns 3 3 40\nc 3 1")
     writer = Writer(path)
@@ -213,7 +213,7 @@ def test_a_journal_survives_a_cut_line_and_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("use", [1, 31, 250])
-def test_a_value_tells_what_it_is_and_a_changed_one_does_not(use: int) -> None:
+def test_a_value_identifies_its_record_and_a_changed_one_does_not(use: int) -> None:
     value = value_of("plain-0", use, 7)
     assert parse_value(value) == ("plain-0", use, 7)
     assert parse_value(value + b"x") == ("", 0, 0)

@@ -110,7 +110,7 @@ def spoiled(disks: Disks) -> None:
     segment.write_bytes(data)
 
 
-def test_lanes_are_read_with_whose_they_are_and_what_is_in_doubt(tmp_path: Path) -> None:
+def test_lanes_are_read_with_their_origin_and_undecided_end(tmp_path: Path) -> None:
     disks = Disks(tmp_path)
     disks.write("g2", USES, decided=4)
     first, second, third = disks.copies()
@@ -138,7 +138,7 @@ def test_lanes_are_read_with_whose_they_are_and_what_is_in_doubt(tmp_path: Path)
         (spoiled, "C5"),
     ],
 )
-def test_what_is_done_to_a_lane_on_disk_is_found(tmp_path: Path, doctor: Callable[[Disks], None], what: str) -> None:
+def test_changes_of_a_lane_on_disk_are_found(tmp_path: Path, doctor: Callable[[Disks], None], what: str) -> None:
     disks = Disks(tmp_path)
     assert disks.check() == []
     doctor(disks)

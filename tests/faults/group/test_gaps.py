@@ -10,7 +10,7 @@ def test_a_gap_that_touches_a_fault_is_its_own() -> None:
     assert [longest_gap(RECEIPTS, fault) for fault in FAULTS] == [4.0, 1.0]
 
 
-def test_what_touches_no_fault_is_told_apart() -> None:
+def test_a_gap_outside_of_faults_is_reported_separately() -> None:
     assert calm_gap(RECEIPTS, FAULTS) == 7.0
     assert calm_gap(RECEIPTS, []) == 7.0
     assert calm_gap([0, 9 * NS], FAULTS) == 0.0

@@ -56,11 +56,11 @@ def test_a_group_keeps_its_promises_through(trial: str, tmp_path: Path) -> None:
     assert report.frontiers > 20
 
 
-def test_every_kind_of_fault_is_done_here_once() -> None:
+def test_every_kind_of_fault_occurs_once() -> None:
     assert sorted(FAULTS) == sorted(kind for kinds, _ in TRIALS.values() for kind in kinds)
 
 
-def test_what_goes_wrong_meanwhile_waits_until_a_gateway_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_between_waits_until_a_gateway_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All are down for a moment when all are killed; the trial ended there, with no gateway to choose."""
     trial = Trial(tmp_path, 1)
     chosen: list[str] = []

@@ -204,7 +204,7 @@ def test_each_broken_promise_is_found(break_it: Callable[[History], None], what:
     expect_found(History(), break_it, what)
 
 
-def test_what_is_allowed_is_no_finding() -> None:
+def test_allowed_outcomes_are_not_findings() -> None:
     told = History()
     told.stories["~a"].uses |= {
         9: Use(9, 2000, 0, "u"),
@@ -217,7 +217,7 @@ def test_what_is_allowed_is_no_finding() -> None:
     assert told.check() == []
 
 
-def test_a_copy_whose_bits_were_flipped_says_nothing_and_the_others_all() -> None:
+def test_a_corrupt_copy_contributes_nothing_and_the_others_suffice() -> None:
     told = History()
     told.spoiled.add(("g2", LANES[0]))
     told.copies["g2", LANES[0]].damage.append("position 5 is damaged")
@@ -228,7 +228,7 @@ def test_a_copy_whose_bits_were_flipped_says_nothing_and_the_others_all() -> Non
 
 
 @pytest.mark.parametrize("gone", ["wiped", "damaged"])
-def test_what_an_origin_decided_a_moment_before_its_disk_was_lost_stands_there_at_least_in_doubt(gone: str) -> None:
+def test_a_record_decided_just_before_a_disk_loss_is_at_least_in_doubt(gone: str) -> None:
     told = History()
     told.views.clear()
     if gone == "wiped":
@@ -253,7 +253,7 @@ def begins_later() -> History:
     return told
 
 
-def test_what_retention_let_go_is_not_lost() -> None:
+def test_records_removed_by_retention_are_not_lost() -> None:
     told = begins_later()
     told.use(1).offset = -1
     assert told.check() == []
@@ -261,14 +261,14 @@ def test_what_retention_let_go_is_not_lost() -> None:
     assert any(finding.startswith("C8") for finding in told.check())
 
 
-def test_what_stands_behind_where_a_lane_begins_is_lost_if_it_is_not_there() -> None:
+def test_a_missing_record_after_the_start_of_a_lane_is_lost() -> None:
     told = begins_later()
     told.use(3).offset = 4
     told.everywhere(lambda records: records.pop())
-    assert "C3: use 4 of ~b was committed at 1-aa@7 and is lost" in told.check()
+    assert "C3: use 4 of ~b was committed at 1-aa@7, but is lost" in told.check()
 
 
-def test_a_journal_tells_of_the_lanes(tmp_path: Path) -> None:
+def test_a_journal_records_lanes(tmp_path: Path) -> None:
     path = lanes_journal(tmp_path / "journal")
     path.write_text("b 1 0 0\ns 1 1 10\nc 1 0 30 1-aa\ns 2 2 35\na 2 36\ns 3 3 40\nc 3 1 99")
     writer = Writer(path)

@@ -34,7 +34,7 @@ _GAPS = ("gap_s", "worst_gap_s", "lane_gap_s")
 
 @dataclass
 class Done:
-    """One fault that was done. Times on the machine's monotonic clock, ns; `recovered` is when every producer went on."""
+    """A completed fault. Times are monotonic, ns; `recovered` is when every producer had a receipt again."""
 
     kind: str
     begun: int
@@ -73,8 +73,8 @@ class Report:
         """One line for people."""
         return (
             f"seed {self.seed}: {len(self.done)} faults, {self.records} records, {self.acknowledged} acknowledged, "
-            f"{self.aborted} aborted, {self.unknown} unknown, {self.beside} unordered ones acknowledged in {self.lanes} lanes, "
-            f"{self.gone} gone by retention, "
+            f"{self.aborted} aborted, {self.unknown} unknown, {self.beside} unordered records acknowledged in {self.lanes} lanes, "
+            f"{self.gone} removed by retention, "
             f"{self.frontiers} frontiers read, {len(self.findings)} findings"
         )
 
@@ -197,7 +197,7 @@ class Trial:
         self._down[name] = "left"
         code = self.lab.members[name].stop()
         if code:
-            self.find(f"leave: {name} ended with {code} when it was told to stop: {self.lab.members[name].log_tail(500)}")
+            self.find(f"leave: {name} ended with {code} after SIGTERM: {self.lab.members[name].log_tail(500)}")
 
     def find(self, finding: str) -> None:
         """Something is wrong."""
@@ -255,7 +255,7 @@ class Trial:
         self._second = ""
         self._expect_receipts(kind, RECOVER_S)
         done.recovered = time.monotonic_ns()
-        self.note(f"{kind} is over, all producers went on after {(done.recovered - done.ended) / NS:.2f} s")
+        self.note(f"{kind} has ended, all producers had receipts again after {(done.recovered - done.ended) / NS:.2f} s")
         self.report.done.append(done)
         self._look_for_ended()
 
@@ -263,7 +263,7 @@ class Trial:
         for name, member in self.lab.members.items():
             if name not in self._down and not member.runs:
                 assert member.process is not None
-                self.find(f"ended: {name} ended by itself with {member.process.returncode}: {member.log_tail(800)}")
+                self.find(f"exit: {name} ended by itself with {member.process.returncode}: {member.log_tail(800)}")
 
     def _expect_receipts(self, what: str, seconds: float) -> None:
         silent = self.load.wait_for_receipts(seconds)
@@ -366,10 +366,10 @@ class Trial:
 def table(faults: Sequence[Done]) -> str:
     """Faults by kind: how many, how long they lasted, and the longest gaps between receipts, in seconds.
 
-    The gaps are those of all producers together and of the one that was hit hardest, and of what was sent unordered; `went on` is
-    the time from a fault's end to when every producer was told of a commit again.
+    The gaps are those of all producers together, of the producer with the longest one, and of unordered records. `again` is
+    the time from the end of a fault until every producer has a receipt again.
     """
-    lines = [f"{'fault':<20} {'times':>5} {'lasted':>7} {'gap':>7} {'of one':>7} {'lanes':>7} {'went on':>8}"]
+    lines = [f"{'fault':<20} {'times':>5} {'lasted':>7} {'gap':>7} {'of one':>7} {'lanes':>7} {'again':>8}"]
     for kind in dict.fromkeys([*FAULTS, *(one.kind for one in faults)]):
         done = [one for one in faults if one.kind == kind]
         if done:

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
-from tests.faults.gateways import GatewayProcess, Seat
 from tests.faults.lab.network import Network, run
 from tests.faults.lab.shim import Shim, build
+from tests.support.gateway_process import GatewayProcess, Placement
 from tutti.errors import Unavailable
 from tutti_gateway.transport.keys import generate
 
@@ -42,9 +42,9 @@ _NO_KEYS = "insecure = true"
 class Member(GatewayProcess):
     """One gateway of the group, with its host, its disk and its clock."""
 
-    def __init__(self, root: Path, name: str, extra: str, seat: Seat, shim: Shim) -> None:
+    def __init__(self, root: Path, name: str, extra: str, placement: Placement, shim: Shim) -> None:
         """Nothing runs yet."""
-        super().__init__(root, name, extra, seat)
+        super().__init__(root, name, extra, placement)
         self.shim = shim
         self.small_disk: Path | None = None
 
@@ -125,9 +125,9 @@ class Lab:
                 extra = _EXTRA.format(segment=32 * MIB, low=96 * MIB, **given)
                 shim = Shim(library, self._root / f"{name}.shim")
                 opened.callback(shim.close)
-                behind = ["--record", str(self._root / f"{name}.runs")] if self._record else []
-                seat = Seat(self.network.addresses[name], PORT, self.network.inside(name), behind, shim.environment)
-                member = Member(self._root, name, extra, seat, shim)
+                arguments = ["--record", str(self._root / f"{name}.runs")] if self._record else []
+                placement = Placement(self.network.addresses[name], PORT, self.network.inside(name), arguments, shim.environment)
+                member = Member(self._root, name, extra, placement, shim)
                 if number <= len(self.names):
                     self.members[name] = member
                 else:

@@ -39,7 +39,7 @@ def heard(net: Network, sender: str, receiver: str, count: int = 1) -> int:
         return got
 
 
-def test_hosts_reach_each_other_unless_a_rule_or_a_wire_is_in_the_way() -> None:
+def test_hosts_reach_each_other_unless_a_rule_or_an_unplugged_link_prevents_it() -> None:
     with Network(["a", "b", "c"]) as net:
         assert heard(net, "a", "b") == 1
         with net.ruled(net.deaf("b", "a")):
@@ -57,7 +57,7 @@ def test_hosts_reach_each_other_unless_a_rule_or_a_wire_is_in_the_way() -> None:
         assert [heard(net, one, other) for one in "abc" for other in "abc" if one != other] == [1] * 6
 
 
-def test_nothing_of_a_network_stays_nor_of_one_whose_process_was_killed() -> None:
+def test_networks_are_removed_even_after_a_kill() -> None:
     with Network(["a"]) as net:
         name = net.namespace("a")
         assert (NAMESPACES / name).exists()
@@ -76,7 +76,7 @@ def test_nothing_of_a_network_stays_nor_of_one_whose_process_was_killed() -> Non
     assert not (NAMESPACES / f"{left}-a").exists()
 
 
-def test_a_disk_fails_and_a_clock_is_set_when_they_are_told_to(tmp_path: Path) -> None:
+def test_the_shim_fails_a_disk_and_sets_a_clock_on_demand(tmp_path: Path) -> None:
     shim = Shim(build(tmp_path), tmp_path / "control")
     script = textwrap.dedent("""
         import os, sys, time
@@ -122,7 +122,7 @@ def test_a_disk_fails_and_a_clock_is_set_when_they_are_told_to(tmp_path: Path) -
     shim.close()
 
 
-def test_the_thread_that_asks_stays_where_it_is() -> None:
+def test_the_calling_thread_keeps_its_network_namespace() -> None:
     with Network(["a"]) as net:
         own = os.readlink("/proc/thread-self/ns/net")
         assert net.call("a", lambda: os.readlink("/proc/thread-self/ns/net")) != own

@@ -197,7 +197,7 @@ MOVES = ["append", "sync", "append", "append", "decide", "cut", "append", "sync"
     ("options", "part"),
     [(OPTIONS, 0), *(pytest.param(*rest, marks=pytest.mark.soak) for rest in ((OPTIONS, 1), (OPTIONS, 2), (STRICT, 0)))],
 )
-def test_every_instant_of_a_life_with_cuts(tmp_path: Path, options: LogOptions, part: int) -> None:
+def test_every_instant_of_a_history_with_truncations(tmp_path: Path, options: LogOptions, part: int) -> None:
     life = Life(tmp_path / "real", options, random.Random(5))
     life.live(["append", "append", *itertools.chain.from_iterable([MOVES] * 9), "append", "sync", "cut", "cut", "cut same"])
     assert len(list_positions(str(life.root), "seg")) >= 2
@@ -221,7 +221,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data=st.data(),
 )
 @settings(max_examples=40)
-def test_any_life_with_cuts_and_any_instant(folder: Path, moves: list[str], seed: int, data: st.DataObject) -> None:
+def test_a_random_history_with_truncations_survives_power_loss_at_any_instant(
+    folder: Path, moves: list[str], seed: int, data: st.DataObject
+) -> None:
     root = folder / str(sum(1 for _ in folder.iterdir()))
     life = Life(root / "real", OPTIONS, random.Random(seed))
     life.live(["append", "append", *moves])
@@ -264,7 +266,7 @@ def part_of(share: float) -> Count:
 
 
 @pytest.mark.parametrize("way", ["refill", "cut", "cut at the damage"])
-def test_every_instant_of_healing(tmp_path: Path, way: str) -> None:
+def test_every_instant_of_a_repair(tmp_path: Path, way: str) -> None:
     """What was durable is named as lost until it is written anew or given up, whatever instant the power goes."""
     root = tmp_path / "real"
     bad = damaged(root)

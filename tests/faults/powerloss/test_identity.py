@@ -20,7 +20,7 @@ _LOW = (1 << 32) - 1  # of the recorder's number of a file: the number that the 
 SEEDS = range(12)
 
 
-def test_what_stands_in_the_identity_is_always_true_of_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_identity_always_matches_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tutti_gateway.core.limits.IDENTITY_FRESH_US", 0)
     monkeypatch.setattr("tutti_gateway.core.limits.IDENTITY_IDLE_US", 0)
     recorder, history, begun = Recorder(), sample(4), 0

@@ -149,7 +149,7 @@ MOVES = ["append", "sync", "decide", "append", "append", "sync", "scalars", "dec
     ("options", "part"),
     [(OPTIONS, 0), *(pytest.param(OPTIONS, part, marks=pytest.mark.soak) for part in (1, 2)), (OPTIONS, 3), (STRICT, 0)],
 )
-def test_every_instant_of_a_writers_life(tmp_path: Path, options: LogOptions, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_instant_of_a_writer(tmp_path: Path, options: LogOptions, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every operation of one life, over three segments and genesis, with nothing, all, and random parts of what was not synced; the
     mark in every write, or as late as it may be.
     """
@@ -177,7 +177,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data=st.data(),
 )
 @settings(max_examples=40)
-def test_any_life_and_any_instant(folder: Path, history: History, moves: list[str], data: st.DataObject) -> None:
+def test_a_random_history_survives_power_loss_at_any_instant(
+    folder: Path, history: History, moves: list[str], data: st.DataObject
+) -> None:
     root = folder / str(sum(1 for _ in folder.iterdir()))
     run = Run(root / "real", history, OPTIONS)
     run.live(moves)
@@ -215,7 +217,7 @@ def test_a_crash_during_recovery_is_one_more_crash(tmp_path: Path) -> None:
             shutil.rmtree(second)
 
 
-def test_what_a_start_found_in_the_page_cache_is_durable_before_anything_is_promised(tmp_path: Path) -> None:
+def test_data_found_in_the_page_cache_is_synced_before_any_promise(tmp_path: Path) -> None:
     """The gateway was killed before a sync, started again, and then the power went."""
     history, recorder, root = sample(30, size=900), Recorder(), tmp_path / "real"
     directory = open_directory(str(root), gateway=GATEWAY, group=GROUP, storage=recorder)

@@ -124,7 +124,7 @@ def held(store: SpoolStore) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_power_lost_at_any_write_loses_nothing_that_was_safe(seed: int, tmp_path: Path) -> None:
+def test_power_loss_at_any_write_loses_no_durable_record(seed: int, tmp_path: Path) -> None:
     origin = tmp_path / "origin"
     life = Life(origin)
     life.run()
@@ -152,7 +152,7 @@ def test_power_lost_at_any_write_loses_nothing_that_was_safe(seed: int, tmp_path
         again.close()
 
 
-def test_any_operation_that_finds_no_room_is_taken_again_or_ends_the_run(tmp_path: Path) -> None:
+def test_an_operation_on_a_full_disk_is_retried_or_ends_the_run(tmp_path: Path) -> None:
     life = Life(tmp_path / "origin")
     life.run()
     passed = 0
@@ -177,7 +177,7 @@ def test_any_operation_that_finds_no_room_is_taken_again_or_ends_the_run(tmp_pat
     assert passed > 20
 
 
-def test_every_operation_is_one_that_was_looked_at(tmp_path: Path) -> None:
+def test_every_operation_is_a_known_one(tmp_path: Path) -> None:
     life = Life(tmp_path / "origin")
     life.run()
     kinds = {kind for kind, _ in itertools.groupby(sorted(op.what for op in life.recorder.ops))}

@@ -53,7 +53,7 @@ def reads_well(path: Path, history: History) -> LogReader:
     return reader
 
 
-def test_a_trim_is_done_or_not_and_what_is_kept_is_there(tmp_path: Path) -> None:
+def test_a_trim_is_atomic_and_keeps_the_rest(tmp_path: Path) -> None:
     root, target = tmp_path / "root", tmp_path / "disk"
     root.mkdir()
     history = sample(90, size=900)

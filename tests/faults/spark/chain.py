@@ -19,8 +19,8 @@ from tests.faults.spark.gates import Gates
 from tests.faults.spark.jobs_chained import Chained, Link, model
 from tests.faults.spark.matrix import whole
 from tests.faults.spark.processes import Job, end
-from tests.faults.three import NAMES, Three
 from tests.integration.spark.rows import until
+from tests.support.running_group import NAMES, RunningGroup
 from tutti import Producer, Reader
 
 KEYS = 7
@@ -34,7 +34,7 @@ TOPICS = {"first": ("a", "b"), "second": ("b", "c")}  # which each reads, and wr
 class Chain:
     """The jobs, and what is killed of them; `log` is told when."""
 
-    def __init__(self, root: Path, group: Three, seed: int, log: Callable[[str], None] = lambda _: None) -> None:
+    def __init__(self, root: Path, group: RunningGroup, seed: int, log: Callable[[str], None] = lambda _: None) -> None:
         """Nothing is started yet."""
         self.root = root
         self.group = group
@@ -165,7 +165,7 @@ class Chain:
         return self._ranges(kind)[max(done)][1] if done else 0
 
 
-def trial(root: Path, group: Three, seed: int, rounds: int, log: Callable[[str], None]) -> tuple[list[str], int]:
+def trial(root: Path, group: RunningGroup, seed: int, rounds: int, log: Callable[[str], None]) -> tuple[list[str], int]:
     """Random kills, between random amounts of input and at steps: what was found, and how many there were."""
     with Chain(root, group, seed, log) as chain:
         chance = chain.chance

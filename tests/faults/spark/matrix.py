@@ -17,8 +17,8 @@ from typing import NamedTuple
 from tests.faults.spark.gates import STEPS, Gates
 from tests.faults.spark.job import WATERMARK_S, Task, results
 from tests.faults.spark.processes import Job, end
-from tests.faults.three import NAMES, Three
 from tests.integration.spark.rows import until
+from tests.support.running_group import NAMES, RunningGroup
 from tutti import Producer
 
 VICTIMS = ("driver", "planner", "executor", "python worker", "gateway", "all gateways")
@@ -78,14 +78,16 @@ def source(url: str, **more: str) -> dict[str, str]:
     return {"gateways": url, "topics": ",".join(TOPICS), "startingOffset": "earliest"} | limits | more
 
 
-def whole(group: Three) -> bool:
+def whole(group: RunningGroup) -> bool:
     """Whether all of the group are in its view."""
     told = [group.status(name) for name in NAMES if group[name].runs]
     return len(told) == len(NAMES) and all(len(status["view"]["members"]) == len(NAMES) for status in told)
 
 
-def run(group: Three, task: Task, cells: Sequence[Cell], chance: Random, log: Callable[[str], None] = lambda _: None) -> Killed:
-    """The task to its end, with cell n killed in micro-batch n; `log` is told when."""
+def run(
+    group: RunningGroup, task: Task, cells: Sequence[Cell], chance: Random, log: Callable[[str], None] = lambda _: None
+) -> Killed:
+    """Run the task to its end, kill cell n in micro-batch n, and log when."""
     began = time.monotonic()
     gates = Gates(Path(task.directory, "gates"))
     for batch, cell in enumerate(cells):
@@ -103,7 +105,7 @@ def run(group: Three, task: Task, cells: Sequence[Cell], chance: Random, log: Ca
         return Killed(list(cells), job.starts)
 
 
-def strike(group: Three, job: Job, cell: Cell, here: Sequence[int], chance: Random) -> None:
+def strike(group: RunningGroup, job: Job, cell: Cell, here: Sequence[int], chance: Random) -> None:
     """Kill it; `here` are those who stand at the gate."""
     match cell.victim:
         case "driver":
@@ -122,7 +124,7 @@ def strike(group: Three, job: Job, cell: Cell, here: Sequence[int], chance: Rand
                 group[name].kill()
 
 
-def mend(group: Three, job: Job, cell: Cell) -> None:
+def mend(group: RunningGroup, job: Job, cell: Cell) -> None:
     """Start what is killed, where nobody else does."""
     if cell.victim == "driver":
         job.start()

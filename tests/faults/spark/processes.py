@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.figures import descendants
 from tests.faults.spark.job import Task
-from tests.processes import alive, expect_end
+from tests.support.processes import alive, expect_end
+from tests.support.waiting import wait_until
 from tutti.runtime.child_processes import end_with_this_process
 from tutti_spark.launch import spark_environment
 
@@ -121,12 +121,13 @@ class Job:
         assert code != 0, "it ended as if nothing had happened"
 
     def until(self, happened: Callable[[], object], what: str) -> None:
-        """Wait for something that it is to do; its log where it does not."""
-        deadline = time.monotonic() + WAIT_S
-        while not happened():
+        """Wait for an effect of the job; AssertionError with the end of its log if it ends before."""
+
+        def checked() -> object:
             assert self.runs, f"waiting for {what}, the job ended: {self.tail()}"
-            assert time.monotonic() < deadline, f"waited {WAIT_S:.0f} s for {what}: {self.tail()}"
-            time.sleep(0.02)
+            return happened()
+
+        wait_until(checked, lambda: f"{what}: {self.tail()}", seconds=WAIT_S)
 
     def tail(self, characters: int = 4000) -> str:
         """The end of what it said."""

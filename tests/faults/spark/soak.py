@@ -17,12 +17,12 @@ import time
 from pathlib import Path
 from random import Random
 
-from tests import shared_classes
 from tests.faults.spark import chain, matrix
 from tests.faults.spark.job import Task, results
 from tests.faults.spark.processes import Job
 from tests.faults.spark.trial import DISTURBANCES, Trial
-from tests.faults.three import Three
+from tests.support import spark_classes
+from tests.support.running_group import RunningGroup
 
 TRIAL_ROUNDS = 2 * len(DISTURBANCES)
 CHAIN_ROUNDS = 12
@@ -31,7 +31,7 @@ CLUSTER = "local-cluster[2,1,512]"
 LENIENT = {
     "spark.task.maxFailures": "100",
     "spark.deploy.maxExecutorRetries": "-1",
-    "spark.executor.extraJavaOptions": shared_classes.options(),
+    "spark.executor.extraJavaOptions": spark_classes.options(),
 }
 
 
@@ -39,7 +39,7 @@ def matrix_round(root: Path, seed: int, cells: list[matrix.Cell], quiet: bool = 
     """One time through the cells; what was found."""
     chance = Random(seed)
     chance.shuffle(cells)
-    with Three(root) as group:
+    with RunningGroup(root) as group:
         matrix.fill(group.url, matrix.values(seed, len(cells) + 2))
         source = matrix.source(group.url)
         calm = Task(str(root / "calm"), source)
@@ -94,7 +94,7 @@ class InProcesses:
 def random_round(root: Path, seed: int) -> tuple[list[str], int]:
     """A trial with kills at random moments; what was found, and how many kills it had."""
     runner = InProcesses()
-    with Three(root) as group:
+    with RunningGroup(root) as group:
         trial = Trial(group, Task(str(root / "query"), {}), runner, seed)
         try:
             found = trial.run(TRIAL_ROUNDS)
@@ -106,7 +106,7 @@ def random_round(root: Path, seed: int) -> tuple[list[str], int]:
 
 def chain_round(root: Path, seed: int) -> tuple[list[str], int]:
     """Two jobs in a chain, with kills at random moments and around the sink's commit; what was found, and how many kills it had."""
-    with Three(root) as group:
+    with RunningGroup(root) as group:
         found, kills = chain.trial(root, group, seed, CHAIN_ROUNDS, lambda _: None)
     print(f"chain, seed {seed}: {kills} kills of two jobs and of gateways, {len(found)} findings", flush=True)
     return found, kills

@@ -18,8 +18,8 @@ from typing import Protocol
 
 from tests.faults.spark.job import WATERMARK_S, WINDOW_S, Task, results
 from tests.faults.spark.matrix import TOPICS, whole
-from tests.faults.three import NAMES, Three
 from tests.integration.spark.rows import WAIT_S, until
+from tests.support.running_group import NAMES, RunningGroup
 from tutti import Producer
 
 BEGIN_S = 1000  # Spark takes what happened at 0 for late
@@ -47,7 +47,7 @@ class Runner(Protocol):
 class Trial:
     """One, by its seed. `log` is told what happens."""
 
-    group: Three
+    group: RunningGroup
     task: Task
     runner: Runner
     seed: int

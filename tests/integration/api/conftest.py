@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from pyarrow import flight
 
-from tests.integration.api.house import FakeGateway, LogMaker, ReadsProcess
+from tests.support.reads_process import FakeGateway, LogMaker, ReadsProcess
 
 
 @pytest.fixture

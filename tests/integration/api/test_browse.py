@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.integration.api.house import TIME, LogMaker, value
+from tests.support.reads_process import TIME, LogMaker, value
 from tutti.log.read.reader import LogReader
 from tutti_gateway.core import limits
 from tutti_gateway.reads.admin.record_pages import RecordBrowser
@@ -77,7 +77,7 @@ def test_pages_forward_and_back_hold_every_record_once(
     assert back == found
 
 
-def test_the_page_without_a_place_is_the_newest(log: LogReader) -> None:
+def test_the_page_without_an_offset_is_the_newest(log: LogReader) -> None:
     lines, about = page(log, limit=3)
     frontier = log.frontier().offset
     assert [line["offset"] for line in lines] == [frontier - 3, frontier - 2, frontier - 1]
@@ -96,7 +96,7 @@ def test_a_key_is_found_and_a_time(log: LogReader) -> None:
     assert lines[0]["offset"] == (1_700_000_001_000_000 - TIME) // 1000
 
 
-def test_what_is_not_there_costs_a_bounded_look(log: LogReader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_absent_key_costs_a_bounded_search(log: LogReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BROWSE_BYTES_MAX", 100_000)
     lines, about = page(log, start=0, key="nowhere")
     assert lines == []
@@ -105,7 +105,7 @@ def test_what_is_not_there_costs_a_bounded_look(log: LogReader, monkeypatch: pyt
     assert (lines, about["tutti-first"]) == ([], 0)  # the index alone was asked
 
 
-def test_long_values_are_cut(log: LogReader) -> None:
+def test_long_values_are_truncated(log: LogReader) -> None:
     lines, _ = page(log, start=1, limit=1, cut=9)
     assert (lines[0]["value"], lines[0]["value_bytes"]) == ("000000001", 100)
 
@@ -128,13 +128,13 @@ def test_long_values_are_cut(log: LogReader) -> None:
         ({"key_base64": "%%"}, 400, "base64"),
     ],
 )
-def test_wrong_questions_are_told_what_is_wrong(log: LogReader, asked: dict[str, str], status: int, told: str) -> None:
+def test_wrong_requests_get_an_error_that_names_the_mistake(log: LogReader, asked: dict[str, str], status: int, told: str) -> None:
     found, _, body, _ = RecordBrowser(log).records(asked)
     assert found == status
     assert told in json.loads(body)["message"]
 
 
-def test_one_too_many_waits_and_is_told(log: LogReader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_request_too_many_waits_and_gets_an_error(log: LogReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BROWSE_WAIT_US_MAX", 1000)
     browser = RecordBrowser(log)
     leases = [browser.slots.acquire() for _ in range(limits.BROWSERS_MAX)]

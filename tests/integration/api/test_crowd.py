@@ -8,7 +8,7 @@ import socket
 import pyarrow as pa
 from pyarrow import flight
 
-from tests.integration.api.house import until
+from tests.support.waiting import wait_until
 from tutti_gateway.reads.common.authorization import ReadsAuthorizer, SecurityFiles
 from tutti_gateway.reads.common.concurrency import ConcurrencyLimit
 from tutti_gateway.reads.common.connections import Connections, peer_of
@@ -53,7 +53,7 @@ def test_connections_that_ask_for_nothing_are_ended() -> None:
             ended[0] += connections.end_idle()
             return ended[0] >= 5
 
-        until(end)
+        wait_until(end)
         for one in idle:
             with contextlib.suppress(*CLOSED):
                 while one.recv(1000):

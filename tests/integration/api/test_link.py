@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.integration.api.house import FakeGateway, until
+from tests.support.reads_process import FakeGateway
+from tests.support.waiting import wait_until
 from tutti.errors import Refused, Unavailable
 from tutti_gateway.core import limits
 from tutti_gateway.reads.common import gateway_link as gateway_module
@@ -23,7 +24,7 @@ def link(gateway: FakeGateway) -> Iterator[GatewayLink]:
     link.close()
 
 
-def test_one_answer_serves_all_who_ask_in_that_moment(
+def test_one_answer_serves_all_concurrent_requests(
     gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "STATUS_FRESH_US", 60_000_000)
@@ -41,29 +42,29 @@ def test_one_answer_serves_all_who_ask_in_that_moment(
 
 
 def test_news_are_a_moment_old_at_most(gateway: FakeGateway, link: GatewayLink) -> None:
-    until(lambda: link.state() == "primary")
+    wait_until(lambda: link.state() == "primary")
     gateway.state = "halted"
-    until(lambda: link.state() == "halted")
-    until(lambda: (link.status() or {}).get("state") == "halted")
+    wait_until(lambda: link.state() == "halted")
+    wait_until(lambda: (link.status() or {}).get("state") == "halted")
 
 
-def test_silence_is_told_and_ends(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_is_reported_and_ends(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
     assert link.status() is not None
     gateway.state = None
-    until(lambda: link.status() is None)
+    wait_until(lambda: link.status() is None)
     assert "did not answer within 1 s" in link.reason
     assert link.state() == "unknown"
     with pytest.raises(Unavailable):
         link.save_offset("spark", 5)
     gateway.state = "primary"
-    until(lambda: link.status() is not None)
+    wait_until(lambda: link.status() is not None)
     assert link.reason == ""
     gateway.denies = "space"
     with pytest.raises(Refused, match="not now"):
         link.save_offset("spark", 5)
 
 
-def test_saves_wait_for_their_turn_within_their_time_and_nobody_is_asked_for_who_has_given_up(
+def test_commits_wait_in_order_within_their_deadline_and_abandoned_ones_are_not_sent(
     gateway: FakeGateway, link: GatewayLink
 ) -> None:
     link.save_offset("spark", 1)
@@ -80,7 +81,7 @@ def test_saves_wait_for_their_turn_within_their_time_and_nobody_is_asked_for_who
     savers += [threading.Thread(target=save, args=(9, lambda: True))]
     for saver in savers:
         saver.start()
-    until(lambda: bool(ended))
+    wait_until(lambda: bool(ended))
     for saver in savers:
         saver.join(20)
     assert len(ended) == 21
@@ -92,32 +93,32 @@ def test_saves_wait_for_their_turn_within_their_time_and_nobody_is_asked_for_who
     assert 9 not in [offset for _, offset in gateway.saved]
 
 
-def test_who_asks_for_the_state_waits_only_when_nobody_else_does(
+def test_a_status_request_waits_only_for_the_first_answer(
     gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "STATUS_WAIT_US_MAX", 4_000_000)
     gateway.state = None
     asking = threading.Thread(target=link.status)
     asking.start()
-    until(link._status_lock.locked)
+    wait_until(link._status_lock.locked)
     began = time.monotonic()
     assert link.state() == "unknown"
     assert time.monotonic() - began < 3
     asking.join(20)
 
 
-def test_what_was_meant_for_another_is_no_answer(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_for_another_request_is_ignored(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reads process that died may have left an answer in the socket."""
     monkeypatch.setattr(limits, "STATUS_WAIT_US_MAX", 60_000_000)
     gateway.state = "halted"
     with socket.socket(fileno=os.dup(gateway.status_fd)) as dead:
         dead.send(b"deadbeef")
-        until(lambda: gateway.asked == 1)
+        wait_until(lambda: gateway.asked == 1)
     gateway.state = "primary"
     assert (link.status() or {})["state"] == "primary"
 
 
-def test_a_gateway_that_is_gone_says_nothing(gateway: FakeGateway, link: GatewayLink) -> None:
+def test_a_removed_gateway_is_ignored(gateway: FakeGateway, link: GatewayLink) -> None:
     gateway._desk._socket.shutdown(socket.SHUT_RDWR)
     assert link.status() is None
     assert "does not answer" in link.reason
@@ -132,7 +133,7 @@ def test_callers_at_one_moment_share_a_question_about_the_frontier(gateway: Fake
     callers = [threading.Thread(target=lambda: answers.append(link.confirm())) for _ in range(20)]
     for caller in callers:
         caller.start()
-    until(lambda: len(link._confirming._waiters) == 19)  # type: ignore[attr-defined]  # who waits for the question under way
+    wait_until(lambda: len(link._confirming._waiters) == 19)  # type: ignore[attr-defined]  # who waits for the question under way
     assert gateway.indexes == 3
     assert link.status() is not None  # it waits for no frontier
     gateway.holds = False
@@ -173,7 +174,7 @@ def test_a_caller_waits_no_longer_than_its_own_time_for_the_question_before_its_
     monkeypatch.setattr(link, "_socket", asked)
     first = threading.Thread(target=link.confirm, daemon=True)
     first.start()
-    until(lambda: len(asked.waits_us) == 1)
+    wait_until(lambda: len(asked.waits_us) == 1)
     monkeypatch.setattr(limits, "READ_INDEX_US_MAX", 10_000)
     answers: list[bool] = []
     second = threading.Thread(target=lambda: answers.append(link.confirm()), daemon=True)
@@ -195,11 +196,11 @@ def test_the_next_question_has_the_time_that_is_left_to_its_caller(monkeypatch: 
     answers: list[bool] = []
     callers = [threading.Thread(target=lambda: answers.append(link.confirm()), daemon=True) for _ in range(3)]
     callers[0].start()
-    until(lambda: len(asked.waits_us) == 1)
+    wait_until(lambda: len(asked.waits_us) == 1)
     now_s = 110.0
     for caller in callers[1:]:
         caller.start()
-    until(lambda: len(link._confirming._waiters) == 2)  # type: ignore[attr-defined]  # who waits for the question under way
+    wait_until(lambda: len(link._confirming._waiters) == 2)  # type: ignore[attr-defined]  # who waits for the question under way
     now_s = 160.0
     asked.over.release(2)
     for caller in callers:

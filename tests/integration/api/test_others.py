@@ -9,7 +9,8 @@ from contextlib import closing
 import pytest
 from pyarrow import flight
 
-from tests.integration.api.house import LOG, FakeGateway, LogMaker, ReadsProcess, ask, until
+from tests.support.reads_process import LOG, FakeGateway, LogMaker, ReadsProcess, ask
+from tests.support.waiting import wait_until
 from tutti.data.client_protocol import Hello, Welcome
 
 
@@ -42,18 +43,18 @@ def test_each_part_of_a_range_names_all_gateways_that_serve_it(
 ) -> None:
     log.add("t", 10)
     gateway.gateways = {"jfk": gateway.url, "lga": lga.url, "ewr": "tutti://127.0.0.1:1"}
-    until(lambda: set(ask(client, "frontier")["gateways"]) == {"jfk", "lga", "ewr"})
+    wait_until(lambda: set(ask(client, "frontier")["gateways"]) == {"jfk", "lga", "ewr"})
     assert locations(client, start=0, end=10) == [[process.url, "grpc://lga.example:7412"]]
 
 
-def test_who_is_not_heard_and_who_has_another_log_serves_nothing(
+def test_disconnected_gateways_and_other_logs_serve_nothing(
     client: flight.FlightClient, process: ReadsProcess, gateway: FakeGateway, log: LogMaker, lga: Peer
 ) -> None:
     log.add("t", 10)
     with closing(Peer("grpc://other.example:7422", log="b" * 32)) as other:
         gateway.gateways = {"jfk": gateway.url, "lga": lga.url, "ewr": other.url}
         gateway.silent = ["lga"]
-        until(lambda: ask(client, "frontier")["silent"] == ["lga"])
+        wait_until(lambda: ask(client, "frontier")["silent"] == ["lga"])
         assert locations(client) == [[process.url]]
         assert other.asked == 0
 

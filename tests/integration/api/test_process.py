@@ -17,7 +17,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.integration.api.house import ROOT, TIME, FakeGateway, LogMaker, ReadsProcess, ask, offsets_of, read, refusal, until
+from tests.support.reads_process import ROOT, TIME, FakeGateway, LogMaker, ReadsProcess, ask, offsets_of, read, refusal
+from tests.support.waiting import wait_until
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.frames.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch
 from tutti.log.files.layout import list_positions, segment_path
@@ -60,7 +61,7 @@ def test_ctrl_c_is_the_gateways_matter(process: ReadsProcess, client: flight.Fli
     assert process.end() == 0
 
 
-def test_one_that_was_stopped_for_a_while_goes_on(process: ReadsProcess) -> None:
+def test_a_suspended_gateway_continues(process: ReadsProcess) -> None:
     """It took being continued for its end."""
     process.process.send_signal(signal.SIGSTOP)
     time.sleep(1.5 * HOUSEKEEPING_S)
@@ -124,10 +125,10 @@ def test_damage_ends_a_stream_where_it_is(log: LogMaker, process: ReadsProcess, 
     assert read(client, start=600).num_rows == 400
     assert process.page("/healthz")[0] == 200
     assert refusal(lambda: read(client, start=599))[1]["code"] == "damaged"
-    until(lambda: any("damaged" in line for line in process.lines))
+    wait_until(lambda: any("damaged" in line for line in process.lines))
 
 
-def test_where_others_hold_what_is_damaged_a_reader_is_sent_to_them_and_the_gateway_is_told(
+def test_damage_sends_a_reader_to_intact_gateways_and_is_reported_to_the_gateway(
     log: LogMaker, gateway: FakeGateway, process: ReadsProcess, client: flight.FlightClient
 ) -> None:
     log.add("flights", 100, frames=10)
@@ -142,11 +143,11 @@ def test_where_others_hold_what_is_damaged_a_reader_is_sent_to_them_and_the_gate
     assert refused is flight.FlightUnavailableError
     assert info["code"] == "unavailable"
     assert "this gateway fetches it from another one" in info["message"]
-    until(lambda: gateway.unreadable)
+    wait_until(lambda: gateway.unreadable)
     assert len(gateway.unreadable) == 1
 
 
-def test_a_scan_leaves_no_memory_behind(log: LogMaker, process: ReadsProcess, client: flight.FlightClient) -> None:
+def test_a_scan_releases_its_memory(log: LogMaker, process: ReadsProcess, client: flight.FlightClient) -> None:
     """Mapped pages of the log count as this process's memory: they are let go as the scan goes on."""
     log.bulk("flights", 2000, 600)  # 140 MB
     before = process.pss_mb()
@@ -156,7 +157,7 @@ def test_a_scan_leaves_no_memory_behind(log: LogMaker, process: ReadsProcess, cl
         if number % 4 == 0:
             most = max(most, process.pss_mb())
     assert most < before + 60
-    until(lambda: process.pss_mb() < before + 25)
+    wait_until(lambda: process.pss_mb() < before + 25)
 
 
 def test_a_new_process_over_the_same_log_shows_no_less(log: LogMaker, gateway: FakeGateway) -> None:
@@ -188,9 +189,7 @@ LITTLE_ROOM = (
 )
 
 
-def test_readers_that_take_nothing_of_what_is_large_only_when_decompressed_are_told_busy(
-    log: LogMaker, gateway: FakeGateway
-) -> None:
+def test_readers_that_stall_on_compressed_bombs_get_busy(log: LogMaker, gateway: FakeGateway) -> None:
     arrays: list[pa.Array[Any]] = [
         pa.nulls(8, pa.binary()),
         pa.array([b"x" * (2 << 20)] * 8, pa.binary()),
@@ -220,7 +219,7 @@ def test_readers_that_take_nothing_of_what_is_large_only_when_decompressed_are_t
     process = ReadsProcess(log.path, gateway, log.read_fd, program=("-c", LITTLE_ROOM)).ready()
     with flight.connect(process.url) as client:
         streams = [client.do_get(flight.Ticket(b'{"columns": ["value"]}')) for _ in range(12)]
-        until(lambda: process.page("/v1/status")[1]["reads_served"]["streams"]["failed"] > 0)
+        wait_until(lambda: process.page("/v1/status")[1]["reads_served"]["streams"]["failed"] > 0)
         told = process.page("/v1/status")[1]["reads_served"]
         assert told["memory"]["private_bytes"] < 320 << 20
         assert told["busy"]["room"] > 0
@@ -228,7 +227,7 @@ def test_readers_that_take_nothing_of_what_is_large_only_when_decompressed_are_t
         for stream in streams:
             stream.cancel()
         del streams
-        until(lambda: served(client, b'{"columns": ["value"]}'))
+        wait_until(lambda: served(client, b'{"columns": ["value"]}'))
         assert read(client, columns=["value"]).num_rows == 48
     assert process.end() == 0
 
@@ -241,7 +240,7 @@ def served(client: flight.FlightClient, ticket: bytes) -> bool:
         return False
 
 
-def test_one_too_many_is_told_so(log: LogMaker, gateway: FakeGateway) -> None:
+def test_one_reader_too_many_gets_an_error(log: LogMaker, gateway: FakeGateway) -> None:
     log.bulk("flights", 2000, 200)  # 45 MB: more than lies in sockets
     process = ReadsProcess(log.path, gateway, log.read_fd, program=("-c", FEW_PLACES)).ready()
     with flight.connect(process.url) as client:
@@ -252,13 +251,13 @@ def test_one_too_many_is_told_so(log: LogMaker, gateway: FakeGateway) -> None:
             kind, info = refusal(lambda ticket=ticket: client.do_get(flight.Ticket(ticket)).read_chunk())  # type: ignore[misc]  # bound at once
             assert (kind, info["code"]) == (flight.FlightUnavailableError, "busy")
             held[0].cancel()
-            until(lambda ticket=ticket: served(client, ticket))  # type: ignore[misc]  # bound at once
+            wait_until(lambda ticket=ticket: served(client, ticket))  # type: ignore[misc]  # bound at once
             held[1].cancel()
         waits = {"beyond": log.offset, "timeout_ms": 30_000}
         polls = [threading.Thread(target=lambda: ask(client, "frontier", **waits)) for _ in range(2)]
         for poll in polls:
             poll.start()
-        until(lambda: process.page("/v1/status")[1]["reads_served"]["calls"]["action"] == 2)
+        wait_until(lambda: process.page("/v1/status")[1]["reads_served"]["calls"]["action"] == 2)
         assert refusal(lambda: ask(client, "topics"))[1]["code"] == "busy"
         log.add("flights", 1)
         for poll in polls:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from tests.integration.api.house import FakeGateway, LogMaker, ReadsProcess, ask, refusal, until
+from tests.support.reads_process import FakeGateway, LogMaker, ReadsProcess, ask, refusal
+from tests.support.waiting import wait_until
 from tutti_gateway.core import limits
 
 RUN = "a" * 16
@@ -29,7 +30,7 @@ def test_a_position_is_waited_for(log: LogMaker, client: flight.FlightClient, pr
     with flight.connect(process.url) as other:
         waits = threading.Thread(target=lambda: told.append(ask(other, "passed", reader="late", offset=7, timeout_ms=30_000)))
         waits.start()
-        until(lambda: process.page("/v1/status")[1]["reads_served"]["calls"]["action"] == 1)
+        wait_until(lambda: process.page("/v1/status")[1]["reads_served"]["calls"]["action"] == 1)
         log.save("early", 9)
         log.save("late", 6)
         log.save("late", 8)
@@ -65,7 +66,7 @@ def test_a_query_is_listed_and_its_position_kept(log: LogMaker, gateway: FakeGat
     assert named["since_us"] < named["seen_us"]
 
 
-def test_what_keeps_a_position_out_of_the_log_is_told(log: LogMaker, gateway: FakeGateway, client: flight.FlightClient) -> None:
+def test_a_refused_offset_commit_of_a_query_is_reported(log: LogMaker, gateway: FakeGateway, client: flight.FlightClient) -> None:
     """Proves that a refusal is no error of the query, that everybody sees it, and that it goes away."""
     log.add("flights", 10)
     gateway.denies = "offset"
@@ -87,7 +88,7 @@ def test_reports_that_are_wrong_are_refused(log: LogMaker, client: flight.Flight
 
 
 @pytest.mark.parametrize("state", ["minority", "halted"])
-def test_nobody_waits_where_nothing_comes(
+def test_a_wait_at_a_disconnected_gateway_is_redirected(
     log: LogMaker, gateway: FakeGateway, process: ReadsProcess, client: flight.FlightClient, state: str
 ) -> None:
     """Proves that who waits at a gateway that is cut off is sent to another one, and what it knows is told all the same."""
@@ -95,12 +96,12 @@ def test_nobody_waits_where_nothing_comes(
     log.save("late", 3)
     gateway.state = state
     gateway.gateways["lga"] = "tutti://127.0.0.1:7410"
-    until(lambda: ask(client, "frontier")["state"] == state)
+    wait_until(lambda: ask(client, "frontier")["state"] == state)
     assert refusal(lambda: ask(client, "passed", reader="late", offset=4, timeout_ms=30_000))[1]["code"] == "unavailable"
     assert ask(client, "passed", reader="late", offset=3, timeout_ms=30_000)["offset"] == 3
 
 
-def test_what_is_kept_of_queries_is_bounded() -> None:
+def test_state_of_queries_is_bounded() -> None:
     """Proves that who told last is kept, that a silent one is told as silent, and forgotten after a day."""
     from tutti_gateway.reads.logs.query_reports import QueryReports
     from tutti_gateway.reads.protocol.tickets import ReportRequest
@@ -132,7 +133,7 @@ def test_the_lag_of_a_query_that_died_grows() -> None:
     assert queries.lines(27, 602_000_000)[0].lag_ms == 0
 
 
-def test_a_run_takes_the_place_of_one_of_its_name_that_is_over() -> None:
+def test_a_run_replaces_an_ended_one_of_its_name() -> None:
     """Proves that a query that was started again is listed once, and two that run at a time are listed both."""
     from tutti_gateway.reads.logs.query_reports import QueryReports
     from tutti_gateway.reads.protocol.tickets import ReportRequest

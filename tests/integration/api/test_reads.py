@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.integration.api.house import LOG, TIME, VIEW, FakeGateway, LogMaker, ReadsProcess, ask, read, records, refusal, value
+from tests.support.reads_process import LOG, TIME, VIEW, FakeGateway, LogMaker, ReadsProcess, ask, read, records, refusal, value
 from tutti.data.frames.columns import COLUMNS, schema_of
 
 
@@ -82,7 +82,7 @@ def test_the_whole_log(log: LogMaker, client: flight.FlightClient) -> None:
         ({"start": {"time_us": -5}, "end": {"time_us": TIME + 3000}}, 0, 3),
     ],
 )
-def test_ranges_are_cut_exactly(client: flight.FlightClient, ticket: dict[str, Any], low: int, high: int) -> None:
+def test_ranges_are_exact(client: flight.FlightClient, ticket: dict[str, Any], low: int, high: int) -> None:
     table = read(client, columns=["offset", "value"], **ticket)
     assert table["offset"].to_pylist() == list(range(low, high))
     assert table["value"].to_pylist() == [value(offset) for offset in range(low, high)]
@@ -149,7 +149,9 @@ ACTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_no_action_is_answered_below_what_was_seen_or_for_another_log(client: flight.FlightClient, gateway: FakeGateway) -> None:
+def test_no_action_is_answered_below_the_seen_frontier_or_for_another_log(
+    client: flight.FlightClient, gateway: FakeGateway
+) -> None:
     """The log is checked first: what was seen of another says nothing here, and is not waited for."""
     assert {action.type for action in client.list_actions()} == set(ACTIONS)
     saved = list(gateway.saved)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import json
 import random
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from tests.faults.gateways import GatewayProcess
-from tests.faults.three import Three
 from tests.integration.archive.archiver import ArchiverProcess
+from tests.support.gateway_process import GatewayProcess
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 from tutti import Producer, Reader
 from tutti.archive.catalog import Archive
 from tutti.archive.verify import verify
 from tutti.data.scan_request import ScanRequest
 from tutti.errors import OffsetOutOfRange, UsageError, WrongDirectory
-from tutti.io.admin import AdminClient
 from tutti.log.files.layout import list_positions
 from tutti.sources.archive import ArchiveSource
 from tutti.sources.flight import FlightSource
@@ -37,19 +36,6 @@ KEPT = (
     f'[retention]\nbytes = {2 * SEGMENT}\nkeep_for = ["archive"]\n'
 )
 WAIT_S = 60.0
-
-
-def until(condition: Callable[[], Any]) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-
-
-def status(gateway: GatewayProcess) -> dict[str, Any]:
-    with AdminClient(gateway.url) as control:
-        found: dict[str, Any] = control.status()
-    return found
 
 
 def fill(url: str, segments: int, seed: int = 0) -> None:
@@ -79,8 +65,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 def filled(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) -> tuple[GatewayProcess, Path, pa.Table]:
     """A gateway whose oldest records are in the archive alone; that archive; all records as the log gave them."""
     fill(gateway.url, 4)
-    until(lambda: status(gateway)["retention"]["held_bytes"] > 0)
-    told = status(gateway)
+    wait_until(lambda: gateway.status()["retention"]["held_bytes"] > 0)
+    told = gateway.status()
     assert told["start"] == 0  # a segment or two over the limit, and nothing has gone
     assert told["retention"]["keep_for"] == {"archive": 0}
     assert "waits for reader 'archive', which has committed offset 0" in told["retention"]["reason"]
@@ -89,12 +75,12 @@ def filled(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) ->
     done = ArchiverProcess(root / "a.toml", gateway.url, str(root / "archive"), range_bytes=8 << 20).once()
     assert (done["first"], done["log"]) == (0, told["log"])
     assert done["records"] == done["end"] > records.num_rows - 2 * SEGMENT_RECORDS
-    until(lambda: status(gateway)["start"] > 0 and not status(gateway)["retention"]["held_bytes"])
-    assert status(gateway)["start"] <= done["end"]
+    wait_until(lambda: gateway.status()["start"] > 0 and not gateway.status()["retention"]["held_bytes"])
+    assert gateway.status()["start"] <= done["end"]
     return gateway, root / "archive", records
 
 
-def test_what_is_archived_is_what_the_log_had(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
+def test_the_archive_equals_the_log(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
     gateway, where, records = filled
     archive = Archive(where)
     found = verify(archive)
@@ -102,7 +88,7 @@ def test_what_is_archived_is_what_the_log_had(filled: tuple[GatewayProcess, Path
     assert found.records == archive.end
     batches = [found.batch for found in ArchiveSource(archive).scan(ScanRequest(0, archive.end))]
     assert pa.Table.from_batches(batches).equals(records.slice(0, archive.end))
-    held = [span for span in archive.spans if span.first >= status(gateway)["start"]]
+    held = [span for span in archive.spans if span.first >= gateway.status()["start"]]
     assert held
     for span in held:  # the log still has these
         assert digest(gateway.data, span.first, span.end).sha256 == archive.manifest(span).digest
@@ -110,7 +96,7 @@ def test_what_is_archived_is_what_the_log_had(filled: tuple[GatewayProcess, Path
 
 def test_reads_go_from_the_archive_to_the_log_without_a_seam(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
     gateway, where, records = filled
-    start = status(gateway)["start"]
+    start = gateway.status()["start"]
     assert all_of(url=gateway.url, archive=where).equals(records)
     for low, high in ((0, start), (start - 1, start + 1), (start - 7, start), (3, 3), (start, start + 5)):
         with Reader(gateway.url, start=low, end=high, archive=where) as reader:
@@ -140,11 +126,11 @@ def test_tail_reads_on_from_the_archive(
     assert capfdbinary.readouterr().out.splitlines() == lines[-30:]
 
 
-def test_places_ticks_and_plans_are_those_of_the_whole_log(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
+def test_offsets_ticks_and_plans_cover_log_and_archive(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
     """Wherever the log begins, what is asked of both is what a log that has everything would say."""
     gateway, where, records = filled
     archive, reads = Archive(where), FlightSource(gateway.url)
-    start, chance = status(gateway)["start"], random.Random(7)
+    start, chance = gateway.status()["start"], random.Random(7)
     ticks: list[int] = records.column("tick").to_numpy().tolist()
     changes = [(ticks[at], at) for at in range(1, len(ticks)) if ticks[at] != ticks[at - 1]]
     for begins in (start, (start + archive.end) // 2, archive.end):
@@ -192,9 +178,9 @@ def test_files_and_archive_serve_with_the_gateway_down_and_so_does_the_archive_a
 
 
 @pytest.mark.soak
-def test_archivers_that_are_killed_and_two_at_once_leave_one_whole_archive_and_gateways_trim_alike(tmp_path: Path) -> None:
+def test_killed_and_concurrent_archivers_leave_one_complete_archive_and_gateways_trim_equally(tmp_path: Path) -> None:
     where = tmp_path / "archive"
-    with Three(tmp_path, KEPT) as group:
+    with RunningGroup(tmp_path, KEPT) as group:
         archivers = [ArchiverProcess(tmp_path / f"{name}.toml", group.url, str(where), more="") for name in ("x", "y")]
         chance = random.Random(3)
         for one in archivers:
@@ -211,10 +197,10 @@ def test_archivers_that_are_killed_and_two_at_once_leave_one_whole_archive_and_g
                     victim.start()
             producer.flush()
             # The last ticks need records behind them, and close nothing themselves.
-            until(lambda: Archive(where).end > 0)
-            until(lambda: len({status(gateway)["start"] for gateway in group.all.values()} - {0}) == 1)
-        until(lambda: all(len(list_positions(str(one.data), "seg", include_trimmed=True)) <= 3 for one in group.all.values()))
-        starts = {status(gateway)["start"] for gateway in group.all.values()}
+            wait_until(lambda: Archive(where).end > 0)
+            wait_until(lambda: len({gateway.status()["start"] for gateway in group.all.values()} - {0}) == 1)
+        wait_until(lambda: all(len(list_positions(str(one.data), "seg", include_trimmed=True)) <= 3 for one in group.all.values()))
+        starts = {gateway.status()["start"] for gateway in group.all.values()}
         assert len(starts) == 1
         assert [one.stop() for one in archivers] == [0, 0]
         archive = Archive(where)

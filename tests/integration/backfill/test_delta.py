@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.backfill import beside
 from tests.integration.backfill.delta import arguments, claims, rows
 from tests.integration.spark.rows import numbered, send, until
+from tests.support.gateway_process import GatewayProcess
 from tutti.data.scan_request import ScanRequest
 from tutti.sources.flight import FlightSource
 from tutti_spark.backfill.ledger import read

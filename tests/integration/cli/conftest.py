@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.cli.house import House, house
+from tests.support.commands import DevGroup, dev_group
 
 
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    with house(tmp_path_factory.mktemp("house") / "dev") as one:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevGroup]:
+    with dev_group(tmp_path_factory.mktemp("house") / "dev") as one:
         yield one

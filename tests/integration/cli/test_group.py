@@ -13,19 +13,20 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.house import TUTTI, WAIT_S, House, shell, tutti, until
-from tests.ports import free_base
-from tests.processes import expect_end
+from tests.support.commands import TUTTI, WAIT_S, DevGroup, shell, tutti
+from tests.support.ports import free_base
+from tests.support.processes import expect_end
+from tests.support.waiting import wait_until
 
 RESTART_AFTER_S = 2
 
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DevGroup]:
     """Ports of a fourth gateway are free, too."""
     directory = tmp_path_factory.mktemp("group") / "dev"
     options = ["--gateways", "3", "--keys", "--restart-after", str(RESTART_AFTER_S), "--log-level", "debug"]
-    running = House(free_base(4), directory, *options)
+    running = DevGroup(free_base(4), directory, *options)
     try:
         yield running
     finally:
@@ -33,23 +34,23 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
             assert running.stop() == 0
 
 
-def members(group: House) -> dict[str, dict[str, Any]]:
+def members(group: DevGroup) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in tutti("members", "--json", url=group.url).json}
 
 
-def votes(group: House, *names: str) -> bool:
+def votes(group: DevGroup, *names: str) -> bool:
     found = members(group)
     return all(found[name]["voter"] and found[name]["state"] == "primary" for name in names)
 
 
-def pid_of(group: House, name: str) -> int:
+def pid_of(group: DevGroup, name: str) -> int:
     number = int(name[1:]) - 1
     pid: int = tutti("status", "--json", "--url", f"tutti://127.0.0.1:{group.port + 10 * number}").json["pid"]
     return pid
 
 
 @contextmanager
-def fourth(group: House) -> Iterator[subprocess.Popen[str]]:
+def fourth(group: DevGroup) -> Iterator[subprocess.Popen[str]]:
     """One more gateway, that nobody has added yet."""
     listed = [f'g{number + 1} = "127.0.0.1:{group.port + 10 * number}"' for number in range(4)]
     config = group.directory / "g4.toml"
@@ -73,8 +74,8 @@ def _heeds_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-def test_all_are_seen_from_one(group: House) -> None:
-    until(lambda: votes(group, "g1", "g2", "g3"))
+def test_all_are_seen_from_one(group: DevGroup) -> None:
+    wait_until(lambda: votes(group, "g1", "g2", "g3"))
     found = members(group)
     assert list(found) == ["g1", "g2", "g3"]
     assert [one["coordinator"] for one in found.values()].count(True) == 1
@@ -95,35 +96,35 @@ def test_all_are_seen_from_one(group: House) -> None:
         watch.send_signal(signal.SIGINT)
 
 
-def test_what_goes_in_at_one_comes_out_at_another(group: House) -> None:
+def test_a_record_sent_at_one_gateway_is_read_at_another(group: DevGroup) -> None:
     first, second, third = (f"tutti://127.0.0.1:{group.port + 10 * number}" for number in range(3))
     assert tutti("produce", "--topic", "t", given=b"1\n2\n3\n", url=first).code == 0
     assert tutti("produce", "--topic", "t", given=b"4\n", url=second).code == 0
-    until(lambda: tutti("status", "--json", url=third).json["frontier"] >= 4)
+    wait_until(lambda: tutti("status", "--json", url=third).json["frontier"] >= 4)
     assert tutti("tail", "--topic", "t", "--format", "value", "-n", "4", url=third).lines == ["1", "2", "3", "4"]
 
 
-def test_a_message_is_followed_through_all_of_them(group: House) -> None:
+def test_a_message_is_followed_through_all_of_them(group: DevGroup) -> None:
     assert tutti("produce", "--topic", "t", "--producer", "p", given=b"5\n", url=f"tutti://127.0.0.1:{group.port + 20}").code == 0
 
     def decided_by() -> set[str]:
         done = tutti("trace", str(group.log), "--producer", "p", "--sequence", "1", "--json")
         return {told["gateway"] for line in done.lines if (told := json.loads(line))["event"] == "decided"}
 
-    until(lambda: decided_by() == {"g1", "g2", "g3"})
+    wait_until(lambda: decided_by() == {"g1", "g2", "g3"})
     whats = [line.split("\t")[1:3] for line in tutti("trace", str(group.log), "--producer", "p", "--sequence", "1").lines[2:]]
     assert whats[0] == ["g3", "submitted"]
     assert ["g3", "receipt"] in whats
     assert all([name, what] in whats for name in ("g1", "g2", "g3") for what in ("written", "durable", "decided"))
 
 
-def test_one_is_added_under_way_and_removed_again(group: House) -> None:
+def test_one_is_added_under_way_and_removed_again(group: DevGroup) -> None:
     with fourth(group) as running:
         address = f"127.0.0.1:{group.port + 30}"
         added = tutti("members", "add", "g4", address, "--timeout", str(2 * WAIT_S), "--json", url=group.url)
         assert added.code == 0, added.err
         assert added.json["ok"] is True
-        until(lambda: votes(group, "g1", "g2", "g3", "g4"))
+        wait_until(lambda: votes(group, "g1", "g2", "g3", "g4"))
         again = tutti("members", "add", "g4", address, "--timeout", str(2 * WAIT_S), url=group.url)
         assert again.code == 0
         assert tutti("produce", "--topic", "t", given=b"6\n", url=f"tutti://{address}").code == 0
@@ -133,57 +134,57 @@ def test_one_is_added_under_way_and_removed_again(group: House) -> None:
         assert running.poll() is None
 
 
-def test_one_that_lost_its_disk_is_replaced(group: House) -> None:
+def test_a_gateway_that_lost_its_disk_is_replaced(group: DevGroup) -> None:
     killed = pid_of(group, "g3")
     os.kill(killed, signal.SIGKILL)
     expect_end(killed)
     (group.directory / "g3").rename(group.directory / "lost")  # at once: before it is started again
     shutil.rmtree(group.directory / "lost")
-    until(lambda: members(group)["g3"]["state"] not in ("silent", "primary"))
+    wait_until(lambda: members(group)["g3"]["state"] not in ("silent", "primary"))
     assert not members(group)["g3"]["voter"]
     done = tutti("members", "replace", "g3", "--timeout", str(WAIT_S), url=group.url)
     assert (done.code, done.err.splitlines()[-1]) == (0, "g3 votes with its new disk")
-    until(lambda: votes(group, "g1", "g2", "g3"))
+    wait_until(lambda: votes(group, "g1", "g2", "g3"))
     needless = tutti("members", "replace", "g3", url=group.url)
     assert (needless.code, needless.err) == (1, "error: g3 votes with its current disk: there is nothing to replace\n")
 
 
-def test_the_coordinator_is_killed_and_comes_back(group: House) -> None:
+def test_the_coordinator_is_killed_and_comes_back(group: DevGroup) -> None:
     coordinator = next(name for name, one in members(group).items() if one["coordinator"])
     os.kill(pid_of(group, coordinator), signal.SIGKILL)
     assert tutti("produce", "--topic", "t", given=b"7\n", url=group.url).code == 0
-    until(lambda: votes(group, "g1", "g2", "g3"))
+    wait_until(lambda: votes(group, "g1", "g2", "g3"))
 
 
-def test_one_leaves_in_order_and_is_not_started_again(group: House) -> None:
-    until(lambda: votes(group, "g1", "g2", "g3"))
+def test_one_leaves_in_order_and_is_not_started_again(group: DevGroup) -> None:
+    wait_until(lambda: votes(group, "g1", "g2", "g3"))
     left = tutti("leave", "g2", url=group.url)
     assert (left.code, left.err) == (0, "g2 has left\n")
-    until(lambda: "dev: g2 ended with exit code 0 and is not restarted" in group.log.read_text())
-    until(lambda: members(group)["g2"]["state"] == "silent")  # its last heartbeat, which says that it leaves, is soon old
+    wait_until(lambda: "dev: g2 ended with exit code 0 and is not restarted" in group.log.read_text())
+    wait_until(lambda: members(group)["g2"]["state"] == "silent")  # its last heartbeat, which says that it leaves, is soon old
     assert tutti("produce", "--topic", "t", given=b"8\n", url=group.url).code == 0
     again = tutti("leave", "g2", url=group.url)
     assert (again.code, again.err) == (1, "error: g2 is not reachable: it has left already, is down, or is disconnected\n")
 
 
-def test_the_logs_of_those_that_are_left_are_the_same(group: House) -> None:
+def test_the_logs_of_those_that_are_left_are_the_same(group: DevGroup) -> None:
     def digests() -> set[str]:
         done = [tutti("log", "digest", str(group.directory / name), "--end", "8") for name in ("g1", "g3")]
         return {one.out for one in done} if all(one.code == 0 for one in done) else set()
 
-    until(lambda: len(digests()) == 1)
+    wait_until(lambda: len(digests()) == 1)
 
 
-def test_the_last_one_goes_on_alone_when_it_is_told_to(group: House) -> None:
+def test_the_last_gateway_continues_alone_by_a_forced_roster(group: DevGroup) -> None:
     refused = tutti("roster", "force", "--keep", "g1", "--yes", "--timeout", "2", url=group.url)
     assert refused.code in (1, 3)
-    until(lambda: votes(group, "g1", "g3"))
+    wait_until(lambda: votes(group, "g1", "g3"))
     left = tutti("leave", "g3", url=group.url)
     assert left.err.startswith(
         "1 of 3 remains, which is not a majority: the group takes no records until another gateway returns\n"
     )
     assert left.code == 0
-    until(lambda: members(group)["g1"]["state"] == "minority")
+    wait_until(lambda: members(group)["g1"]["state"] == "minority")
     forced = tutti("roster", "force", "--keep", "g1", "--yes", "--timeout", str(WAIT_S), "--json", url=group.url)
     assert forced.code == 0, forced.err
     assert [one["name"] for one in forced.json["members"]] == ["g1"]

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.three import Three
-from tests.integration.cli.house import WAIT_S, shell, tutti, until
+from tests.support.commands import WAIT_S, shell, tutti
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 from tutti import Reader
 from tutti.data.frames.frame import HEADER_SIZE, Kind, padded
 from tutti.log.files.layout import FRAMES_AT, read_header
@@ -24,8 +25,8 @@ BATCHES = 40
 
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
-    with Three(tmp_path_factory.mktemp("mending")) as running:
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
+    with RunningGroup(tmp_path_factory.mktemp("mending")) as running:
         for number in range(BATCHES):
             lines = b"".join(b"%d-%d-%s\n" % (number, line, b"x" * 100) for line in range(200))
             assert tutti("produce", "--topic", "t", given=lines, url=running.url).code == 0
@@ -49,10 +50,10 @@ def flip(directory: Path, share: float, *, header: bool) -> int:
 
 
 @pytest.mark.parametrize(("name", "header"), [("g2", False), ("g3", True)], ids=["a body", "a header"])
-def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: Three, name: str, header: bool) -> None:
+def test_corruption_during_downtime_is_repaired_after_the_start(group: RunningGroup, name: str, header: bool) -> None:
     url, directory = group[name].url, group[name].data
     frontier = tutti("status", "--json", url=group.url).json["frontier"]
-    until(lambda: tutti("status", "--json", url=url).json["frontier"] == frontier)
+    wait_until(lambda: tutti("status", "--json", url=url).json["frontier"] == frontier)
     group[name].kill()
     flip(directory, 0.3, header=header)
     damaged = shell("log", "verify", str(directory))
@@ -66,7 +67,7 @@ def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: Thre
         damage = done.json["disk"]["damage"] if done.code == 0 else {}
         return bool(done.code == 0 and done.json["frontier"] > frontier and not damage["lost"] and damage["rounds"])
 
-    until(mended)
+    wait_until(mended)
     if not header:
         assert tutti("status", "--json", url=url).json["disk"]["damage"]["mended_frames"] == 1
     verified = shell("log", "verify", str(directory))
@@ -75,12 +76,12 @@ def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: Thre
     assert told[0].split()[0] == told[1].split()[0]
 
 
-def test_a_topic_that_rots_under_a_gateway_is_told_and_mended_when_it_is_read(group: Three) -> None:
+def test_a_corrupt_topic_file_is_reported_and_repaired_when_read(group: RunningGroup) -> None:
     """Proves it where every record of the topic is whole, and but the frame that gives it its number is not."""
     assert tutti("produce", "--topic", "late", given=b"1\n2\n3\n", url=group.url).code == 0
     url, directory = group["g3"].url, group["g3"].data
     frontier = tutti("status", "--json", url=group.url).json["frontier"]
-    until(lambda: tutti("status", "--json", url=url).json["frontier"] == frontier)
+    wait_until(lambda: tutti("status", "--json", url=url).json["frontier"] == frontier)
     with closing(LogReader(directory)) as reader:
         for view, rows in reader.positions(1, reader.frontier().position):
             for row in rows[rows["kind"] == Kind.TOPIC]:
@@ -93,20 +94,20 @@ def test_a_topic_that_rots_under_a_gateway_is_told_and_mended_when_it_is_read(gr
         opened.write(bytes([byte ^ 1]))
     with Reader(url, topics=["late"], start=0) as late:  # is sent on to another gateway
         assert sum(batch.num_rows for batch in late) == 3
-    until(lambda: tutti("status", "--json", url=url).json["disk"]["damage"]["mended_frames"] > mended)
+    wait_until(lambda: tutti("status", "--json", url=url).json["disk"]["damage"]["mended_frames"] > mended)
     with Reader(url, topics=["late"], start=0) as late:
         assert sum(batch.num_rows for batch in late) == 3
 
 
-def member(group: Three, name: str) -> dict[str, Any]:
+def member(group: RunningGroup, name: str) -> dict[str, Any]:
     found = tutti("members", "--json", url=group.url).json
     return next(one for one in found if one["name"] == name)
 
 
 @pytest.mark.parametrize("declared", [False, True], ids=["copied", "moved"])
-def test_a_gateway_on_a_copy_of_its_directory_votes_when_it_was_moved_or_replaced(group: Three, declared: bool) -> None:
+def test_a_gateway_on_a_copy_of_its_directory_votes_when_it_was_moved_or_replaced(group: RunningGroup, declared: bool) -> None:
     url, directory = group["g2"].url, group["g2"].data
-    until(lambda: member(group, "g2")["voter"] and member(group, "g2")["state"] == "primary")
+    wait_until(lambda: member(group, "g2")["voter"] and member(group, "g2")["state"] == "primary")
     group["g2"].kill()
     copy = directory.with_name("copy")
     shutil.copytree(directory, copy)
@@ -116,9 +117,9 @@ def test_a_gateway_on_a_copy_of_its_directory_votes_when_it_was_moved_or_replace
         assert shell("log", "moved", str(directory)).code == 0
     group["g2"].start(wait=False)
     if not declared:
-        until(lambda: "tutti members replace g2" in tutti("status", "--json", url=url).out)
-        until(lambda: not member(group, "g2")["voter"])
+        wait_until(lambda: "tutti members replace g2" in tutti("status", "--json", url=url).out)
+        wait_until(lambda: not member(group, "g2")["voter"])
         done = tutti("members", "replace", "g2", "--timeout", str(WAIT_S), url=group.url)
         assert done.code == 0, done.err
-    until(lambda: member(group, "g2")["voter"] and member(group, "g2")["state"] == "primary")
+    wait_until(lambda: member(group, "g2")["voter"] and member(group, "g2")["state"] == "primary")
     assert tutti("produce", "--topic", "t", given=b"again\n", url=url).code == 0

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.integration.cli.house import WAIT_S, House, tutti
+from tests.support.commands import WAIT_S, DevGroup, tutti
 
 ROOT = Path(__file__).parents[3]
 ADDRESS = "tutti://127.0.0.1:7400"
@@ -27,7 +27,7 @@ def blocks(page: str, heading: str) -> list[str]:
     return ["\n".join(lines).strip() for lines in found if lines]
 
 
-def test_the_readme_starts_a_gateway_and_its_examples_run_against_it(running: House) -> None:
+def test_the_readme_starts_a_gateway_and_its_examples_run_against_it(running: DevGroup) -> None:
     start, program, _, shell = blocks("README.md", "In a program")
     words = shlex.split(start)
     assert words == [".venv/bin/tutti", "dev", "--gateways", "3"]
@@ -39,7 +39,7 @@ def test_the_readme_starts_a_gateway_and_its_examples_run_against_it(running: Ho
     assert '"topic":"greetings"' in done.stdout
 
 
-def test_the_page_of_spark_says_where_the_weather_is() -> None:
+def test_the_page_of_spark_names_the_weather_file() -> None:
     [command] = [block for block in blocks("docs/how-to/spark.md", "The job `flights`") if block.startswith("python -c")]
     _, *arguments = shlex.split(command)
     done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=True, cwd=ROOT)

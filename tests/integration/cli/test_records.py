@@ -12,11 +12,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tests.integration.cli.house import TUTTI, House, tutti, until
+from tests.support.commands import TUTTI, DevGroup, tutti
+from tests.support.waiting import wait_until
 from tutti.data.frames.columns import COLUMNS, SCHEMA
 
 
-def test_lines_come_out_as_they_went_in(running: House) -> None:
+def test_lines_come_out_as_they_went_in(running: DevGroup) -> None:
     done = tutti("produce", "--topic", "lines", "--json", given=b"one\n\xff\n\nlast", url=running.url)
     assert done.code == 0, done.err
     assert (done.json["records"], done.json["last"] - done.json["first"]) == (4, 3)
@@ -37,7 +38,7 @@ def test_lines_come_out_as_they_went_in(running: House) -> None:
     assert timedelta(0) <= age < timedelta(minutes=2)
 
 
-def test_first_and_last_offset_are_printed(running: House) -> None:
+def test_first_and_last_offset_are_printed(running: DevGroup) -> None:
     done = tutti("produce", "--topic", "offsets", given=b"a\nb\nc\n", url=running.url)
     words = done.out.split()
     assert words[:2] == ["first", "offset"]
@@ -46,7 +47,7 @@ def test_first_and_last_offset_are_printed(running: House) -> None:
     assert "3 records committed to offsets" in done.err
 
 
-def test_json_and_csv_with_keys(running: House, tmp_path: Path) -> None:
+def test_json_and_csv_with_keys(running: DevGroup, tmp_path: Path) -> None:
     file = tmp_path / "rows.csv"
     file.write_text('origin,note\nEWR,"a, b"\nJFK,c\n')
     options = ["--topic", "keys", "--key", "origin", "--url", running.url]
@@ -62,7 +63,7 @@ def test_json_and_csv_with_keys(running: House, tmp_path: Path) -> None:
     assert chosen.lines == ['{"origin":"JFK","note":"c"}']
 
 
-def test_a_second_run_under_a_name_commits_nothing_twice_and_a_changed_input_is_refused(running: House, tmp_path: Path) -> None:
+def test_a_second_run_under_a_name_commits_nothing_twice_and_a_changed_input_is_refused(running: DevGroup, tmp_path: Path) -> None:
     file = tmp_path / "input"
     file.write_text("".join(f"record {number}\n" for number in range(1, 2001)))
     options = ["--topic", "once", "--producer", "file-1", "--url", running.url, "--json"]
@@ -84,7 +85,7 @@ def test_a_second_run_under_a_name_commits_nothing_twice_and_a_changed_input_is_
     assert {record["producer"] for record in records} == {"file-1"}
 
 
-def test_a_part_is_chosen_by_start_end_count_and_last(running: House) -> None:
+def test_a_part_is_chosen_by_start_end_count_and_last(running: DevGroup) -> None:
     done = tutti("produce", "--topic", "range", "--json", given=b"".join(b"%d\n" % n for n in range(100)), url=running.url)
     first = done.json["first"]
     tutti("produce", "--topic", "other", given=b"x\ny\n", url=running.url)
@@ -117,14 +118,14 @@ def test_a_part_is_chosen_by_start_end_count_and_last(running: House) -> None:
         (["--last", "3", "--start", "0"], 2, "--last and --start both set the start"),
     ],
 )
-def test_a_wrong_range_is_one_sentence(running: House, options: list[str], code: int, message: str) -> None:
+def test_a_wrong_range_is_one_sentence(running: DevGroup, options: list[str], code: int, message: str) -> None:
     done = tutti("tail", *options, url=running.url)
     assert (done.code, done.out) == (code, "")
     assert message in done.err
     assert done.err.count("\n") == 1
 
 
-def test_follow_prints_what_commits_until_it_is_interrupted(running: House) -> None:
+def test_follow_prints_what_commits_until_it_is_interrupted(running: DevGroup) -> None:
     tutti("produce", "--topic", "live", given=b"before\n", url=running.url)
     missing = tutti("tail", "--topic", "lvie", "--last", "1", url=running.url)
     assert (missing.code, missing.out) == (2, "")
@@ -145,7 +146,7 @@ def test_follow_prints_what_commits_until_it_is_interrupted(running: House) -> N
         follower.communicate()
 
 
-def test_follow_says_which_topic_it_waits_for_and_goes_on(running: House) -> None:
+def test_follow_names_the_missing_topic_and_continues(running: DevGroup) -> None:
     tutti("produce", "--topic", "there", given=b"before\n", url=running.url)
     command = [*TUTTI, "tail", "--topic", "there", "--topic", "soon", "--format", "value", "--follow", "--url", running.url]
     follower = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -165,14 +166,14 @@ def test_follow_says_which_topic_it_waits_for_and_goes_on(running: House) -> Non
         follower.communicate()
 
 
-def test_a_rate_and_a_live_pipe(running: House) -> None:
+def test_a_rate_and_a_live_pipe(running: DevGroup) -> None:
     command = [*TUTTI, "produce", "--topic", "pipe", "--url", running.url]
     feeding = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     try:
         assert feeding.stdin is not None
         feeding.stdin.write(b"first\n")
         feeding.stdin.flush()
-        until(lambda: tutti("tail", "--topic", "pipe", "--format", "value", url=running.url).lines == ["first"])
+        wait_until(lambda: tutti("tail", "--topic", "pipe", "--format", "value", url=running.url).lines == ["first"])
         out, _ = feeding.communicate(b"second", timeout=20)
         assert feeding.returncode == 0
         assert out.startswith(b"first offset ")
@@ -185,7 +186,7 @@ def test_a_rate_and_a_live_pipe(running: House) -> None:
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow", "jsonl"])
 def test_a_replay_holds_the_same_records_whether_the_gateway_is_asked_or_its_files(
-    running: House, tmp_path: Path, kind: str
+    running: DevGroup, tmp_path: Path, kind: str
 ) -> None:
     done = tutti("produce", "--topic", f"r-{kind}", "--json", given=b"".join(b"%d\n" % n for n in range(5000)), url=running.url)
     place = ["--start", str(done.json["first"]), "--end", str(done.json["last"] + 1)]
@@ -221,7 +222,7 @@ def test_a_replay_holds_the_same_records_whether_the_gateway_is_asked_or_its_fil
     ],
 )
 def test_a_wrong_replay_is_one_sentence_and_leaves_no_file(
-    running: House, tmp_path: Path, options: list[str], code: int, message: str
+    running: DevGroup, tmp_path: Path, options: list[str], code: int, message: str
 ) -> None:
     arguments = [part if part != "x.jsonl" else str(tmp_path / part) for part in options]
     done = tutti("replay", "--url", running.url, *arguments)

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.house import House, tutti
-from tests.ports import free_base
+from tests.support.commands import DevGroup, tutti
+from tests.support.ports import free_base
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _records(running: House) -> None:
+def _records(running: DevGroup) -> None:
     assert tutti("produce", "--topic", "a", "--producer", "p", given=b"1\n2\n3\n", url=running.url).code == 0
     assert tutti("produce", "--topic", "b", given=b"4\n", url=running.url).code == 0
 
 
-def test_status_says_who_and_how_far(running: House) -> None:
+def test_status_reports_members_and_frontiers(running: DevGroup) -> None:
     done = tutti("status", "--json", url=running.url)
     told = done.json
     assert (done.code, done.err) == (0, "")
@@ -35,13 +35,13 @@ def test_status_says_who_and_how_far(running: House) -> None:
     assert json.loads(tutti("status", url=running.url).out)["log"] == told["log"]
 
 
-def test_admin_pages_answer_beside(running: House) -> None:
+def test_admin_pages_answer_beside(running: DevGroup) -> None:
     for page in ("healthz", "readyz", "v1/status"):
         with urllib.request.urlopen(f"http://127.0.0.1:{running.port + 3}/{page}", timeout=10) as answer:
             assert answer.status == 200
 
 
-def test_topics_with_counts_offsets_and_times(running: House) -> None:
+def test_topics_with_counts_offsets_and_times(running: DevGroup) -> None:
     done = tutti("topics", "--json", url=running.url)
     a, b = sorted(done.json, key=lambda topic: str(topic["name"]))
     assert (a["name"], a["records"], a["last_offset"] - a["first_offset"], b["records"]) == ("a", 3, 2, 1)
@@ -52,7 +52,7 @@ def test_topics_with_counts_offsets_and_times(running: House) -> None:
     assert [row.split("\t")[:2] for row in sorted(rows)] == [["a", "3"], ["b", "1"]]
 
 
-def test_offsets_of_times(running: House) -> None:
+def test_offsets_of_times(running: DevGroup) -> None:
     frontier = tutti("status", "--json", url=running.url).json["frontier"]
     assert tutti("offsets", "--time", "2000-01-01T00:00:00Z", url=running.url).out == "0\n"
     later = tutti("offsets", "--time", "2100-01-01T00:00:00+01:00", "--json", url=running.url)
@@ -62,7 +62,7 @@ def test_offsets_of_times(running: House) -> None:
     assert "'yesterday' is not a time: write ISO 8601 with a zone" in wrong.err
 
 
-def test_producers_are_listed_fenced_and_forgotten(running: House) -> None:
+def test_producers_are_listed_fenced_and_forgotten(running: DevGroup) -> None:
     def listed() -> dict[str, dict[str, object]]:
         return {str(producer["name"]): producer for producer in tutti("producers", "list", "--json", url=running.url).json}
 
@@ -83,7 +83,7 @@ def test_producers_are_listed_fenced_and_forgotten(running: House) -> None:
     assert (unknown.code, unknown.err.count("\n")) == (1, 1)
 
 
-def test_a_log_is_verified_inspected_and_digested_while_it_is_written(running: House) -> None:
+def test_a_log_is_verified_inspected_and_digested_while_it_is_written(running: DevGroup) -> None:
     directory = str(running.data)
     verified = tutti("log", "verify", directory, "--json").json
     assert (verified["ok"], verified["damage"], verified["gateway"]) == (True, [], "g1")
@@ -108,7 +108,7 @@ def test_a_log_is_verified_inspected_and_digested_while_it_is_written(running: H
 
 
 @pytest.mark.parametrize("command", [["log", "verify"], ["log", "inspect"], ["log", "digest"], ["log", "repair"]])
-def test_what_is_no_data_directory_is_refused(tmp_path: Path, command: list[str]) -> None:
+def test_a_path_without_a_data_directory_is_refused(tmp_path: Path, command: list[str]) -> None:
     done = tutti(*command, str(tmp_path))
     assert (done.code, done.out) == (2, "")
     assert f"{tmp_path} is not the data directory of a gateway" in done.err
@@ -146,7 +146,7 @@ def test_a_gateway_that_is_not_there_is_named_by_every_command() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:7403", "127.0.0.1:7400", "tutti://", "tutti://h"])
-def test_what_is_no_url_is_refused(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     done = tutti("status", "--url", url)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
 
@@ -165,7 +165,7 @@ def test_a_config_is_checked(tmp_path: Path) -> None:
     assert (told["ok"], [mistake["key"] for mistake in told["mistakes"]]) == (False, ["name", "nam", "data"])
 
 
-def test_the_doctor_tells_ports_that_a_gateway_has(running: House, tmp_path: Path) -> None:
+def test_the_doctor_tells_ports_that_a_gateway_has(running: DevGroup, tmp_path: Path) -> None:
     told = tutti("doctor", "--port", str(running.port), "--data", str(tmp_path / "new" / "directory"), "--json").json
     found = {finding["subject"]: finding for finding in told["findings"]}
     assert {"python", "packages", "open files", "ports", "disk space", "fdatasync", "java", "pyspark"} <= found.keys()
@@ -175,7 +175,7 @@ def test_the_doctor_tells_ports_that_a_gateway_has(running: House, tmp_path: Pat
     assert told["ok"] == all(finding["good"] for finding in told["findings"])
 
 
-def test_queries_and_named_readers(running: House) -> None:
+def test_queries_and_named_readers(running: DevGroup) -> None:
     """Proves that a query is listed with what it told last, a named reader with what it saved, and both with their lag."""
     from tutti.sources.query_progress import QueryProgress
 

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.house import TUTTI, WAIT_S, house, shell, tutti, until
-from tests.ports import free_base
+from tests.support.commands import TUTTI, WAIT_S, dev_group, shell, tutti
+from tests.support.ports import free_base
+from tests.support.waiting import wait_until
 
 
 def a_config(directory: Path, port: int, name: str = "jfk", more: str = "") -> Path:
@@ -96,7 +97,7 @@ def test_a_directory_of_a_running_gateway_and_of_another(tmp_path: Path) -> None
     assert said.startswith("2 ")
 
 
-def test_damage_is_found_named_and_cut_only_when_told_to(tmp_path: Path) -> None:
+def test_damage_is_found_named_and_truncated_only_on_request(tmp_path: Path) -> None:
     port = free_base()
     with serving(a_config(tmp_path, port)) as (process, told):
         for number in range(4):
@@ -136,18 +137,18 @@ def test_damage_is_found_named_and_cut_only_when_told_to(tmp_path: Path) -> None
 
 
 def test_a_killed_gateway_of_dev_comes_back_with_everything_acknowledged(tmp_path: Path) -> None:
-    with house(tmp_path / "dev", "--restart-after", "0.2") as running:
+    with dev_group(tmp_path / "dev", "--restart-after", "0.2") as running:
         assert tutti("produce", "--topic", "t", given=b"1\n2\n", url=running.url).code == 0
         killed = running.pid
         os.kill(killed, signal.SIGKILL)
         assert tutti("produce", "--topic", "t", given=b"3\n", url=running.url).code == 0
-        until(lambda: tutti("tail", "--format", "value", url=running.url).lines == ["1", "2", "3"])
+        wait_until(lambda: tutti("tail", "--format", "value", url=running.url).lines == ["1", "2", "3"])
         assert running.pid != killed
         assert running.stop() == 0
     assert "dev: g1 was killed by SIGKILL; it restarts in 0.2 s" in running.log.read_text()
 
 
-def test_dev_says_why_a_gateway_cannot_start(tmp_path: Path) -> None:
+def test_dev_reports_why_a_gateway_cannot_start(tmp_path: Path) -> None:
     port = free_base()
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))

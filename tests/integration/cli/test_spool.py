@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.house import tutti
-from tests.ports import free_base
+from tests.support.commands import tutti
+from tests.support.ports import free_base
 from tests.unit.client.fake import FakeGateway
 from tutti import Producer
 from tutti.errors import Refused
@@ -49,7 +49,7 @@ def test_a_spool_is_shown(spool: Path) -> None:
     assert tutti("spool", str(spool), "--refused").out == ""
 
 
-def test_what_can_be_read_beside_damage_is_shown(spool: Path) -> None:
+def test_readable_frames_around_damage_are_shown(spool: Path) -> None:
     first, second = segments(spool)
     data = bytearray(first.read_bytes())
     one = (len(data) - HEAD_BYTES) // 4
@@ -69,7 +69,7 @@ def test_what_can_be_read_beside_damage_is_shown(spool: Path) -> None:
     ]
 
 
-def test_what_was_put_aside_is_shown_with_its_reason(spool: Path) -> None:
+def test_quarantined_records_are_shown_with_the_reason(spool: Path) -> None:
     block = next(iter(scan_blocks(str(spool), read_state(str(spool)))))
     assert isinstance(block, Block)
     store = SpoolStore(str(spool), "jfk", 1 << 20)

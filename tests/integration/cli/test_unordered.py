@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.integration.cli.house import House, tutti
+from tests.support.commands import DevGroup, tutti
 from tutti import Producer
 from tutti.data.frames.columns import COLUMNS
 
 
-def test_lines_come_out_of_the_lane_as_they_went_in(running: House) -> None:
+def test_lines_come_out_of_the_lane_as_they_went_in(running: DevGroup) -> None:
     options = ["--topic", "side", "--url", running.url]
     before = tutti("tail", "--unordered", "--json-is-no-option", url=running.url)
     assert before.code == 2
@@ -31,7 +31,7 @@ def test_lines_come_out_of_the_lane_as_they_went_in(running: House) -> None:
     assert tutti("tail", "--topic", "side", "--format", "value", url=running.url).lines == ["ordered"]
 
 
-def test_one_lane_has_offsets(running: House) -> None:
+def test_one_lane_has_offsets(running: DevGroup) -> None:
     done = tutti(
         "produce", "--topic", "cut", "--unordered", given=b"".join(b"%d\n" % number for number in range(20)), url=running.url
     )
@@ -46,7 +46,7 @@ def test_one_lane_has_offsets(running: House) -> None:
     assert tutti("tail", *options, "--follow", "--start", "earliest", "-n", "2").lines == ["0", "1"]
 
 
-def test_a_lane_is_no_place_to_replay_from(running: House, tmp_path: Path) -> None:
+def test_replay_from_a_lane_directory_is_refused(running: DevGroup, tmp_path: Path) -> None:
     given = tutti("produce", "--topic", "lane", "--unordered", "--json", given=b"x\n" * 50, url=running.url)
     (lane,) = given.json["lanes"]
     done = tutti("replay", "--path", str(running.data / "lanes" / lane), "--out", str(tmp_path / "out.jsonl"))
@@ -54,7 +54,7 @@ def test_a_lane_is_no_place_to_replay_from(running: House, tmp_path: Path) -> No
     assert f"--origin {lane}" in done.err
 
 
-def test_a_mistyped_topic_is_told_where_the_range_is_empty(running: House) -> None:
+def test_an_unknown_topic_is_an_error_although_the_range_is_empty(running: DevGroup) -> None:
     tutti("produce", "--topic", "there", "--unordered", given=b"x\n", url=running.url)
     for options in ([], ["--unordered"], ["--unordered", "--origin", "g1"]):
         done = tutti("tail", "--topic", "theer", "--start", "latest", *options, url=running.url)
@@ -63,7 +63,7 @@ def test_a_mistyped_topic_is_told_where_the_range_is_empty(running: House) -> No
         assert (done.code, done.out, done.err) == (0, "", "")
 
 
-def test_topics_and_producers_count_the_ordered_log_alone(running: House) -> None:
+def test_topics_and_producers_count_the_ordered_log_alone(running: DevGroup) -> None:
     with Producer(running.url, producer="beside") as producer:
         producer.send("beside", b"x", ordering="unordered")
         assert producer.flush(60) == 0
@@ -75,7 +75,7 @@ def test_topics_and_producers_count_the_ordered_log_alone(running: House) -> Non
         assert "Only the ordered log is counted" in " ".join(tutti(*command, "--help").out.split())
 
 
-def test_options_that_do_not_go_together_are_told(running: House) -> None:
+def test_conflicting_options_are_an_error(running: DevGroup) -> None:
     for said, command in (
         ("needs --unordered: give both", ["tail", "--origin", "g1"]),
         ("name it with --origin", ["tail", "--unordered", "--start", "5"]),

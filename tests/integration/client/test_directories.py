@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import Damaged, DirectoryRefused, OffsetOutOfRange, Producer, Reader, UsageError
 from tutti.data.frames.columns import COLUMNS, schema_of
 from tutti.data.scan_request import ScanRequest
@@ -64,7 +64,7 @@ def test_a_copy_ends_where_the_original_does(stopped: Path, copy: Path) -> None:
         assert files.paths == [str(stopped), str(copy)]
 
 
-def test_where_one_is_damaged_another_goes_on(stopped: Path, copy: Path) -> None:
+def test_a_reader_continues_at_another_gateway_after_damage(stopped: Path, copy: Path) -> None:
     damage(copy, 333)
     with Reader(path=copy) as r:
         seen: list[int] = []
@@ -97,7 +97,7 @@ def test_another_log_is_refused(stopped: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["nothing-there", ""])
-def test_what_is_no_directory_of_a_gateway(path: str, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_data_directory(path: str, tmp_path: Path) -> None:
     with pytest.raises(DirectoryRefused, match="not the data directory"):
         FileSource(tmp_path / path)
 

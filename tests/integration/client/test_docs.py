@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import Reader
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/how-to/clients.md"

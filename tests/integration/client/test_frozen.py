@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
-from tests.integration.cli.house import tutti
+from tests.support.commands import tutti
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer, Reader, Unavailable, Unknown
 from tutti.io import port_probe
 from tutti.io.admin import AdminClient
@@ -77,7 +77,7 @@ def says(gateway: GatewayProcess, text: str) -> bool:
     return re.search(rf"{re.escape(address)}: .*{re.escape(port_probe.SILENT_ADVICE)}", text) is not None
 
 
-def test_everybody_is_told_in_time_and_goes_on_afterwards(
+def test_every_call_to_a_frozen_gateway_ends_in_time_and_works_afterwards(
     gateway: GatewayProcess, freeze: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> None:
     def until_it_raises() -> None:
@@ -127,7 +127,7 @@ def test_everybody_is_told_in_time_and_goes_on_afterwards(
 
 @pytest.mark.parametrize("freeze", [False, pytest.param(True, marks=pytest.mark.soak)], indirect=True, ids=IDS)
 @pytest.mark.parametrize("options", [(), pytest.param(("--unordered",), marks=pytest.mark.soak)])
-def test_tail_that_follows_ends_and_says_so(
+def test_tail_follow_ends_and_reports_it(
     gateway: GatewayProcess,
     freeze: Callable[[], contextlib.AbstractContextManager[None]],
     options: tuple[str, ...],

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import ConfigError, Fenced, OffsetOutOfRange, Producer, Reader, Receipt, Refused, TooLarge, Unknown, UsageError, limits
 from tutti.data.scan_request import ScanRequest
 from tutti.io.admin import AdminClient
@@ -108,7 +108,7 @@ def test_an_operator_fences_and_forgets(gateway: GatewayProcess) -> None:
             assert again.epoch > 2
 
 
-def test_places_and_named_readers(gateway: GatewayProcess) -> None:
+def test_start_times_and_named_readers(gateway: GatewayProcess) -> None:
     begin = datetime.now(UTC)
     with Producer(gateway.url) as p:
         first = p.send("places", b"0", timestamp=begin).result(10)
@@ -132,7 +132,7 @@ def test_places_and_named_readers(gateway: GatewayProcess) -> None:
         list(Reader(gateway.url, topics=["place"]))
 
 
-def test_follow_hears_of_each_commit(gateway: GatewayProcess) -> None:
+def test_follow_delivers_each_commit(gateway: GatewayProcess) -> None:
     with Reader(gateway.url, topics=["followed"], start="latest", follow=True, columns=["value"]) as r, Producer(gateway.url) as p:
         assert r.poll(0.1) is None
         for number in range(20):
@@ -154,7 +154,7 @@ def test_latest_is_resolved_before_a_reader_is_returned(gateway: GatewayProcess)
                 assert values([batch]) == [b"after"]
 
 
-def test_files_say_what_the_gateway_says(gateway: GatewayProcess) -> None:
+def test_reading_files_equals_reading_the_gateway(gateway: GatewayProcess) -> None:
     with Producer(gateway.url) as p:
         for number in range(500):
             p.send(f"t{number % 3}", b"%d" % number)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from pyarrow import flight
 
-from tests.faults.three import NAMES, Three
-from tests.unit.client.fake import until
+from tests.support.running_group import NAMES, RunningGroup
+from tests.support.waiting import wait_until
 from tutti import Producer, Reader
 from tutti.data.scan_request import ScanRequest
 from tutti.errors import Unavailable
@@ -24,8 +24,8 @@ WAIT_S = 60.0
 
 
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[Three]:
-    with Three(tmp_path) as three:
+def group(tmp_path: Path) -> Iterator[RunningGroup]:
+    with RunningGroup(tmp_path) as three:
         yield three
 
 
@@ -37,7 +37,7 @@ def numbers(count: int, first: int = 0) -> list[bytes]:
     return [b"%d" % number for number in range(first, first + count)]
 
 
-def reaches(group: Three, name: str, frontier: int) -> Callable[[], bool]:
+def reaches(group: RunningGroup, name: str, frontier: int) -> Callable[[], bool]:
     return lambda: bool(group.status(name)["frontier"] == frontier)
 
 
@@ -73,7 +73,7 @@ class Follower(threading.Thread):
         return self.found
 
 
-def test_the_coordinator_is_killed_while_producers_send_and_readers_follow(group: Three) -> None:
+def test_the_coordinator_is_killed_while_producers_send_and_readers_follow(group: RunningGroup) -> None:
     count, kill_at = 6000, 2000
     first = group.coordinator()
     others = [name for name in NAMES if name != first.name]
@@ -93,12 +93,12 @@ def test_the_coordinator_is_killed_while_producers_send_and_readers_follow(group
         assert follower.offsets == list(range(count))
     assert group.coordinator().name in others, "the next in rank, or the one behind it where that is slow"
     first.start()
-    until(lambda: group.status(first.name)["state"] == "primary", WAIT_S)
+    wait_until(lambda: group.status(first.name)["state"] == "primary")
     with Reader(first.url) as reader:
         assert values(reader) == numbers(count)
 
 
-def test_a_producer_that_knows_one_address_finds_its_way_whichever_gateways_are_left(group: Three) -> None:
+def test_a_producer_that_knows_one_address_finds_its_way_whichever_gateways_are_left(group: RunningGroup) -> None:
     sent = 0
     with Producer(group["g1"].url, producer="p", delivery_timeout=WAIT_S) as producer:
         for name in ("g1", "g2", "g3"):
@@ -118,18 +118,18 @@ def test_a_producer_that_knows_one_address_finds_its_way_whichever_gateways_are_
         assert (again.epoch, again.resume().sequence) == (2, sent)
 
 
-def test_one_that_is_left_alone_serves_its_prefix_and_says_so(group: Three) -> None:
+def test_an_isolated_gateway_serves_its_prefix_and_reports_it(group: RunningGroup) -> None:
     with Producer(group.url, producer="p") as producer:
         for value in numbers(100):
             producer.send("t", value)
-    until(lambda: all(group.status(name)["frontier"] == 100 for name in NAMES), WAIT_S)
+    wait_until(lambda: all(group.status(name)["frontier"] == 100 for name in NAMES))
     last = group.coordinator()
     for name in NAMES:
         if name != last.name:
             group[name].kill()
-    until(lambda: group.status(last.name)["state"] == "minority", WAIT_S)
+    wait_until(lambda: group.status(last.name)["state"] == "minority")
     with FlightSource(last.url) as reads:
-        until(lambda: (found := reads.frontier()).offset == 100 and found.state == "minority", WAIT_S)
+        wait_until(lambda: (found := reads.frontier()).offset == 100 and found.state == "minority")
         assert values(found.batch for found in reads.scan(ScanRequest(0, 100))) == numbers(100)
     with pytest.raises(Unavailable, match="not_primary"):
         Producer(last.url, producer="p", connect_timeout=5)
@@ -145,12 +145,12 @@ def test_one_that_is_left_alone_serves_its_prefix_and_says_so(group: Three) -> N
         assert values([reader.poll(WAIT_S)]) == [b"100"]
 
 
-def test_a_named_reader_saves_at_any_gateway_and_goes_on_at_another(group: Three) -> None:
+def test_a_named_reader_commits_at_any_gateway_and_resumes_at_another(group: RunningGroup) -> None:
     with Producer(group.url) as producer:
         for value in numbers(30):
             producer.send("t", value)
     for turn, name in enumerate(NAMES):
-        until(reaches(group, name, 30), WAIT_S)
+        wait_until(reaches(group, name, 30))
         with Reader(group[name].url, name="loader", columns=["value"]) as reader:
             assert reader.position == 10 * turn
             records = reader.records()
@@ -158,14 +158,14 @@ def test_a_named_reader_saves_at_any_gateway_and_goes_on_at_another(group: Three
             reader.save()
         for other in NAMES:
             with FlightSource(group[other].url) as reads:
-                until(has_saved(reads, 10 * (turn + 1)), WAIT_S)
+                wait_until(has_saved(reads, 10 * (turn + 1)))
 
 
-def test_a_range_has_the_same_bytes_at_each_of_its_locations(group: Three) -> None:
+def test_a_range_has_the_same_bytes_at_each_of_its_locations(group: RunningGroup) -> None:
     with Producer(group.url) as producer:
         for value in numbers(2000):
             producer.send("t", value)
-    until(reaches(group, "g2", 2000), WAIT_S)  # a receipt says that g2 has them, not yet that it was told that all have
+    wait_until(reaches(group, "g2", 2000))  # a receipt says that g2 has them, not yet that it was told that all have
     with flight.connect(group.status("g2")["reads"]) as client:
         info = client.get_flight_info(flight.FlightDescriptor.for_command(json.dumps({"splits": 2}).encode()))
     tables = []
@@ -180,7 +180,7 @@ def test_a_range_has_the_same_bytes_at_each_of_its_locations(group: Three) -> No
 
 
 @pytest.mark.parametrize("ordering", ["total", pytest.param("unordered", marks=pytest.mark.soak)])
-def test_who_follows_leaves_a_gateway_that_stands_still_though_its_reads_process_answers(group: Three, ordering: str) -> None:
+def test_a_following_reader_leaves_a_frozen_gateway_whose_reads_process_still_answers(group: RunningGroup, ordering: str) -> None:
     frozen = group["g1"]
     with Producer(group["g2"].url, producer="p", delivery_timeout=WAIT_S) as producer:
         for value in numbers(100):
@@ -193,30 +193,30 @@ def test_who_follows_leaves_a_gateway_that_stands_still_though_its_reads_process
                 found.extend(values(filter(None, [reader.poll(0.5)])))
                 return len(found) == count
 
-            until(lambda: came(100), WAIT_S)
+            wait_until(lambda: came(100))
             frozen.signal(signal.SIGSTOP)  # that process alone
             try:
                 for value in numbers(100, 100):
                     producer.send("t", value, ordering=ordering)
                 producer.flush(WAIT_S)
-                until(lambda: came(200), WAIT_S)
+                wait_until(lambda: came(200))
             finally:
                 frozen.signal(signal.SIGCONT)
     assert found == numbers(200)
 
 
-def test_everybody_is_told_who_there_is_and_how_far(group: Three) -> None:
+def test_clients_learn_all_members_and_their_frontiers(group: RunningGroup) -> None:
     with Producer(group.url) as producer:
         producer.send("t", b"x").result(WAIT_S)
     with AdminClient(group["g1"].url) as control:
         welcome = control.welcome()
         assert welcome.gateways == {name: group[name].url for name in NAMES}
         assert welcome.silent == ()
-        until(lambda: {member["lag"] for member in control.members()} == {0}, WAIT_S)
+        wait_until(lambda: {member["lag"] for member in control.members()} == {0})
         assert [(member["name"], member["state"], member["voter"]) for member in control.members()] == [
             (name, "primary", True) for name in NAMES
         ]
         group["g3"].kill()
-        until(lambda: control.welcome().silent == ("g3",), WAIT_S)
-        until(lambda: control.status()["view"]["members"] == ["g1", "g2"], WAIT_S)
+        wait_until(lambda: control.welcome().silent == ("g3",))
+        wait_until(lambda: control.status()["view"]["members"] == ["g1", "g2"])
         assert control.members()[2]["state"] == "silent"

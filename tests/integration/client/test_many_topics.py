@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.datasource import InputPartition
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer
 from tutti_spark.common.options import parse
 from tutti_spark.source.batch import BatchReader

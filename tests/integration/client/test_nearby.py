@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer, limits
 from tutti.common.address import Address, parse_url
 from tutti.data.scan_request import ScanBatch, ScanRequest
@@ -89,7 +89,7 @@ def test_records_come_from_the_files_and_no_gateway_is_asked_for_any(gateway: Ga
     assert asked.starts == []
 
 
-def test_what_is_not_decided_is_not_read(gateway: GatewayProcess) -> None:
+def test_undecided_records_are_not_read(gateway: GatewayProcess) -> None:
     """Proves that the files end at the frontier: a range beyond it is for the gateways to judge."""
     asked = Asked(gateway.url)
     with pytest.raises(ValueError, match=f"committed up to {COUNT}"):
@@ -168,7 +168,7 @@ def test_damage_and_a_directory_that_goes(tmp_path: Path) -> None:
         assert asked.starts == [start, 0, 0]
 
 
-def test_files_that_nobody_writes_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_files_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that files are not read while their gateway is gone, as a forced roster may have left them; frozen it is there."""
     monkeypatch.setattr(limits, "LOCAL_FILES_RETRY_US", 0)
     with GatewayProcess(tmp_path) as running:

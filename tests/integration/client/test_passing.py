@@ -13,10 +13,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.faults.gateways import GatewayProcess
-from tests.faults.three import Three
-from tests.integration.cli.house import tutti
-from tests.unit.client.fake import until
+from tests.support.commands import tutti
+from tests.support.gateway_process import GatewayProcess
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 from tutti import Producer, Reader, Receipt, TooLarge, UsageError
 from tutti.errors import TuttiError
 from tutti.sources.query_progress import QueryProgress
@@ -32,8 +32,8 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[Three]:
-    with Three(tmp_path) as three:
+def group(tmp_path: Path) -> Iterator[RunningGroup]:
+    with RunningGroup(tmp_path) as three:
         yield three
 
 
@@ -61,7 +61,7 @@ def test_each_record_is_waited_for_by_itself(gateway: GatewayProcess) -> None:
         first = receipts[0].result(WAIT_S)
         waiters = [Waiter(partial(receipt.processed_by, "each", WAIT_S)) for receipt in receipts]
         query.report("run", first + 10, name="each")
-        until(lambda: sum(waiter.passed is not None for waiter in waiters) == 10)
+        wait_until(lambda: sum(waiter.passed is not None for waiter in waiters) == 10)
         assert [waiter.passed for waiter in waiters[:10]] == [first + 10] * 10
         query.report("run", first + 20, name="each")
         for waiter in waiters:
@@ -94,7 +94,7 @@ def test_a_named_reader_is_waited_for_alike(gateway: GatewayProcess) -> None:
         assert waiter.passed == end == r.position
 
 
-def test_a_name_that_nobody_has_is_said(gateway: GatewayProcess) -> None:
+def test_a_wait_for_an_unknown_name_lists_the_known_ones(gateway: GatewayProcess) -> None:
     """Proves that a wait in vain names the readers that there are, and how a query gets a name."""
     with Producer(gateway.url) as p, QueryProgress(gateway.url) as query:
         receipt = p.send("flights", b"v")
@@ -106,7 +106,7 @@ def test_a_name_that_nobody_has_is_said(gateway: GatewayProcess) -> None:
             receipt.processed_by("known", timeout=0)
 
 
-def test_what_cannot_be_waited_for_is_refused(gateway: GatewayProcess) -> None:
+def test_an_impossible_wait_is_refused(gateway: GatewayProcess) -> None:
     """Proves that unordered records, names and times that are none, and a callback's wait are refused, and failures are told."""
     told: list[BaseException] = []
 
@@ -125,14 +125,14 @@ def test_what_cannot_be_waited_for_is_refused(gateway: GatewayProcess) -> None:
             receipt.processed_by("a b")
         with pytest.raises(UsageError, match="timeout"):
             receipt.processed_by("q", timeout="soon")  # type: ignore[arg-type]  # what is to be refused
-        until(lambda: told)
+        wait_until(lambda: told)
         assert "on_delivery" in str(told[0])
         large = p.send("flights", bytes(5 << 20))
         with pytest.raises(TooLarge):
             large.processed_by("q", timeout=WAIT_S)
 
 
-def test_a_record_whose_place_is_not_known_is_waited_for(gateway: GatewayProcess) -> None:
+def test_a_record_with_an_unknown_offset_is_waited_for(gateway: GatewayProcess) -> None:
     """Proves that a record of which only the commit is known counts as processed once all is that is committed by now."""
     with Producer(gateway.url) as p, QueryProgress(gateway.url) as query:
         receipt = p.send("flights", b"v")
@@ -178,7 +178,7 @@ def test_a_query_that_goes_back_is_waited_for_again(gateway: GatewayProcess) -> 
         assert later.processed_by("back", WAIT_S) == max(ends)
 
 
-def test_it_goes_on_when_the_gateway_that_is_asked_dies(group: Three) -> None:
+def test_a_wait_continues_at_the_next_gateway_when_one_dies(group: RunningGroup) -> None:
     """Proves that a wait goes on at the next gateway, and that what a query told before stays known when its gateway is gone."""
     with Producer(group.url) as p, QueryProgress(group.url) as query:
         receipt = p.send("flights", b"v")
@@ -188,7 +188,7 @@ def test_it_goes_on_when_the_gateway_that_is_asked_dies(group: Three) -> None:
         query.report("run", end - 1, name="moving")
         passing = receipt.batch.query_wait
         assert isinstance(passing, QueryWait)
-        until(lambda: passing._queries["moving"].position == end - 1)
+        wait_until(lambda: passing._queries["moving"].position == end - 1)
         assert passing._gateways is not None
         asked = passing._gateways.addresses[0]
         killed, left = next((name, gateway) for name, gateway in group.all.items() if gateway.port == asked.port)

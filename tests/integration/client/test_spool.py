@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.three import Three
+from tests.support.running_group import RunningGroup
 from tutti import Producer, Reader
 from tutti.runtime.child_processes import end_with_this_process
 
@@ -82,7 +82,7 @@ class Source:
 
 @pytest.mark.soak
 def test_outages_and_kills_of_every_kind(tmp_path: Path) -> None:
-    with Three(tmp_path) as three:
+    with RunningGroup(tmp_path) as three:
         source = Source(three.url, tmp_path / "spool")
         try:
             source.goes_on(2000)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.three import Three
+from tests.support.running_group import RunningGroup
 from tutti.errors import Behind, OffsetOutOfRange, Unavailable
 from tutti.producer import Producer
 from tutti.reader import Reader
@@ -20,19 +20,19 @@ PATIENCE_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
-    with Three(tmp_path_factory.mktemp("three")) as three:
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
+    with RunningGroup(tmp_path_factory.mktemp("three")) as three:
         yield three
 
 
-def send(three: Three, names: str, count: int) -> int:
+def send(three: RunningGroup, names: str, count: int) -> int:
     """Records by the gateways of these names; the offset behind the last."""
     url = "tutti://" + ",".join(f"127.0.0.1:{three[name].port}" for name in names.split())
     with Producer(url, delivery_timeout=PATIENCE_S) as producer:
         return [producer.send("t", b"v") for _ in range(count)][-1].result(timeout=PATIENCE_S) + 1
 
 
-def test_a_gateway_that_lags_decides_nothing_for_a_client(three: Three) -> None:
+def test_a_gateway_that_lags_decides_nothing_for_a_client(three: RunningGroup) -> None:
     """The process of one gateway stands still, and the process that serves its reads goes on with what was committed by then."""
     coordinator = next(name for name, gateway in three.all.items() if gateway is three.coordinator())
     lagging, other = [name for name in three.all if name != coordinator]
@@ -68,7 +68,7 @@ def test_a_gateway_that_lags_decides_nothing_for_a_client(three: Three) -> None:
         three[lagging].signal(signal.SIGCONT)
 
 
-def test_a_minority_is_read_and_decides_nothing(three: Three, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_minority_is_read_and_decides_nothing(three: RunningGroup, caplog: pytest.LogCaptureFixture) -> None:
     left = next(iter(three.all))
     end = send(three, left, 5)
     with Reader(three[left].url, name="loader", start=0) as reader:

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import Reader, Receipt, TooLarge, TracedProducer, UsageError
 
 
@@ -69,7 +69,7 @@ def test_from_send_to_read(gateway: GatewayProcess, spans: InMemorySpanExporter,
     assert not trace.get_current_span(TracedProducer.context_of(records[1].headers)).get_span_context().is_valid
 
 
-def test_what_fails_is_told_by_its_span(gateway: GatewayProcess, spans: InMemorySpanExporter, tracer: trace.Tracer) -> None:
+def test_a_failure_is_recorded_on_its_span(gateway: GatewayProcess, spans: InMemorySpanExporter, tracer: trace.Tracer) -> None:
     with TracedProducer(gateway.url, tracer=tracer) as producer:
         with pytest.raises(TooLarge):
             producer.send("flights", b"x" * (9 << 20)).result(10)
@@ -82,7 +82,7 @@ def test_what_fails_is_told_by_its_span(gateway: GatewayProcess, spans: InMemory
     assert all(span.events[0].name == "exception" for span in failed)
 
 
-def test_without_opentelemetry_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_opentelemetry_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *more: Any, **named: Any) -> Any:

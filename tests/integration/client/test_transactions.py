@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer, Reader, limits
 from tutti.errors import Fenced, Refused, UsageError
 from tutti.transactions import StagedBatch, StagingProducer, Transactor, commit_progress
@@ -28,7 +28,7 @@ def seen(gateway: GatewayProcess, topic: str) -> list[bytes | None]:
         return [record.value for record in reader.records()]
 
 
-def test_what_is_staged_is_seen_when_it_is_committed_in_the_order_named(gateway: GatewayProcess) -> None:
+def test_staged_records_become_visible_at_commit_in_the_named_order(gateway: GatewayProcess) -> None:
     with StagingProducer(gateway.url) as one, StagingProducer(gateway.url) as other, Producer(gateway.url) as plain:
         parts = StagingProducer.parts([*other.stage("order", values(b"3")), *one.stage("order", values(b"1", b"2"))])
         plain.send("order", b"0").result(30)

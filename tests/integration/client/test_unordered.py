@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.faults.three import NAMES, Three
-from tests.integration.lanes.house import agree, digests, frontiers
-from tests.unit.client.fake import deliver_within, until
+from tests.integration.lanes.lane_files import agree, digests, frontiers
+from tests.support.running_group import NAMES, RunningGroup
+from tests.support.waiting import wait_until
+from tests.unit.client.fake import deliver_within
 from tutti import Producer, Reader, Receipt
 from tutti.delivery.session import State
 from tutti.errors import Unknown
@@ -32,8 +33,8 @@ class Place(NamedTuple):
 
 
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[Three]:
-    with Three(tmp_path) as three:
+def group(tmp_path: Path) -> Iterator[RunningGroup]:
+    with RunningGroup(tmp_path) as three:
         yield three
 
 
@@ -65,8 +66,8 @@ class Sender(threading.Thread):
     def some(self) -> None:
         """Wait until records that are sent from now on have their outcome."""
         first = len(self.receipts)
-        until(lambda: len(self.receipts) > first + 200, WAIT_S)
-        until(lambda: any(receipt.done() for receipt in self.receipts[first:]), WAIT_S)
+        wait_until(lambda: len(self.receipts) > first + 200)
+        wait_until(lambda: any(receipt.done() for receipt in self.receipts[first:]))
 
     def stop(self) -> None:
         self.stopping.set()
@@ -75,10 +76,10 @@ class Sender(threading.Thread):
         assert not self.is_alive()
 
 
-def settled(group: Three) -> None:
+def settled(group: RunningGroup) -> None:
     """All gateways have all lanes."""
-    until(lambda: all(group.status(name)["state"] == "primary" for name in NAMES), WAIT_S)
-    until(lambda: agree(group, {}), WAIT_S)
+    wait_until(lambda: all(group.status(name)["state"] == "primary" for name in NAMES))
+    wait_until(lambda: agree(group, {}))
 
 
 def noticed(producer: Producer) -> bool:
@@ -113,7 +114,7 @@ def in_order(found: dict[bytes, list[Place]], name: str) -> dict[str, list[int]]
 
 
 @pytest.mark.soak
-def test_whichever_gateway_is_killed_every_record_is_where_its_receipt_says_and_nowhere_else(group: Three) -> None:
+def test_every_record_is_exactly_at_its_receipts_offset_after_any_kill(group: RunningGroup) -> None:
     senders = [Sender(f"p{number}", group[name].url) for number, name in enumerate((*NAMES, "g1"))]
     for name in NAMES:
         for sender in senders:
@@ -141,7 +142,7 @@ def test_whichever_gateway_is_killed_every_record_is_where_its_receipt_says_and_
 
 
 @pytest.mark.soak
-def test_what_a_gateway_that_stays_away_was_sent_is_unknown_and_at_most_once_there(group: Three) -> None:
+def test_records_sent_to_an_absent_gateway_are_unknown_and_at_most_once(group: RunningGroup) -> None:
     with Producer(group["g1"].url, producer="p", delivery_timeout=WAIT_S) as producer:
         first = [producer.send("t", b"p-%d" % number, ordering="unordered") for number in range(100)]
         for receipt in first:
@@ -150,9 +151,9 @@ def test_what_a_gateway_that_stays_away_was_sent_is_unknown_and_at_most_once_the
         deliver_within(producer, 4)
         lost = [producer.send("t", b"p-%d" % number, ordering="unordered") for number in range(100, 200)]
         deliver_within(producer, WAIT_S)
-        until(lambda: all(receipt.lane for receipt in lost[:1]), WAIT_S)
+        wait_until(lambda: all(receipt.lane for receipt in lost[:1]))
         group["g1"].kill()
-        until(lambda: noticed(producer), WAIT_S)
+        wait_until(lambda: noticed(producer))
         later = [producer.send("t", b"p-%d" % number, ordering="unordered") for number in range(200, 300)]
         for receipt in later:
             receipt.result(WAIT_S)
@@ -169,7 +170,7 @@ def test_what_a_gateway_that_stays_away_was_sent_is_unknown_and_at_most_once_the
         settled(group)
         group["g2"].kill()
         group["g3"].kill()
-        until(lambda: group.status("g1")["state"] == "minority", WAIT_S)
+        wait_until(lambda: group.status("g1")["state"] == "minority")
         again = producer.send("t", b"p-300", ordering="unordered")
         for name in ("g2", "g3"):
             group[name].start(wait=False)
@@ -185,9 +186,9 @@ def test_what_a_gateway_that_stays_away_was_sent_is_unknown_and_at_most_once_the
         assert all(place.lane == first[0].lane or errors[number - 100] is None for place in places)
 
 
-def test_a_gateway_that_stops_in_order_costs_nothing(group: Three) -> None:
+def test_a_gateway_that_stops_in_order_costs_nothing(group: RunningGroup) -> None:
     senders = [Sender("p0", group["g1"].url), Sender("p1", group["g2"].url)]
-    until(lambda: all(len(sender.receipts) > 500 for sender in senders), WAIT_S)
+    wait_until(lambda: all(len(sender.receipts) > 500 for sender in senders))
     assert group["g1"].stop() == 0
     for sender in senders:
         sender.stop()
@@ -201,7 +202,7 @@ def test_a_gateway_that_stops_in_order_costs_nothing(group: Three) -> None:
             assert found[sender.value(number)] == [Place(receipt.lane, receipt.result(0))]
 
 
-def test_they_go_on_where_no_majority_is_and_the_others_get_them(group: Three) -> None:
+def test_unordered_sends_continue_without_a_majority_and_replicate_later(group: RunningGroup) -> None:
     with Producer(group.url, producer="p", delivery_timeout=2 * WAIT_S) as producer:
         first = producer.send("t", b"p-0", ordering="unordered")
         first.result(WAIT_S)
@@ -209,7 +210,7 @@ def test_they_go_on_where_no_majority_is_and_the_others_get_them(group: Three) -
         ordered[0].result(WAIT_S)
         for name in ("g2", "g3"):
             group[name].kill()
-        until(lambda: group.status("g1")["state"] == "minority", WAIT_S)
+        wait_until(lambda: group.status("g1")["state"] == "minority")
         ordered.append(producer.send("t", b"second"))
         alone = [producer.send("t", b"p-%d" % number, ordering="unordered") for number in range(1, 101)]
         for receipt in alone:
@@ -225,7 +226,7 @@ def test_they_go_on_where_no_majority_is_and_the_others_get_them(group: Three) -
     assert in_order(lanes(group["g3"].url), "p") == wanted
 
 
-def test_who_follows_all_lanes_gets_each_in_order_and_once_whoever_is_killed(group: Three) -> None:
+def test_a_reader_of_all_lanes_gets_each_record_once_in_order_under_kills(group: RunningGroup) -> None:
     senders = [Sender(f"p{number}", group[name].url) for number, name in enumerate(NAMES)]
     seen: dict[str, list[bytes]] = {}
     count = 0
@@ -255,7 +256,7 @@ def test_who_follows_all_lanes_gets_each_in_order_and_once_whoever_is_killed(gro
     assert len(every) == len(set(every)) == sum(len(sender.receipts) for sender in senders)
 
 
-def test_what_spark_reads_holds_none_of_them(group: Three) -> None:
+def test_spark_reads_no_aborted_records(group: RunningGroup) -> None:
     with Producer(group.url, producer="p") as producer:
         for number in range(50):
             producer.send("t", b"lane-%d" % number, ordering="unordered")

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from tests.faults.three import NAMES, Three
 from tests.integration.console.browser import Browser, same_origin
 from tests.integration.console.stub import EVIL, Stub, hostile
+from tests.support.running_group import NAMES, RunningGroup
 from tutti.producer import Producer
 from tutti_gateway.reads.admin import assets
 
@@ -32,20 +32,20 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
-    with Three(tmp_path_factory.mktemp("group")) as three:
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
+    with RunningGroup(tmp_path_factory.mktemp("group")) as three:
         send(three, 120)
         yield three
 
 
-def send(three: Three, count: int) -> None:
+def send(three: RunningGroup, count: int) -> None:
     with Producer(three.url) as producer:
         for number in range(count):
             value = json.dumps({"flight": number, "note": EVIL}).encode() if number % 2 else b"\xff" * 9000
             producer.send("flights" if number % 3 else "gates", value, key=EVIL.encode() if number % 5 == 0 else b"EWR")
 
 
-def admin(three: Three, name: str) -> str:
+def admin(three: RunningGroup, name: str) -> str:
     return f"http://127.0.0.1:{three[name].port + 3}/"
 
 
@@ -55,7 +55,7 @@ def nothing_ran(browser: Browser) -> None:
     assert browser.errors == []
 
 
-def test_the_page_is_small_and_asks_nobody_else() -> None:
+def test_the_page_is_small_and_loads_nothing_from_elsewhere() -> None:
     sizes = {entry.name: len(entry.read_bytes()) for entry in assets.FOLDER.iterdir() if entry.is_file()}
     assert sum(sizes.values()) < PAGE_BYTES_MAX
     for name in sizes:
@@ -121,7 +121,7 @@ def test_an_hour_open_takes_no_more_than_a_minute(browser: Browser) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_the_page_as_it_runs_keeps_nothing_of_what_went_by(browser: Browser) -> None:
+def test_the_running_page_keeps_no_passed_records(browser: Browser) -> None:
     """Looks one behind another, more than the page keeps: its heap is the same after a hundred and after a thousand more."""
     answers = hostile()
     first: Any = answers["history"]({})
@@ -176,7 +176,7 @@ _AN_HOUR = """(async () => {
 })()"""
 
 
-def test_a_group_at_work(browser: Browser, group: Three) -> None:
+def test_a_group_at_work(browser: Browser, group: RunningGroup) -> None:
     url = admin(group, "g1")
     browser.open(url)
     browser.until(f"{MAIN}.includes('a majority is 2') && document.querySelectorAll('main tbody tr').length >= 3")
@@ -194,7 +194,7 @@ def test_a_group_at_work(browser: Browser, group: Three) -> None:
     nothing_ran(browser)
 
 
-def test_records_are_browsed_by_keyboard(browser: Browser, group: Three) -> None:
+def test_records_are_browsed_by_keyboard(browser: Browser, group: RunningGroup) -> None:
     url = admin(group, "g2")
     browser.open(f"{url}#/records")
     browser.until("document.querySelectorAll('table.records tbody tr').length === 50")
@@ -223,7 +223,7 @@ def test_records_are_browsed_by_keyboard(browser: Browser, group: Three) -> None
     nothing_ran(browser)
 
 
-def test_light_and_dark(browser: Browser, group: Three) -> None:
+def test_light_and_dark(browser: Browser, group: RunningGroup) -> None:
     def paper() -> Any:
         return browser.run("getComputedStyle(document.documentElement).backgroundColor")
 
@@ -240,7 +240,7 @@ def test_light_and_dark(browser: Browser, group: Three) -> None:
     browser.size(1280, 900)
 
 
-def test_a_member_that_is_killed_a_minority_and_the_end(browser: Browser, group: Three) -> None:
+def test_a_member_that_is_killed_a_minority_and_the_end(browser: Browser, group: RunningGroup) -> None:
     browser.open(admin(group, "g1"))
     browser.until(f"{MAIN}.includes('a majority is 2')")
     group["g3"].kill()

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.ports import free_base
-from tests.processes import expect_end
+from tests.support.ports import free_base
+from tests.support.processes import expect_end
 from tutti_gateway.cli import main as entry
 from tutti_gateway.cli.demo import command, run
 from tutti_gateway.cli.demo.checks import Check, Speed
@@ -219,7 +219,7 @@ def test_no_process_outlives_the_household(tmp_path: Path) -> None:
         os.kill(process.pid, 0)
 
 
-def test_what_does_not_happen_in_time_fails(tmp_path: Path) -> None:
+def test_a_wait_without_effect_fails(tmp_path: Path) -> None:
     with ProcessGroup(tmp_path) as house:
         process = house.start("sleeper", ["sleep", "100"])
         with pytest.raises(Failed, match=r"sleeper did not end within 0 s; its last output: nothing"):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.deploy.box import ROOT
-from tests.ports import free_base
+from tests.support.ports import free_base
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 DOCKERFILE = ROOT / "docker/gateway/Dockerfile"
@@ -43,7 +43,7 @@ def build(place: Path) -> Path:
     return made
 
 
-def test_the_build_makes_what_runs_a_gateway_and_a_connector(tmp_path: Path) -> None:
+def test_the_built_image_runs_a_gateway_and_a_connector(tmp_path: Path) -> None:
     made = build(tmp_path)
     python = str(made / "bin/python")
     there = subprocess.run(

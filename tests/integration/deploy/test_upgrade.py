@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
-from tests.faults.three import NAMES, Three
+from tests.support.gateway_process import GatewayProcess
+from tests.support.running_group import NAMES, RunningGroup
 from tutti.producer import Producer
 from tutti.reader import Reader
 from tutti_gateway.transport.keys import generate
@@ -110,7 +110,7 @@ def load(url: str) -> Iterator[list[Load]]:
             one.end()
 
 
-def until_all_vote(group: Three) -> None:
+def until_all_vote(group: RunningGroup) -> None:
     """Wait until each gateway is in the view and connected to the others, as an operator does before the next one."""
     deadline = time.monotonic() + WAIT_S
     while True:
@@ -133,20 +133,20 @@ def security_in(directory: Path) -> Callable[[str], str]:
     return lambda name: f'[security]\nsecret_key = "{keys}/{name}.secret"\npublic_keys = "{keys}/group.keys"\n'
 
 
-def change(group: Three, name: str, environment: dict[str, str]) -> None:
+def change(group: RunningGroup, name: str, environment: dict[str, str]) -> None:
     """One gateway to another release: stopped in order, started on its directory."""
     gateway = group[name]
     assert gateway.stop() == 0, gateway.log_tail()
-    gateway.seat = replace(gateway.seat, environment=environment)
+    gateway.placement = replace(gateway.placement, environment=environment)
     gateway.start()
     assert runs(gateway, environment)
     until_all_vote(group)
 
 
 def test_a_group_is_upgraded_under_load_and_goes_back(keyed: bool, older: dict[str, str], tmp_path: Path) -> None:
-    group = Three(tmp_path, each=security_in(tmp_path) if keyed else lambda _: "")
+    group = RunningGroup(tmp_path, each=security_in(tmp_path) if keyed else lambda _: "")
     for gateway in group.all.values():
-        gateway.seat = replace(gateway.seat, environment=older)
+        gateway.placement = replace(gateway.placement, environment=older)
     with group, load(group.url) as loads:
         until_all_vote(group)
         assert all(runs(gateway, older) for gateway in group.all.values())

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
-from tests.ports import free_port
+from tests.support.gateway_process import GatewayProcess
+from tests.support.ports import free_port
 from tutti.reader import Reader
 
 pytestmark = pytest.mark.timeout(300)
@@ -51,7 +51,7 @@ def values(gateway: GatewayProcess, topic: str) -> list[bytes]:
         return [record.value or b"" for record in reader.records()]
 
 
-def test_a_file_is_sent_once_and_goes_on_where_it_was(gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_file_is_sent_once_and_resumes(gateway: GatewayProcess, tmp_path: Path) -> None:
     file = tmp_path / "growing.jsonl"
     lines = ORDERS.read_bytes().splitlines(keepends=True)
     send = ["python", "examples/python/send.py", str(file), "lines"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tools import vectors
 from tutti.producer import Producer
 from tutti.reader import Reader
@@ -30,7 +30,7 @@ def node(program: str, *arguments: str, text: str = "") -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize("name", sorted(vectors.pages()))
-def test_vectors_are_what_this_release_writes(name: str) -> None:
+def test_vectors_equal_the_output_of_this_release(name: str) -> None:
     assert (ROOT / "docs/reference/vectors" / name).read_text("utf-8") == vectors.pages()[name], "run: python -m tools.vectors"
 
 
@@ -59,7 +59,7 @@ def test_a_vector_that_is_wrong_is_found(tmp_path: Path) -> None:
     assert found >= {vector["name"] for vector in kept if vector["kind"] not in ("frame", "body")}
 
 
-def test_it_sends_to_a_gateway_goes_on_when_started_again_reads_files_and_tells_what_is_refused(tmp_path: Path) -> None:
+def test_the_example_sends_resumes_reads_files_and_reports_rejections(tmp_path: Path) -> None:
     lines = [f"line {number}" for number in range(1200)] + ["long " * 4000, "ü"]
     with GatewayProcess(tmp_path) as gateway:
         where = ("127.0.0.1", str(gateway.port), "lines", "from-javascript")

@@ -14,17 +14,18 @@ from random import Random
 import orjson
 import pytest
 
-from tests.faults.three import Three
-from tests.integration.connected import Connected, records, until, until_there
+from tests.support.connector_process import ConnectorProcess, records, until_there
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
 _names = itertools.count(1)
 
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
     """Three gateways."""
-    with Three(tmp_path_factory.mktemp("group")) as group:
+    with RunningGroup(tmp_path_factory.mktemp("group")) as group:
         yield group
 
 
@@ -37,13 +38,13 @@ class Place:
         self.incoming = root / "incoming"
         self.incoming.mkdir()
 
-    def instance(self, url: str = "") -> Connected:
+    def instance(self, url: str = "") -> ConnectorProcess:
         text = (
             f'name = "{self.name}"\ngateways = "{url or self.url}"\nstate = "{self.root}/state"\nquarantine = "{self.root}/q"\n'
             f'topic = "{self.name}"\nmetrics = "127.0.0.1:0"\n'
             f'[files]\ndirectory = "{self.incoming}"\npoll_ms = 20\nquiet_ms = 0\n{self.files}\n'
         )
-        return Connected(self.root, "files", text)
+        return ConnectorProcess(self.root, "files", text)
 
     def put(self, name: str, data: bytes) -> None:
         """A file that is complete when it appears."""
@@ -51,12 +52,12 @@ class Place:
         half.write_bytes(data)
         half.rename(self.incoming / name)
 
-    def freeze(self, instance: Connected) -> None:
+    def freeze(self, instance: ConnectorProcess) -> None:
         """Suspend it, in a moment in which it does not keep the ledger from others: they would wait for it, as they should."""
 
         def outside() -> bool:
             instance.send_signal(signal.SIGSTOP)
-            until(instance.stands, instance.told)
+            wait_until(instance.suspended, instance.errors)
             ledger = self.root / "state" / f"{self.name}.ledger"
             with contextlib.closing(sqlite3.connect(ledger, 0.0, isolation_level=None)) as base:
                 try:
@@ -67,13 +68,13 @@ class Place:
                     return False
             return True
 
-        until(outside, instance.told)
+        wait_until(outside, instance.errors)
 
     def values(self) -> list[bytes]:
         return [row["value"] for row in records(self.url, self.name)]
 
 
-def kills(group: Three, tmp_path: Path, turns: int, rows: int, seed: int) -> None:
+def kills(group: RunningGroup, tmp_path: Path, turns: int, rows: int, seed: int) -> None:
     """Files that come while the connector, or a gateway, is killed: the log is the files, once, in order."""
     chance = Random(seed)
     place = Place(tmp_path, group.url, 'format = "csv"\nafter = "delete"')
@@ -95,26 +96,26 @@ def kills(group: Three, tmp_path: Path, turns: int, rows: int, seed: int) -> Non
                 instance.end(signal.SIGKILL)
                 instance.start(wait=chance.random() < 0.7)
         found = [row["value"] for row in until_there(place.url, place.name, len(wanted), instance)]
-        until(lambda: not list(place.incoming.iterdir()), lambda: f"files are left: {list(place.incoming.iterdir())}")
-        assert instance.end() == 0, instance.told()
+        wait_until(lambda: not list(place.incoming.iterdir()), lambda: f"files are left: {list(place.incoming.iterdir())}")
+        assert instance.end() == 0, instance.errors()
     finally:
         instance.end(signal.SIGKILL)
     assert found == wanted
 
 
-def test_killed_over_and_over_the_log_is_the_files(group: Three, tmp_path: Path) -> None:
+def test_killed_over_and_over_the_log_is_the_files(group: RunningGroup, tmp_path: Path) -> None:
     """Proves that instances and gateways which are killed at random leave each row in the log once, in order, and no file."""
     kills(group, tmp_path, 5, 4000, 3)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_killed_many_times_the_log_is_the_files(group: Three, tmp_path: Path) -> None:
+def test_killed_many_times_the_log_is_the_files(group: RunningGroup, tmp_path: Path) -> None:
     """Proves the same for fifty kills."""
     kills(group, tmp_path, 50, 4000, 5)
 
 
-def test_logs_that_grow_and_are_rotated_while_it_is_killed(group: Three, tmp_path: Path) -> None:
+def test_logs_that_grow_and_are_rotated_while_it_is_killed(group: RunningGroup, tmp_path: Path) -> None:
     """Proves that the lines of each log are in the log once, in the order in which they were written."""
     chance = Random(7)
     place = Place(tmp_path, group.url, 'format = "lines"\ngrows = true\npattern = "*.log*"')
@@ -140,13 +141,13 @@ def test_logs_that_grow_and_are_rotated_while_it_is_killed(group: Three, tmp_pat
     assert len(found) == sum(map(len, written.values()))
 
 
-def test_a_second_one_takes_over_and_a_zombie_does_nothing(group: Three, tmp_path: Path) -> None:
+def test_a_second_one_takes_over_and_a_zombie_does_nothing(group: RunningGroup, tmp_path: Path) -> None:
     """Proves that an instance which was frozen while another took over is fenced when it wakes, and nothing is in the log twice."""
     place = Place(tmp_path, group.url, 'format = "lines"')
     place.put("1", b"".join(b"%d\n" % number for number in range(100_000)))
     first, second = place.instance().start(), place.instance()
     try:
-        until(lambda: records(place.url, place.name), first.told)
+        wait_until(lambda: records(place.url, place.name), first.errors)
         place.freeze(first)
         second.start()
         place.put("2", b"100000\n")
@@ -154,8 +155,8 @@ def test_a_second_one_takes_over_and_a_zombie_does_nothing(group: Three, tmp_pat
         first.send_signal(signal.SIGCONT)
         place.put("3", b"100001\n")
         assert first.wait() == 1
-        assert "Fenced" in first.told() or "taken over" in first.told() or "another instance" in first.told()
-        assert "Traceback" not in first.told()
+        assert "Fenced" in first.errors() or "taken over" in first.errors() or "another instance" in first.errors()
+        assert "Traceback" not in first.errors()
         until_there(place.url, place.name, 100_002, second)
         measured = second.measured()
     finally:
@@ -166,14 +167,14 @@ def test_a_second_one_takes_over_and_a_zombie_does_nothing(group: Three, tmp_pat
     assert measured[f'tutti_files_files_total{{connector="{place.name}"}}'] >= 2
 
 
-def test_rows_that_no_log_takes_and_what_metrics_say(group: Three, tmp_path: Path) -> None:
+def test_a_bad_row_is_quarantined_and_counted(group: RunningGroup, tmp_path: Path) -> None:
     """Proves that a bad row is kept aside with its place, that the others go on, and that figures tell of both."""
     place = Place(tmp_path, group.url, "format = 'jsonl'\n[record]\nkey = 'k'\ntimestamp = 't'")
     place.put("a", b'{"k":"x","t":"2026-01-01T00:00:00Z"}\nno json\n{"k":"y","t":"never"}\n{"k":"z","t":"2026-01-02T00:00:00Z"}\n')
     with place.instance() as instance:
         first, second = until_there(place.url, place.name, 2, instance)
         label = f'{{connector="{place.name}"}}'
-        until(lambda: instance.measured()[f"tutti_files_files_total{label}"] == 1, instance.told)
+        wait_until(lambda: instance.measured()[f"tutti_files_files_total{label}"] == 1, instance.errors)
         measured = instance.measured()
     assert (first["key"], first["timestamp"].isoformat()) == (b"x", "2026-01-01T00:00:00+00:00")
     assert second["key"] == b"z"
@@ -184,7 +185,7 @@ def test_rows_that_no_log_takes_and_what_metrics_say(group: Three, tmp_path: Pat
     assert "never" in told[1].read_text()
 
 
-def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path) -> None:
+def test_the_reason_for_a_failed_start_is_reported(group: RunningGroup, tmp_path: Path) -> None:
     """Proves the exit codes: no gateway, no directory, a ledger that was lost."""
     place = Place(tmp_path, group.url, 'format = "lines"')
     (tmp_path / "nowhere").mkdir()  # of its own: it holds its ledger open while it looks for a gateway
@@ -197,7 +198,7 @@ def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path) -> No
         _what_is_told(place, nowhere, lost, gone)
 
 
-def _what_is_told(place: Place, nowhere: Connected, lost: Connected, gone: Connected) -> None:
+def _what_is_told(place: Place, nowhere: ConnectorProcess, lost: ConnectorProcess, gone: ConnectorProcess) -> None:
     place.put("a", b"1\n")
     with place.instance() as instance:
         until_there(place.url, place.name, 1, instance)
@@ -205,13 +206,13 @@ def _what_is_told(place: Place, nowhere: Connected, lost: Connected, gone: Conne
     (place.root / "state" / f"{place.name}.ledger").rename(place.root / "lost")
     lost.start(wait=False)
     assert lost.wait() == 2
-    assert f"tutti producers forget {place.name}" in lost.told()
+    assert f"tutti producers forget {place.name}" in lost.errors()
     place.incoming.rename(place.root / "elsewhere")
     gone.start(wait=False)
     assert gone.wait() == 2
-    assert "choose a readable directory" in gone.told()
+    assert "choose a readable directory" in gone.errors()
     assert nowhere.wait() == 3
-    assert "connection refused" in nowhere.told()
+    assert "connection refused" in nowhere.errors()
     for one in (nowhere, lost, gone):
-        assert "Traceback" not in one.told()
+        assert "Traceback" not in one.errors()
     assert place.values() == [b"1"]

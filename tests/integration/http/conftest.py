@@ -6,19 +6,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.faults.three import Three
 from tests.integration.http.front import Front
+from tests.support.running_group import RunningGroup
 
 
 @pytest.fixture(scope="session")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
     """The gateways."""
-    with Three(tmp_path_factory.mktemp("session-group")) as group:
+    with RunningGroup(tmp_path_factory.mktemp("session-group")) as group:
         yield group
 
 
 @pytest.fixture(scope="session")
-def fronts(group: Three, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, Front]]:
+def fronts(group: RunningGroup, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Front, Front]]:
     """Two processes of one name."""
     root = tmp_path_factory.mktemp("session-fronts")
     with Front(root, group.url) as one, Front(root, group.url) as other:

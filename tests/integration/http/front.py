@@ -9,7 +9,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -132,15 +131,6 @@ class Front:
         """Its metrics: "family{labels}" -> value."""
         lines = self.get("/metrics", **headers).body.decode().splitlines()
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
-
-
-def until(condition: Any, seconds: float = WAIT_S) -> Any:
-    """Wait until something is true; that."""
-    deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, "it did not come about"
-        time.sleep(0.02)
-    return found
 
 
 def events(link: http.client.HTTPResponse) -> Iterator[dict[str, str]]:

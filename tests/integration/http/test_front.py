@@ -12,19 +12,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.faults.three import Three
-from tests.integration.http.front import ARROW, JSON, NDJSON, Front, events, until
+from tests.integration.http.front import ARROW, JSON, NDJSON, Front, events
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 from tutti.reader import Reader
 
 Fronts = tuple[Front, Front]
 
 
-def values_of(group: Three, topic: str) -> list[bytes | None]:
+def values_of(group: RunningGroup, topic: str) -> list[bytes | None]:
     with Reader(group.url, topics=[topic], start="earliest") as reader:
         return [record.value for record in reader.records()]
 
 
-def test_every_form_of_a_post(group: Three, fronts: Fronts) -> None:
+def test_every_form_of_a_post(group: RunningGroup, fronts: Fronts) -> None:
     front, _ = fronts
     sink = pa.BufferOutputStream()
     batch = pa.record_batch({"value": pa.array([b"arrow", b"\xff"], pa.binary()), "key": pa.array([None, b"k"], pa.binary())})
@@ -80,7 +81,7 @@ def test_posts_that_do_not_wait_have_receipts(fronts: Fronts) -> None:
     answer = front.post("later", ["a", "b"], "?wait=false")
     assert answer.status == 202
     place = answer.headers["location"]
-    until(lambda: front.get(place).json["state"] == "committed")
+    wait_until(lambda: front.get(place).json["state"] == "committed")
     told = front.get(place).json
     assert told["count"] == 2
     assert front.get(f"/v1/records?start={told['offset']}&end={told['offset'] + 2}").lines[1]["value"] == "b"
@@ -90,7 +91,7 @@ def test_posts_that_do_not_wait_have_receipts(fronts: Fronts) -> None:
     assert front.post_once("later", "later", 5, ["c"], "?wait=false").status == 409
 
 
-def test_a_stream_brings_what_commits_and_goes_on_where_it_was_left(fronts: Fronts) -> None:
+def test_a_stream_delivers_commits_and_resumes(fronts: Fronts) -> None:
     front, _ = fronts
     begin = front.post("live", ["0"]).json["offset"]
 
@@ -116,7 +117,7 @@ def test_a_stream_brings_what_commits_and_goes_on_where_it_was_left(fronts: Fron
     assert int(first["id"]) == begin == json.loads(first["data"])["offset"]
     again, _ = follow("/v1/records/stream?topic=live", 2, Last_Event_ID=first["id"])
     assert again == late
-    until(lambda: front.measured()['tutti_http_streams{connector="web"}'] == 0)
+    wait_until(lambda: front.measured()['tutti_http_streams{connector="web"}'] == 0)
 
 
 def test_a_client_that_reconnects_before_the_first_record_misses_none(fronts: Fronts) -> None:
@@ -199,7 +200,7 @@ def test_a_client_that_reconnects_before_the_first_record_misses_none(fronts: Fr
         ("GET", "/v1/receipts/none", {}, b"", 404, "receipt"),
     ],
 )
-def test_what_is_wrong_has_its_code(
+def test_each_error_has_its_code(
     fronts: Fronts, method: str, path: str, headers: dict[str, str], body: bytes, status: int, told: str
 ) -> None:
     answer = fronts[0].ask(method, path, body or None, **headers)
@@ -210,7 +211,7 @@ def test_what_is_wrong_has_its_code(
     assert fronts[0].get("/healthz").status == 200
 
 
-def test_nothing_of_a_post_is_committed_when_a_record_is_none(group: Three, fronts: Fronts) -> None:
+def test_nothing_of_a_post_is_committed_when_a_record_is_none(group: RunningGroup, fronts: Fronts) -> None:
     front, _ = fronts
     front.post("whole", ["first"])
     answer = front.ask("POST", "/v1/topics/whole/records", b'{"value":"1"}\n{"value":"2"}\n{"valu":"3"}\n', content_type=NDJSON)
@@ -242,7 +243,7 @@ def said(port: int, data: bytes) -> bytes:
     return answer
 
 
-def test_who_is_slow_is_cut(group: Three, tmp_path: Path) -> None:
+def test_a_slow_client_is_disconnected(group: RunningGroup, tmp_path: Path) -> None:
     """Heads and bodies that do not come, answers that nobody takes, one stream too many: each has its bound."""
     before = (
         "from tutti_connect.http import limits as l\n"
@@ -272,7 +273,7 @@ def test_who_is_slow_is_cut(group: Three, tmp_path: Path) -> None:
 
         with stream("/v1/records/stream?topic=much&start=earliest", 4096), stream("/v1/records/stream", 65_536) as idle:
             assert b"200 OK" in idle.recv(65_536)
-            third = until(
+            third = wait_until(
                 lambda: front.get("/v1/records/stream") if front.measured()['tutti_http_streams{connector="web"}'] == 2 else None
             )
             assert (third.status, third.headers["retry-after"]) == (429, "1")
@@ -280,7 +281,7 @@ def test_who_is_slow_is_cut(group: Three, tmp_path: Path) -> None:
             while heard.count(b": heartbeat") < 2:
                 heard += idle.recv(65_536)
             # Who takes nothing loses its place; who is only told that nothing happens keeps it.
-            until(lambda: front.measured()['tutti_http_streams{connector="web"}'] == 1)
+            wait_until(lambda: front.measured()['tutti_http_streams{connector="web"}'] == 1)
 
 
 def post_head(topic: str, length: int) -> bytes:
@@ -290,7 +291,7 @@ def post_head(topic: str, length: int) -> bytes:
 
 
 @pytest.mark.parametrize("query", ["", "?wait=false"])
-def test_a_caller_that_closes_its_side_hears_what_became_of_its_post(group: Three, fronts: Fronts, query: str) -> None:
+def test_a_caller_that_closes_its_side_gets_the_result_of_its_post(group: RunningGroup, fronts: Fronts, query: str) -> None:
     """As of `nc -N`. Else it repeats what is committed."""
     body = b'{"value":"once"}'
     topic = f"half{len(query)}"
@@ -304,11 +305,11 @@ def test_a_caller_that_closes_its_side_hears_what_became_of_its_post(group: Thre
     assert answer.split()[1] == (b"202" if query else b"200")
     if query:
         name = json.loads(answer.partition(b"\r\n\r\n")[2])["id"]
-        until(lambda: fronts[0].get(f"/v1/receipts/{name}").json["state"] == "committed")
+        wait_until(lambda: fronts[0].get(f"/v1/receipts/{name}").json["state"] == "committed")
     assert values_of(group, topic) == [b"once"]
 
 
-def test_a_stream_goes_on_after_its_caller_has_closed_its_side(group: Three, tmp_path: Path) -> None:
+def test_a_stream_continues_after_its_caller_closes_its_side(group: RunningGroup, tmp_path: Path) -> None:
     """And ends soon when the caller is gone, which looks the same until something is written."""
     before = "from tutti_connect.http import limits as l\nl.HEARTBEAT_S, l.STREAM_POLL_S = 600.0, 0.1"
     with Front(tmp_path, group.url, before=before) as front:
@@ -320,7 +321,7 @@ def test_a_stream_goes_on_after_its_caller_has_closed_its_side(group: Three, tmp
             front.post("half-stream", ["late"])
             hear(link, b'"late"')
             hear(link, b": heartbeat")
-        until(lambda: front.measured()['tutti_http_streams{connector="web"}'] == 0)
+        wait_until(lambda: front.measured()['tutti_http_streams{connector="web"}'] == 0)
 
 
 def hear(link: socket.socket, wanted: bytes) -> None:
@@ -330,7 +331,7 @@ def hear(link: socket.socket, wanted: bytes) -> None:
         assert part, "it goes on"
 
 
-def test_a_stream_says_that_it_is_alive_while_others_records_pass(group: Three, tmp_path: Path) -> None:
+def test_a_stream_sends_heartbeats_while_no_record_matches(group: RunningGroup, tmp_path: Path) -> None:
     before = "from tutti_connect.http import limits as l\nl.HEARTBEAT_S, l.STREAM_POLL_S = 0.0, 600.0"
     with Front(tmp_path, group.url, before=before) as front:
         front.post("passing", ["first"])
@@ -339,7 +340,7 @@ def test_a_stream_says_that_it_is_alive_while_others_records_pass(group: Three, 
             hear(link, b": heartbeat\nid: ")
 
 
-def test_strangers_who_hold_connections_keep_no_post_out(group: Three, tmp_path: Path) -> None:
+def test_idle_foreign_connections_block_no_post(group: RunningGroup, tmp_path: Path) -> None:
     """Those without a request, with a part of a head, and with a part of a body: more of each than there may be connections."""
     before = (
         "from tutti_connect.http import limits as l\n"
@@ -354,14 +355,14 @@ def test_strangers_who_hold_connections_keep_no_post_out(group: Three, tmp_path:
                     link.sendall(said)
             assert front.post("kept", [len(said)]).status == 200
         assert front.post("kept", ["x" * 3_000_000]).status == 200
-        until(lambda: front.measured()['tutti_http_body_bytes{connector="web"}'] <= 5_000_000)
+        wait_until(lambda: front.measured()['tutti_http_body_bytes{connector="web"}'] <= 5_000_000)
         told = front.measured()
         assert told['tutti_http_turned_away_total{connector="web",why="crowded"}'] >= 50
         assert 'tutti_http_answers_total{connector="web",operation="post",status="408"}' not in told
         assert front.get("/v1/records?topic=never").status == 400, "no topic: nothing of theirs was committed"
 
 
-def test_strangers_who_use_up_the_descriptors_keep_no_post_out(group: Three, tmp_path: Path) -> None:
+def test_foreign_connections_that_exhaust_descriptors_block_no_post(group: RunningGroup, tmp_path: Path) -> None:
     before = (
         "from tutti_connect.http import limits as l\nimport resource\n"
         "l.HEAD_S = 600.0; resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))"
@@ -372,7 +373,7 @@ def test_strangers_who_use_up_the_descriptors_keep_no_post_out(group: Three, tmp
         assert [front.post_once("kept", f"few-{number}", 1, ["x"]).status for number in range(5)] == [200] * 5
 
 
-def test_posts_that_come_slowly_take_no_place_of_others(group: Three, tmp_path: Path) -> None:
+def test_slow_posts_do_not_block_others(group: RunningGroup, tmp_path: Path) -> None:
     before = "from tutti_connect.http import limits as l\nl.HEAD_S = l.BODY_S = 600.0; l.POSTS_MAX = 3"
     with Front(tmp_path, group.url, before=before) as front, contextlib.ExitStack() as stack:
         for _ in range(10):
@@ -381,7 +382,7 @@ def test_posts_that_come_slowly_take_no_place_of_others(group: Three, tmp_path: 
         assert front.post("kept", ["quick"]).status == 200
 
 
-def test_who_gets_no_request_through_is_counted(fronts: Fronts) -> None:
+def test_malformed_requests_are_counted(fronts: Fronts) -> None:
     front = fronts[0]
     before = front.measured()
     for said, status in (

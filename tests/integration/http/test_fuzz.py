@@ -12,8 +12,9 @@ import pytest
 
 from benchmarks.figures import proportional_memory_bytes
 from tests.faults.almost import attack, mutations
-from tests.faults.three import Three
-from tests.integration.http.front import ARROW, JSON, NDJSON, Front, until
+from tests.integration.http.front import ARROW, JSON, NDJSON, Front
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 from tutti.reader import Reader
 
 pytestmark = pytest.mark.faults
@@ -22,7 +23,7 @@ COUNT = 100
 
 
 @pytest.fixture(scope="module")
-def front(group: Three, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
+def front(group: RunningGroup, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Front]:
     with Front(tmp_path_factory.mktemp("fuzz"), group.url, name="fuzz") as front:
         yield front
 
@@ -37,8 +38,8 @@ def _sound(front: Front) -> Iterator[None]:
     yield
     assert process.poll() is None
     assert front.post("sound", ["after"]).status == 200
-    until(lambda: _left(front) == 0)
-    until(lambda: proportional_memory_bytes([process.pid]) < before + GROWTH_BYTES_MAX)
+    wait_until(lambda: _left(front) == 0)
+    wait_until(lambda: proportional_memory_bytes([process.pid]) < before + GROWTH_BYTES_MAX)
     assert "Traceback" not in front.told()
     assert front.measured()['tutti_http_failures_total{connector="fuzz"}'] == 0
 
@@ -99,7 +100,7 @@ def test_requests_that_are_almost_right(front: Front, seed: int, made: bytes) ->
 
 
 @pytest.mark.usefixtures("_sound")
-def test_bodies_that_are_almost_right(group: Three, front: Front) -> None:
+def test_bodies_that_are_almost_right(group: RunningGroup, front: Front) -> None:
     """Each is taken or refused, never with an error of the process; what is taken is in the log, and nothing else is."""
     taken = 0
     for content_type, body in ((ARROW, arrow()), (NDJSON, b'{"key":"k","value":"a"}\n{"value":"b"}\n'), (JSON, b'{"value":"c"}')):

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.three import Three
-from tests.integration.http.front import Front, until
+from tests.integration.http.front import Front
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 from tutti.io.admin import AdminClient
 from tutti.reader import Reader
 
@@ -32,13 +33,13 @@ History.decode = without
 """
 
 
-def rows(group: Three, topic: str, producer: str) -> list[tuple[int | None, bytes | None]]:
+def rows(group: RunningGroup, topic: str, producer: str) -> list[tuple[int | None, bytes | None]]:
     """(sequence, value) of a producer's records."""
     with Reader(group.url, topics=[topic], start="earliest") as reader:
         return [(record.sequence, record.value) for record in reader.records() if record.producer == f"web.{producer}"]
 
 
-def test_killed_between_the_commit_and_the_answer(group: Three, fronts: tuple[Front, Front], tmp_path: Path) -> None:
+def test_killed_between_the_commit_and_the_answer(group: RunningGroup, fronts: tuple[Front, Front], tmp_path: Path) -> None:
     one, other = fronts
     with Front(tmp_path, group.url, before=CUT) as doomed, pytest.raises((http.client.HTTPException, ConnectionError)):
         doomed.post_once("cut", "cut", 1, ["a", "b"])
@@ -51,7 +52,7 @@ def test_killed_between_the_commit_and_the_answer(group: Three, fronts: tuple[Fr
     assert rows(group, "cut", "cut") == [(1, b"a"), (2, b"b"), (3, b"c")]
 
 
-def test_conflicts_by_turns_at_two_processes(group: Three, fronts: tuple[Front, Front]) -> None:
+def test_conflicts_by_turns_at_two_processes(group: RunningGroup, fronts: tuple[Front, Front]) -> None:
     one, other = fronts
     assert one.post_once("turns", "turns", 1, ["a", "b"]).status == 200
     assert other.post_once("turns", "turns", 3, ["c"]).status == 200
@@ -65,7 +66,9 @@ def test_conflicts_by_turns_at_two_processes(group: Three, fronts: tuple[Front, 
     assert rows(group, "turns", "turns") == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
 
 
-def test_what_no_process_remembers_is_found_in_the_log(group: Three, fronts: tuple[Front, Front], tmp_path: Path) -> None:
+def test_an_outcome_unknown_to_every_process_is_found_in_the_log(
+    group: RunningGroup, fronts: tuple[Front, Front], tmp_path: Path
+) -> None:
     one, _ = fronts
     offsets = [one.post_once("old", "old", number, [f"v{number}"]).json["offset"] for number in range(1, 30)]
     with Front(tmp_path, group.url) as fresh:
@@ -74,7 +77,9 @@ def test_what_no_process_remembers_is_found_in_the_log(group: Three, fronts: tup
         assert fresh.post_once("old", "old", 3, ["other"]).json["conflict"] == "different"
 
 
-def test_a_forgotten_producer_begins_with_one_at_every_process(group: Three, fronts: tuple[Front, Front], tmp_path: Path) -> None:
+def test_a_forgotten_producer_begins_with_one_at_every_process(
+    group: RunningGroup, fronts: tuple[Front, Front], tmp_path: Path
+) -> None:
     one, other = fronts
     assert one.post_once("anew", "anew", 1, ["v1"]).status == 200
     with AdminClient(group.url) as control:
@@ -88,18 +93,18 @@ def test_a_forgotten_producer_begins_with_one_at_every_process(group: Three, fro
 
 
 @pytest.mark.soak
-def test_kills_under_load(group: Three, tmp_path: Path) -> None:
+def test_kills_under_load(group: RunningGroup, tmp_path: Path) -> None:
     """Two processes and the coordinator are killed while clients post and repeat: each record is in the log once, in order."""
     killed_under_load(group, tmp_path, "kills", 1)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_kills_under_load_for_long(group: Three, tmp_path: Path) -> None:
+def test_kills_under_load_for_long(group: RunningGroup, tmp_path: Path) -> None:
     killed_under_load(group, tmp_path, "soaked", 4)
 
 
-def killed_under_load(group: Three, tmp_path: Path, topic: str, rounds: int) -> None:
+def killed_under_load(group: RunningGroup, tmp_path: Path, topic: str, rounds: int) -> None:
     fronts = [Front(tmp_path, group.url).start(), Front(tmp_path, group.url).start()]
     over = threading.Event()
     posted: dict[str, int] = {}
@@ -129,11 +134,11 @@ def killed_under_load(group: Three, tmp_path: Path, topic: str, rounds: int) -> 
     clients = [threading.Thread(target=client, args=(f"c{number}",)) for number in range(4)]
     for thread in clients:
         thread.start()
-    until(lambda: len(posted) == 4 or failed)
+    wait_until(lambda: len(posted) == 4 or failed)
 
     def go_on() -> None:
         before = sum(posted.values())
-        until(lambda: sum(posted.values()) > before + 100 or failed)
+        wait_until(lambda: sum(posted.values()) > before + 100 or failed)
 
     for _ in range(rounds):
         for front in fronts:
@@ -154,16 +159,16 @@ def killed_under_load(group: Three, tmp_path: Path, topic: str, rounds: int) -> 
         assert rows(group, topic, f"{topic}-{name}") == [(number, f"{name}-{number}".encode()) for number in range(1, last + 1)]
 
 
-def test_without_a_majority_posts_are_refused_and_told_when_to_come_again(group: Three, tmp_path: Path) -> None:
+def test_without_a_majority_posts_are_refused_with_retry_after(group: RunningGroup, tmp_path: Path) -> None:
     """Posts that do not wait are kept in the spool meanwhile, and outlive their process."""
     spooling = Front(tmp_path, group.url, name="spooling", top=f'spool = "{tmp_path}/spool"')
     with Front(tmp_path, group.url) as front, spooling:
         assert front.post_once("lost", "p", 1, ["a"]).status == 200
         later = spooling.post("lost", ["first"], "?wait=false").headers["location"]
-        until(lambda: spooling.get(later).json["state"] == "committed")
+        wait_until(lambda: spooling.get(later).json["state"] == "committed")
         for name in ("g2", "g3"):
             group[name].signal(signal.SIGSTOP)
-        until(lambda: front.get("/readyz").status == 503)
+        wait_until(lambda: front.get("/readyz").status == 503)
         refused = front.post_once("lost", "p", 2, ["b"])
         assert (refused.status, refused.headers["retry-after"], refused.json["committed"]) == (503, "1", "no")
         assert front.get("/healthz").status == 200
@@ -173,15 +178,15 @@ def test_without_a_majority_posts_are_refused_and_told_when_to_come_again(group:
         spooling.end(signal.SIGKILL)
         for name in ("g2", "g3"):
             group[name].signal(signal.SIGCONT)
-        until(lambda: front.get("/readyz").status == 200)
+        wait_until(lambda: front.get("/readyz").status == 200)
         spooling.start()
-        until(lambda: b'"kept"' in front.get("/v1/records?topic=lost").body)
-        until(lambda: front.post_once("lost", "p", 2, ["b"]).status == 200)
-        until(lambda: rows(group, "lost", "p") == [(1, b"a"), (2, b"b")])  # the gateway that is read at may be behind
+        wait_until(lambda: b'"kept"' in front.get("/v1/records?topic=lost").body)
+        wait_until(lambda: front.post_once("lost", "p", 2, ["b"]).status == 200)
+        wait_until(lambda: rows(group, "lost", "p") == [(1, b"a"), (2, b"b")])  # the gateway that is read at may be behind
         late = front.post_once("lost", "p", 3, ["c"], "?wait=false")
         assert late.status == 202
         assert front.end() == 0
-        until(lambda: rows(group, "lost", "p")[-1] == (3, b"c"))  # what was taken is delivered before it ends
+        wait_until(lambda: rows(group, "lost", "p")[-1] == (3, b"c"))  # what was taken is delivered before it ends
         assert spooling.end() == 0
         with Reader(group.url, topics=["lost"], start="earliest") as reader:
             assert [record.value for record in reader.records()].count(b"kept") == 1

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.certificates import certificate
-from tests.faults.three import Three
-from tests.integration.http.front import Front, until
+from tests.integration.http.front import Front
+from tests.support.certificates import certificate
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 from tutti.security.tokens import Access, change_tokens, digest_of, new_token
 
 
@@ -20,7 +21,7 @@ def a_token(path: Path, name: str, **rights: tuple[str, ...]) -> str:
     return text
 
 
-def test_tokens_over_tls(group: Three, tmp_path: Path) -> None:
+def test_tokens_over_tls(group: RunningGroup, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.toml"
     feed = a_token(tokens, "feed", produce=("flights*",), producers=("web.feed*",))
     board = a_token(tokens, "board", read=("flights",))
@@ -64,16 +65,16 @@ def test_tokens_over_tls(group: Three, tmp_path: Path) -> None:
         assert stream.readline().startswith(b"retry")
         kept = tokens.read_bytes()
         tokens.write_bytes(kept + b"[tokens")  # a typo: what was read before holds, and somebody is told
-        until(lambda: "tokens read before stay valid" in front.told())
+        wait_until(lambda: "tokens read before stay valid" in front.told())
         assert front.get("/v1/records?topic=flights", **theirs).status == 200
         assert front.measured(**theirs)['tutti_http_tokens_trouble{connector="web"}'] == 1
         assert front.measured(**theirs)['tutti_http_tokens_refused_total{connector="web",reason="rights"}'] > 5
         tokens.write_bytes(kept)
-        until(lambda: front.measured(**theirs)['tutti_http_tokens_trouble{connector="web"}'] == 0)
+        wait_until(lambda: front.measured(**theirs)['tutti_http_tokens_trouble{connector="web"}'] == 0)
         change_tokens(tokens, lambda all_of_them: all_of_them.pop("board"))  # type: ignore[arg-type]  # what it returns is not looked at
         assert b"data" in stream.read(), "it ends with the token"
         link.close()
-        until(lambda: front.get("/v1/topics", **theirs).status == 401)
+        wait_until(lambda: front.get("/v1/topics", **theirs).status == 401)
         assert feed not in front.told()
         front.trusted = None
         with pytest.raises((http.client.HTTPException, OSError)):

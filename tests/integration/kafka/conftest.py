@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.kafka import Broker, broker, broker_jars
-from tests.faults.three import Three
-from tests.shared_classes import SHORT
+from tests.support.running_group import RunningGroup
+from tests.support.spark_classes import SHORT
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def kafka(the_broker: Broker) -> str:
 
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
     """Three gateways."""
-    with Three(tmp_path_factory.mktemp("group")) as group:
+    with RunningGroup(tmp_path_factory.mktemp("group")) as group:
         yield group

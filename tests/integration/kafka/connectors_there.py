@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
@@ -12,7 +12,8 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from tests.integration.connected import WAIT_S, Connected
+from tests.support.connector_process import WAIT_S, ConnectorProcess
+from tests.support.waiting import wait_until
 
 _names = itertools.count(1)
 
@@ -36,7 +37,7 @@ def fill(address: str, topic: str, values: Iterable[bytes], partitions: int = 1)
     assert producer.flush(WAIT_S) == 0
 
 
-class Inflow(Connected):
+class Inflow(ConnectorProcess):
     """From Kafka."""
 
     def __init__(self, root: Path, address: str, url: str, topic: str, *, name: str = "in", top: str = "", kafka: str = "") -> None:
@@ -51,7 +52,7 @@ class Inflow(Connected):
         )
 
 
-class Outflow(Connected):
+class Outflow(ConnectorProcess):
     """To Kafka."""
 
     def __init__(
@@ -65,14 +66,6 @@ class Outflow(Connected):
             f'name = "{name}"\ngateways = "{url}"\nquarantine = "{self.quarantine}"\nmetrics = "127.0.0.1:0"\n'
             f'topics = ["{topic}"]\n{top}\n[kafka]\nservers = "{address}"\n{kafka}\n',
         )
-
-
-def until(happened: Callable[[], object], what: str) -> None:
-    """Wait for something."""
-    deadline = time.monotonic() + WAIT_S
-    while not happened():
-        assert time.monotonic() < deadline, f"waited {WAIT_S} s for {what}"
-        time.sleep(0.1)
 
 
 def new_name() -> str:
@@ -112,12 +105,13 @@ def numbers(messages: Iterable[Message]) -> list[int]:
     return [int((message.value() or b"")[:8].rstrip(b"\0")) for message in messages]
 
 
-def until_in_kafka(address: str, topic: str, count: int, *instances: Connected) -> list[Message]:
-    """The committed messages of a topic in Kafka as soon as there are `count` of them."""
-    deadline = time.monotonic() + WAIT_S
-    while len(found := committed(address, topic)) < count:
+def until_in_kafka(address: str, topic: str, count: int, *instances: ConnectorProcess) -> list[Message]:
+    """Wait until Kafka has `count` committed messages of a topic and return them; AssertionError if an instance ends before."""
+
+    def found() -> list[Message] | None:
         for one in instances:
-            assert one.runs, one.told()
-        assert time.monotonic() < deadline, f"{len(found)} of {count} messages; " + "".join(one.told()[-2000:] for one in instances)
-        time.sleep(0.1)
-    return found
+            assert one.runs, one.errors()
+        messages = committed(address, topic)
+        return messages if len(messages) >= count else None
+
+    return wait_until(found, lambda: f"{count} messages; " + "".join(one.errors()[-2000:] for one in instances))

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.three import Three
-from tests.integration.connected import WAIT_S, records
-from tests.integration.kafka.connectors_there import fill, new_topic, until
+from tests.integration.kafka.connectors_there import fill, new_topic
+from tests.support.connector_process import WAIT_S, records
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 from tutti.runtime.child_processes import end_with_this_process
 from tutti_connect.kafka.config import load_inflow
 
@@ -25,7 +26,7 @@ def test_its_configuration_is_good() -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(300)
-def test_orders_of_kafka_are_in_the_log(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_orders_of_kafka_are_in_the_log(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     lines = (EXAMPLES / "orders.jsonl").read_bytes().splitlines()
     fill(kafka, new_topic(kafka, name="orders"), lines)
     text = (EXAMPLES / "kafka/orders.toml").read_text("utf-8")
@@ -41,7 +42,7 @@ def test_orders_of_kafka_are_in_the_log(kafka: str, group: Three, tmp_path: Path
     try:
         assert connector.stdout is not None
         assert json.loads(connector.stdout.readline())["ready"]
-        until(lambda: len(records(group.url, "orders")) == len(lines), "the orders")
+        wait_until(lambda: len(records(group.url, "orders")) == len(lines), "the orders")
         assert [record["value"] for record in records(group.url, "orders")] == lines
         connector.terminate()
         assert connector.wait(WAIT_S) == 0

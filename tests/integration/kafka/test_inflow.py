@@ -12,15 +12,16 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.faults.three import Three
-from tests.integration.connected import WAIT_S, records, until_there
-from tests.integration.kafka.connectors_there import Inflow, fill, new_topic, until
+from tests.integration.kafka.connectors_there import Inflow, fill, new_topic
+from tests.support.connector_process import WAIT_S, records, until_there
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 from tutti_connect.kafka import limits
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
-def test_records_are_as_they_were_in_kafka(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_records_are_as_they_were_in_kafka(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that key, value, time and headers, and what is missing of them, are kept, and the order of a partition."""
     topic = new_topic(kafka)
     producer = KafkaProducer({"bootstrap.servers": kafka})
@@ -31,7 +32,7 @@ def test_records_are_as_they_were_in_kafka(kafka: str, group: Three, tmp_path: P
     with Inflow(tmp_path, kafka, group.url, topic) as inflow:
         first, second, third = until_there(group.url, topic, 3, inflow)
         labels = f'{{connector="in",partition="0",topic="{topic}"}}'
-        until(lambda: inflow.measured().get(f"tutti_kafka_in_lag{labels}") == 0, "the lag of all that is in the log")
+        wait_until(lambda: inflow.measured().get(f"tutti_kafka_in_lag{labels}") == 0, "the lag of all that is in the log")
         measured = inflow.measured()
     assert (first["key"], first["value"]) == (b"k1", b"v1")
     assert first["timestamp"].timestamp() == 1_700_000_000.123
@@ -44,7 +45,7 @@ def test_records_are_as_they_were_in_kafka(kafka: str, group: Three, tmp_path: P
 
 
 @pytest.mark.soak
-def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that instances which are killed, frozen and started again, and a gateway that is killed, leave each record in the log
     once and in the order of its partition.
     """
@@ -81,7 +82,7 @@ def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: Thre
 
 
 @pytest.mark.soak
-def test_what_a_transaction_took_back_does_not_come(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_aborted_kafka_transactions_are_not_imported(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that aborted transactions of the source leave nothing, and open ones are waited for."""
     topic = new_topic(kafka)
     producer = KafkaProducer({"bootstrap.servers": kafka, "transactional.id": topic})
@@ -109,7 +110,7 @@ def test_what_a_transaction_took_back_does_not_come(kafka: str, group: Three, tm
 
 
 @pytest.mark.soak
-def test_the_mark_of_a_transaction_is_no_lag_and_no_loss(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_the_mark_of_a_transaction_is_no_lag_and_no_loss(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that the place moves over what is no record behind the last one, also when Kafka's retention has removed all of it."""
     topic = new_topic(kafka)
     producer = KafkaProducer({"bootstrap.servers": kafka, "transactional.id": topic})
@@ -119,8 +120,8 @@ def test_the_mark_of_a_transaction_is_no_lag_and_no_loss(kafka: str, group: Thre
     producer.commit_transaction(WAIT_S)
     with Inflow(tmp_path, kafka, group.url, topic) as inflow:
         labels = f'{{connector="in",partition="0",topic="{topic}"}}'
-        until(lambda: inflow.measured().get(f"tutti_kafka_in_offset{labels}") == 2, "the place behind the mark")
-        until(lambda: inflow.measured().get(f"tutti_kafka_in_lag{labels}") == 0, "no lag, once Kafka's end is known")
+        wait_until(lambda: inflow.measured().get(f"tutti_kafka_in_offset{labels}") == 2, "the place behind the mark")
+        wait_until(lambda: inflow.measured().get(f"tutti_kafka_in_lag{labels}") == 0, "no lag, once Kafka's end is known")
         assert inflow.end() == 0
     there = TopicPartition(topic, 0, 2)
     admin = AdminClient({"bootstrap.servers": kafka})
@@ -130,7 +131,7 @@ def test_the_mark_of_a_transaction_is_no_lag_and_no_loss(kafka: str, group: Thre
         assert [row["value"] for row in until_there(group.url, topic, 2, inflow)] == [b"0", b"1"]
 
 
-def test_what_no_log_takes_is_kept_aside_and_the_rest_goes_on(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_rejected_records_are_quarantined_and_the_rest_continues(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that a record too large for the log is found in quarantine, with where it came from and why, and once."""
     topic = new_topic(kafka)
     producer = KafkaProducer({"bootstrap.servers": kafka, "message.max.bytes": 2 * limits.RECORD_BYTES_MAX})
@@ -146,7 +147,7 @@ def test_what_no_log_takes_is_kept_aside_and_the_rest_goes_on(kafka: str, group:
     assert f"the limit of a record is {limits.RECORD_BYTES_MAX}" in file.read_text()
 
 
-def test_what_kafka_removed_before_it_came_is_told(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_records_that_kafka_removed_before_import_are_reported(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that a gap in front of the log's place ends the command, and is passed over where that is wanted, and told."""
     topic = new_topic(kafka)
     fill(kafka, topic, [b"0", b"1"])
@@ -161,13 +162,13 @@ def test_what_kafka_removed_before_it_came_is_told(kafka: str, group: Three, tmp
     assert inflow.process is not None
     assert inflow.process.wait(WAIT_S) == 2
     inflow.end()
-    assert "the log continues at offset 2 of Kafka, which has 4 to 5" in inflow.told()
+    assert "the log continues at offset 2 of Kafka, which has 4 to 5" in inflow.errors()
     with Inflow(tmp_path, kafka, group.url, topic, kafka='lost = "skip"') as inflow:
         assert [row["value"] for row in until_there(group.url, topic, 3, inflow)] == [b"0", b"1", b"4"]
-        assert "continues at 4" in inflow.told()
+        assert "continues at 4" in inflow.errors()
 
 
-def test_a_topic_that_was_made_anew_is_refused(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_a_recreated_topic_is_refused(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that the offsets of another topic of the same name are not taken for those in the log."""
     topic = new_topic(kafka)
     fill(kafka, topic, [b"old"] * 3)
@@ -175,20 +176,20 @@ def test_a_topic_that_was_made_anew_is_refused(kafka: str, group: Three, tmp_pat
         until_there(group.url, topic, 3, inflow)
     admin = AdminClient({"bootstrap.servers": kafka})
     admin.delete_topics([topic], operation_timeout=30)[topic].result(WAIT_S)
-    until(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic's end")
+    wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic's end")
     new_topic(kafka, name=topic)
     fill(kafka, topic, [b"new"] * 5)
     inflow = Inflow(tmp_path, kafka, group.url, topic).start()
     assert inflow.process is not None
     assert inflow.process.wait(WAIT_S) == 2
     inflow.end()
-    assert "was created later" in inflow.told()
-    assert f"tutti producers forget in.{topic}.0" in inflow.told()
+    assert "was created later" in inflow.errors()
+    assert f"tutti producers forget in.{topic}.0" in inflow.errors()
     assert len(records(group.url, topic)) == 3
 
 
 @pytest.mark.soak
-def test_what_is_not_there_is_told(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_an_absent_topic_kafka_or_gateway_is_reported(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that a topic, a Kafka and gateways that are not there end the command with a sentence and its exit code."""
     for address, url, topic, code, told in (
         (kafka, group.url, "nothing-here", 2, "choose a topic that exists"),
@@ -201,5 +202,5 @@ def test_what_is_not_there_is_told(kafka: str, group: Three, tmp_path: Path) -> 
         assert inflow.process.stdout is not None
         assert inflow.process.stdout.read() == "", "it was never there"
         inflow.end()
-        assert told in inflow.told()
-        assert "Traceback" not in inflow.told()
+        assert told in inflow.errors()
+        assert "Traceback" not in inflow.errors()

@@ -14,10 +14,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.kafka import Broker
-from tests.faults.gateways import GatewayProcess
-from tests.faults.three import Three
-from tests.integration.connected import WAIT_S
-from tests.integration.kafka.connectors_there import Outflow, committed, new_name, new_topic, numbers, until, until_in_kafka
+from tests.integration.kafka.connectors_there import Outflow, committed, new_name, new_topic, numbers, until_in_kafka
+from tests.support.connector_process import WAIT_S
+from tests.support.gateway_process import GatewayProcess
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 from tutti import Producer
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -25,7 +26,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
 TRANSACTIONS = "transaction = { records = 500, wait_ms = 10 }"
 
 
-def test_records_are_as_they_are_in_the_log(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_records_are_as_they_are_in_the_log(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that key, value, time and headers, and what is missing of them, are kept, and that the offset is told."""
     topic = new_topic(kafka, 3, new_name())
     when = datetime(2024, 2, 29, 12, 0, 0, 123_999, UTC)
@@ -36,7 +37,7 @@ def test_records_are_as_they_are_in_the_log(kafka: str, group: Three, tmp_path: 
         producer.send(topic, b"\xff", b"")
     with Outflow(tmp_path, kafka, group.url, topic, kafka='offset_header = "at"') as outflow:
         found = until_in_kafka(kafka, topic, 4, outflow)
-        until(lambda: outflow.measured().get('tutti_kafka_out_lag{connector="out"}') == 0, "the lag of all that is in Kafka")
+        wait_until(lambda: outflow.measured().get('tutti_kafka_out_lag{connector="out"}') == 0, "the lag of all that is in Kafka")
         measured = outflow.measured()
         assert outflow.end() == 0
     by_key = {message.key(): message for message in found if message.value() is None or message.value() != b"v1"}
@@ -52,7 +53,7 @@ def test_records_are_as_they_are_in_the_log(kafka: str, group: Three, tmp_path: 
 
 
 @pytest.mark.soak
-def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that instances which are killed at random, and gateways, leave each record in Kafka once, in the order of the log."""
     topic, chance = new_topic(kafka), Random(7)
     outflow = Outflow(tmp_path, kafka, group.url, topic, kafka='order = "total"', top=TRANSACTIONS).start()
@@ -73,7 +74,7 @@ def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: Thre
     assert numbers(found) == list(range(count))
 
 
-def test_an_instance_that_was_frozen_is_fenced(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_an_instance_that_was_frozen_is_fenced(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that what it had in hand is in Kafka once, by the newer one, and that it ends with a sentence."""
     topic = new_topic(kafka)
     with Producer(group.url) as producer:
@@ -81,7 +82,7 @@ def test_an_instance_that_was_frozen_is_fenced(kafka: str, group: Three, tmp_pat
         for number in range(20_000):
             producer.send(topic, b"%d" % number)
         producer.flush()
-        until(lambda: committed(kafka, topic), "a first transaction")
+        wait_until(lambda: committed(kafka, topic), "a first transaction")
         old.send_signal(signal.SIGSTOP)
         with Outflow(tmp_path, kafka, group.url, topic, top=TRANSACTIONS) as new:
             until_in_kafka(kafka, topic, 20_000, new)
@@ -89,30 +90,30 @@ def test_an_instance_that_was_frozen_is_fenced(kafka: str, group: Three, tmp_pat
             producer.send(topic, b"20000")
             code, _ = old.ended()
             found = until_in_kafka(kafka, topic, 20_001, new)
-    assert (code, "another instance of connector 'out' has taken over" in old.told()) == (1, True), old.told()
+    assert (code, "another instance of connector 'out' has taken over" in old.errors()) == (1, True), old.errors()
     assert numbers(found) == list(range(20_001))
 
 
 @pytest.mark.soak
-def test_a_broker_that_is_restarted_is_waited_for(the_broker: Broker, group: Three, tmp_path: Path) -> None:
+def test_a_broker_that_is_restarted_is_waited_for(the_broker: Broker, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that it is told once, and that nothing is lost, doubled or read in another order."""
     topic = new_topic(the_broker.address)
     with Outflow(tmp_path, the_broker.address, group.url, topic, top=TRANSACTIONS) as outflow, Producer(group.url) as producer:
         for number in range(20_000):
             producer.send(topic, b"%d" % number)
             if number == 10_000:
-                until(lambda: committed(the_broker.address, topic), "a first transaction")
+                wait_until(lambda: committed(the_broker.address, topic), "a first transaction")
                 the_broker.kill()
         time.sleep(3)
         the_broker.start()
         found = until_in_kafka(the_broker.address, topic, 20_000, outflow)
-        told = outflow.told()
+        told = outflow.errors()
     assert numbers(found) == list(range(20_000))
     assert len(told.splitlines()) < 20, told
 
 
 @pytest.mark.soak
-def test_a_position_that_was_removed_is_not_made_anew(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_a_removed_position_is_not_created_again(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that the connector ends with a sentence, and leaves nothing by which the next one would send all again unasked."""
     topic = new_topic(kafka)
     with Outflow(tmp_path, kafka, group.url, topic, name="removed") as outflow, Producer(group.url) as producer:
@@ -122,11 +123,11 @@ def test_a_position_that_was_removed_is_not_made_anew(kafka: str, group: Three, 
         admin.delete_topics([position])[position].result(WAIT_S)
         producer.send(topic, b"1").result(WAIT_S)
         code, _ = outflow.ended()
-    assert (code, "find the cause of the removal" in outflow.told()) == (2, True), outflow.told()
+    assert (code, "find the cause of the removal" in outflow.errors()) == (2, True), outflow.errors()
     assert numbers(committed(kafka, topic)) == [0]
 
 
-def test_what_kafka_does_not_take_is_set_aside_and_the_rest_goes_on(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_records_that_kafka_rejects_are_quarantined_and_the_rest_continues(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that a record too large for its topic is found in quarantine, once, with the reason, and that all others come."""
     topic = new_topic(kafka, config={"max.message.bytes": "100000"})
     values = [b"%d" % number for number in range(3000)]
@@ -145,7 +146,7 @@ def test_what_kafka_does_not_take_is_set_aside_and_the_rest_goes_on(kafka: str, 
 
 
 @pytest.mark.soak
-def test_another_log_is_refused(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_another_log_is_refused(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that the offsets of one log are not taken for another's."""
     topic = new_topic(kafka)
     with Outflow(tmp_path, kafka, group.url, topic, name="two"):
@@ -154,35 +155,35 @@ def test_another_log_is_refused(kafka: str, group: Three, tmp_path: Path) -> Non
     with GatewayProcess(tmp_path / "other") as other:
         outflow = Outflow(tmp_path, kafka, other.url, topic, name="two").start(wait=False)
         assert outflow.ended() == (2, "")
-    assert "give the connector another `name`" in outflow.told()
+    assert "give the connector another `name`" in outflow.errors()
 
 
 @pytest.mark.soak
-def test_a_kafka_and_gateways_that_are_not_there(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_a_kafka_and_gateways_that_are_not_there(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that each ends the command at its start, with a sentence and its exit code: after ten seconds."""
     for address, url in (("127.0.0.1:1", group.url), (kafka, "tutti://127.0.0.1:1")):
         outflow = Outflow(tmp_path, address, url, new_name(), name="absent").start(wait=False)
-        assert outflow.ended() == (3, ""), outflow.told()
-        assert "127.0.0.1:1" in outflow.told().splitlines()[-1]
-        assert "Traceback" not in outflow.told()
+        assert outflow.ended() == (3, ""), outflow.errors()
+        assert "127.0.0.1:1" in outflow.errors().splitlines()[-1]
+        assert "Traceback" not in outflow.errors()
 
 
 @pytest.mark.soak
-def test_a_topic_that_is_not_there(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_a_topic_that_is_not_there(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that it ends the command with a sentence and its exit code, and is made where that is asked for."""
     topic = new_name()
     with Producer(group.url) as producer:
         producer.send(topic, b"v").result(30)
     outflow = Outflow(tmp_path, kafka, group.url, topic, name="absent").start(wait=False)
     assert outflow.ended()[0] == 2
-    assert f"has no topic '{topic}'" in outflow.told()
-    assert "Traceback" not in outflow.told()
+    assert f"has no topic '{topic}'" in outflow.errors()
+    assert "Traceback" not in outflow.errors()
     with Outflow(tmp_path, kafka, group.url, topic, name="absent", kafka="partitions = 2") as outflow:
-        until(lambda: topic in AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics, "the topic")
+        wait_until(lambda: topic in AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics, "the topic")
         until_in_kafka(kafka, topic, 1, outflow)
 
 
-def test_a_topic_that_kafka_refuses_is_named(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_a_topic_that_kafka_refuses_is_named(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that the error says which record of which topic cannot go, for names that Kafka keeps for itself and one that collides
     with another; that none of them is created; and that the next one goes on where `topics` leaves them out.
     """
@@ -199,8 +200,8 @@ def test_a_topic_that_kafka_refuses_is_named(kafka: str, group: Three, tmp_path:
         with outflow, Producer(group.url) as producer:
             offsets = [producer.send(one, b"%d" % number).result(30) for one in (topic, name, topic)]
             code, _ = outflow.ended()
-        assert code == 2, outflow.told()
-        last = outflow.told().splitlines()[-1]
+        assert code == 2, outflow.errors()
+        last = outflow.errors().splitlines()[-1]
         assert f"the record at offset {offsets[1]} of topic '{name}' cannot be written to Kafka: " in last
         assert "(kafka.names)" in last
         outflow.file.write_text(text)

@@ -9,16 +9,16 @@ from random import Random
 
 import pytest
 
-from tests.faults.three import Three
-from tests.integration.connected import Connected, records
 from tests.integration.kafka.connectors_there import Inflow, Outflow, fill, new_topic, numbers, until_in_kafka
+from tests.support.connector_process import ConnectorProcess, records
+from tests.support.running_group import RunningGroup
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1500)]
 KILLS, PARTITIONS = 50, 3
 PART = 3_000
 
 
-def test_killed_fifty_times_each_nothing_is_lost_or_doubled(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_killed_fifty_times_each_nothing_is_lost_or_doubled(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that each record is in the log once, in its partition's order, and in another topic of Kafka, in the log's."""
     source, target = new_topic(kafka, PARTITIONS), new_topic(kafka)
     inflows = [Inflow(tmp_path, kafka, group.url, source, name="soak-in").start() for _ in range(2)]
@@ -28,7 +28,7 @@ def test_killed_fifty_times_each_nothing_is_lost_or_doubled(kafka: str, group: T
     ).start()
     chance, count = Random(11), 0
     # From one thread: a process ends with the thread that started it.
-    victims: list[Connected] = [*chance.choices(inflows, k=KILLS), *[outflow] * KILLS]
+    victims: list[ConnectorProcess] = [*chance.choices(inflows, k=KILLS), *[outflow] * KILLS]
     chance.shuffle(victims)
     try:
         for victim in victims:
@@ -36,7 +36,7 @@ def test_killed_fifty_times_each_nothing_is_lost_or_doubled(kafka: str, group: T
             count += PART
             time.sleep(chance.uniform(0.0, 2.0))
             assert victim.process is not None
-            assert victim.process.poll() is None, victim.told()[-3000:]
+            assert victim.process.poll() is None, victim.errors()[-3000:]
             victim.end(signal.SIGKILL)
             victim.start(wait=chance.random() < 0.5)
         there = numbers(until_in_kafka(kafka, target, count, outflow))

@@ -10,15 +10,16 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from tests.faults.three import Three
-from tests.integration.connected import WAIT_S, until_there
-from tests.integration.kafka.connectors_there import Inflow, fill, new_topic, until
+from tests.integration.kafka.connectors_there import Inflow, fill, new_topic
+from tests.support.connector_process import WAIT_S, until_there
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
 LATEST = 'start = "latest"'
 
 
-def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves it for partitions without any record, one that is added while nothing runs, and a transaction that was open."""
     topic = new_topic(kafka, 2)
     fill(kafka, topic, [b"old"] * 4, 2)
@@ -33,7 +34,7 @@ def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(kafka: str
     fill(kafka, topic, [b"a", b"b"], 2)
     admin = AdminClient({"bootstrap.servers": kafka})
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(WAIT_S)
-    until(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 3, "the third partition")
+    wait_until(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 3, "the third partition")
     fill(kafka, topic, [b"c", b"d", b"e"], 3)
     with Inflow(tmp_path, kafka, group.url, topic, kafka=LATEST) as inflow:
         found = until_there(group.url, topic, 6, inflow)
@@ -48,7 +49,7 @@ def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(kafka: str
     }  # fmt: skip
 
 
-def test_two_that_start_at_once_take_what_comes_with_the_ready_line(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_two_concurrent_instances_agree_on_one_start(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that they agree on one start, and that what is sent as soon as the first of them is ready comes, once."""
     topic = new_topic(kafka, 4)
     fill(kafka, topic, [b"old"] * 8, 4)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.three import NAMES, Three
-from tests.integration.lanes.house import agree, digests, frontiers, in_order, until, values
+from tests.integration.lanes.lane_files import agree, digests, frontiers, in_order, values
 from tests.integration.lanes.sender import Sender
+from tests.support.running_group import NAMES, RunningGroup
+from tests.support.waiting import wait_until
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path
 from tutti_gateway.log.tools.inspect import inspect
@@ -30,7 +31,7 @@ def lose_end(directory: Path, offset: int) -> None:
             file.write(bytes([byte ^ 1]))
 
 
-def halted(group: Three, lane: str) -> str:
+def halted(group: RunningGroup, lane: str) -> str:
     """Why g1's lane takes nothing."""
     return next((str(line["halted"]) for line in group.status("g1")["lanes"] if line["lane"] == lane), "no lane yet")
 
@@ -39,10 +40,10 @@ def halted(group: Three, lane: str) -> str:
 @pytest.mark.soak
 def test_an_own_lane_comes_back_when_all_are_there_that_may_have_more_of_it(tmp_path: Path) -> None:
     """g3 was away when g1 wrote what its disk loses, and g2, which has it, is away when g1 comes back."""
-    with Three(tmp_path) as group:
+    with RunningGroup(tmp_path) as group:
         with closing(Sender(group["g1"].port, "p").open()) as sender:
             sender.send_until(BEFORE)
-            until(lambda: agree(group, {sender.lane: BEFORE}), "the lanes are not equal")
+            wait_until(lambda: agree(group, {sender.lane: BEFORE}), "the lanes are not equal")
             group["g3"].kill()
             sender.send_until(LAST)
         lane = LaneName.parse(sender.lane)
@@ -53,15 +54,15 @@ def test_an_own_lane_comes_back_when_all_are_there_that_may_have_more_of_it(tmp_
         group["g1"].start(wait=False)
         group["g3"].start()
         group["g1"].wait_ready()
-        until(lambda: "waits for gateway 'g2'" in halted(group, sender.lane), "g1 does not say for whom it waits")
+        wait_until(lambda: "waits for gateway 'g2'" in halted(group, sender.lane), "g1 does not say for whom it waits")
         assert frontiers(group, "g1")[sender.lane] < LAST
         group["g2"].start()
-        until(lambda: not halted(group, sender.lane), "the lane does not come back")
+        wait_until(lambda: not halted(group, sender.lane), "the lane does not come back")
         again = Sender(group["g1"].port, "p", sender.instance)
         with closing(again.open()):
             again.acknowledged = sender.acknowledged
             again.send_until(LATER, timeout_s=PATIENCE_S)
-            until(lambda: agree(group, {sender.lane: LATER}), "the lanes are not equal")
+            wait_until(lambda: agree(group, {sender.lane: LATER}), "the lanes are not equal")
         for name in NAMES:
             assert group[name].stop() == 0, group[name].log_tail()
         first, *others = (digests(group[name].data) for name in NAMES)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 import tutti
-from tests.faults.gateways import GatewayProcess, Seat
-from tests.integration.lanes.house import until
 from tests.integration.lanes.sender import Sender
 from tests.integration.lanes.test_lost_end import lose_end
-from tests.ports import free_base
+from tests.support.gateway_process import GatewayProcess, Placement
+from tests.support.ports import free_base
+from tests.support.waiting import wait_until
 from tutti.data.lane_name import NEW_LANE_REMEDY, LaneName
 from tutti.io.admin import AdminClient
 from tutti.log.files.lane_paths import lane_path
@@ -40,11 +40,11 @@ def halted(gateway: GatewayProcess, lane: str) -> str:
 
 @pytest.mark.timeout(300)
 def test_a_group_of_one_gets_a_new_lane_and_keeps_its_ordered_log(tmp_path: Path) -> None:
-    seats = {name: Seat("127.0.0.1", free_base()) for name in ("g1", "g2")}
-    address = {name: f"{seat.host}:{seat.port}" for name, seat in seats.items()}
+    placements = {name: Placement("127.0.0.1", free_base()) for name in ("g1", "g2")}
+    address = {name: f"{placement.host}:{placement.port}" for name, placement in placements.items()}
     named = ", ".join(f'{name} = "{place}"' for name, place in address.items())
-    second = GatewayProcess(tmp_path, "g2", f"members = {{ {named} }}\n", seats["g2"])
-    with GatewayProcess(tmp_path, "g1", seat=seats["g1"]) as first:
+    second = GatewayProcess(tmp_path, "g2", f"members = {{ {named} }}\n", placements["g2"])
+    with GatewayProcess(tmp_path, "g1", placement=placements["g1"]) as first:
         try:
             with tutti.Producer(first.url, "orders") as producer:
                 for number in range(RECORDS):
@@ -56,14 +56,14 @@ def test_a_group_of_one_gets_a_new_lane_and_keeps_its_ordered_log(tmp_path: Path
             first.kill()
             lose_end(Path(lane_path(str(first.data), lane)), RECORDS // 2)
             first.start()
-            until(lambda: NEW_LANE_REMEDY in halted(first, sender.lane), "the lane does not say what to do")
+            wait_until(lambda: NEW_LANE_REMEDY in halted(first, sender.lane), "the lane does not say what to do")
 
             second.start(wait=False)
             change(first, "add", "g2", address["g2"])
-            until(lambda: members(first) == {"g1": True, "g2": True}, "g2 does not vote")
+            wait_until(lambda: members(first) == {"g1": True, "g2": True}, "g2 does not vote")
             change(second, "remove", "g1")
             change(second, "add", "g1", address["g1"])
-            until(lambda: members(second) == {"g1": True, "g2": True}, "g1 does not vote")
+            wait_until(lambda: members(second) == {"g1": True, "g2": True}, "g1 does not vote")
             assert first.stop() == 0, first.log_tail()
             first.start()
             change(first, "remove", "g2")

@@ -10,24 +10,24 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess, Seat
 from tests.faults.recorded import events_of, kinds
-from tests.integration.lanes.house import until
 from tests.integration.lanes.sender import Sender
-from tests.ports import free_base
+from tests.support.gateway_process import GatewayProcess, Placement
+from tests.support.ports import free_base
+from tests.support.waiting import wait_until
 from tutti_gateway.core.protocol.events import LanePersisted, Started, SubmittedUnordered
 
 LOAD = {Started, SubmittedUnordered, LanePersisted}
 
 
 @pytest.mark.soak
-def test_what_was_recorded_of_lanes_runs_again(tmp_path: Path) -> None:
+def test_recorded_runs_with_lanes_replay(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
-    seat = Seat("127.0.0.1", free_base(), behind=("--record", str(runs)))
-    with GatewayProcess(tmp_path, seat=seat) as gateway:
+    placement = Placement("127.0.0.1", free_base(), arguments=("--record", str(runs)))
+    with GatewayProcess(tmp_path, placement=placement) as gateway:
         with closing(Sender(gateway.port, "p").open()) as sender:
             sender.send_until(100)
-            until(lambda: kinds(next(runs.iterdir())) >= LOAD, "the load in the recording, of which a kill loses the end")
+            wait_until(lambda: kinds(next(runs.iterdir())) >= LOAD, "the load in the recording, of which a kill loses the end")
             sender.submit(101, 50)
             gateway.kill()
         gateway.start()

@@ -12,9 +12,10 @@ from threading import Thread
 
 import pytest
 
-from tests.faults.three import NAMES, Three
-from tests.integration.lanes.house import agree, digests, in_order, until, values
+from tests.integration.lanes.lane_files import agree, digests, in_order, values
 from tests.integration.lanes.sender import Sender
+from tests.support.running_group import NAMES, RunningGroup
+from tests.support.waiting import wait_until
 from tutti.data.client_protocol import Denied
 from tutti.data.lane_name import LaneName
 from tutti.errors import TuttiError
@@ -28,7 +29,7 @@ RECORDS = 300
 class House:
     """The group, and the senders that were opened."""
 
-    def __init__(self, group: Three) -> None:
+    def __init__(self, group: RunningGroup) -> None:
         self.group = group
         self._senders: list[Sender] = []
 
@@ -45,11 +46,11 @@ class House:
 
 @pytest.fixture
 def house(tmp_path: Path) -> Iterator[House]:
-    with Three(tmp_path) as three, closing(House(three)) as made:
+    with RunningGroup(tmp_path) as three, closing(House(three)) as made:
         yield made
 
 
-def checked(group: Three, senders: list[Sender]) -> None:
+def checked(group: RunningGroup, senders: list[Sender]) -> None:
     """Stop all; every lane is the same everywhere, and holds what its sender was told, where it was told."""
     for name in NAMES:
         assert group[name].stop() == 0, group[name].log_tail()
@@ -65,7 +66,7 @@ def checked(group: Three, senders: list[Sender]) -> None:
         }
 
 
-def test_an_origin_that_is_killed_goes_on_with_its_lane(house: House) -> None:
+def test_a_killed_origin_resumes_its_lane(house: House) -> None:
     """Each gateway gets records; one is killed while it is sent to, and started again: its client sends again what it lacks."""
     group, senders = house.group, [house.sender(name) for name in NAMES]
     for sender in senders:
@@ -84,21 +85,21 @@ def test_an_origin_that_is_killed_goes_on_with_its_lane(house: House) -> None:
     for thread in others:
         thread.join()
     senders[1] = again
-    until(lambda: agree(group, {sender.lane: RECORDS for sender in senders}), "the lanes are not equal")
+    wait_until(lambda: agree(group, {sender.lane: RECORDS for sender in senders}), "the lanes are not equal")
     checked(group, senders)
 
 
-def test_the_others_keep_what_a_dead_origin_decided_and_go_on_without_it(house: House) -> None:
+def test_the_others_keep_decided_records_of_a_dead_origin_and_continue(house: House) -> None:
     """What it decided a moment before it died and told nobody is in doubt until it is back; then it is there, too."""
     group, dead, sender = house.group, house.sender("g3"), house.sender("g1")
     dead.send_until(49)
-    until(lambda: agree(group, {dead.lane: 49}), "the lanes are not equal")
+    wait_until(lambda: agree(group, {dead.lane: 49}), "the lanes are not equal")
     dead.send_until(50)
     group["g3"].kill()
     sender.send_until(RECORDS)
-    until(lambda: all(sure(found, dead, sender) for found in frontiers_of(group, ("g1", "g2"))), "the others do not go on")
+    wait_until(lambda: all(sure(found, dead, sender) for found in frontiers_of(group, ("g1", "g2"))), "the others do not go on")
     group["g3"].start()
-    until(lambda: agree(group, {dead.lane: 50, sender.lane: RECORDS}), "the lanes are not equal")
+    wait_until(lambda: agree(group, {dead.lane: 50, sender.lane: RECORDS}), "the lanes are not equal")
     checked(group, [dead, sender])
 
 
@@ -107,7 +108,7 @@ def sure(found: dict[str, int], dead: Sender, sender: Sender) -> bool:
     return found.get(dead.lane, 0) >= 49 and found.get(sender.lane) == RECORDS
 
 
-def frontiers_of(group: Three, names: tuple[str, ...]) -> list[dict[str, int]]:
+def frontiers_of(group: RunningGroup, names: tuple[str, ...]) -> list[dict[str, int]]:
     """How far each of some gateways has the lanes that have records, but for one that it lost."""
     found = []
     for name in names:
@@ -121,7 +122,7 @@ def test_a_damaged_lane_of_another_is_learned_again_and_the_own_one_halts_alone(
     group, senders = house.group, [house.sender(name) for name in NAMES]
     for sender in senders:
         sender.send_until(50)
-    until(lambda: agree(group, {sender.lane: 50 for sender in senders}), "the lanes are not equal")
+    wait_until(lambda: agree(group, {sender.lane: 50 for sender in senders}), "the lanes are not equal")
     group["g1"].kill()
     for sender in senders[:2]:
         lane = LaneName.parse(sender.lane)
@@ -139,19 +140,19 @@ def test_a_damaged_lane_of_another_is_learned_again_and_the_own_one_halts_alone(
     for sender in senders[1:]:
         sender.send_until(RECORDS)
     lanes = {sender.lane: RECORDS for sender in senders[1:]}
-    until(lambda: frontiers_of(group, ("g1",)) == [lanes], "g1 does not learn")
+    wait_until(lambda: frontiers_of(group, ("g1",)) == [lanes], "g1 does not learn")
     assert house.sender("g1", "another").lane == ""
-    until(lambda: frontiers_of(group, ("g2",)) == [{**lanes, senders[0].lane: 50}], "g2 lost something")
+    wait_until(lambda: frontiers_of(group, ("g2",)) == [{**lanes, senders[0].lane: 50}], "g2 lost something")
 
 
 def test_a_disk_that_is_lost_leaves_its_lane_to_the_others_and_gets_another(house: House) -> None:
     group, dead = house.group, house.sender("g3")
     dead.send_until(50)
-    until(lambda: agree(group, {dead.lane: 50}), "the lanes are not equal")
+    wait_until(lambda: agree(group, {dead.lane: 50}), "the lanes are not equal")
     group["g3"].kill()
     shutil.rmtree(group["g3"].data)
     group["g3"].start(wait=False)
-    until(lambda: replaced(group, "g3"), "the group does not take the new disk")
+    wait_until(lambda: replaced(group, "g3"), "the group does not take the new disk")
     group["g3"].wait_ready()
     new = house.sender("g3", "another")
     old, lane = LaneName.parse(dead.lane), LaneName.parse(new.lane)
@@ -159,11 +160,11 @@ def test_a_disk_that_is_lost_leaves_its_lane_to_the_others_and_gets_another(hous
     assert lane is not None
     assert (lane.origin, lane != old) == (old.origin, True)
     new.send_until(20)
-    until(lambda: agree(group, {dead.lane: 50, new.lane: 20}), "the lanes are not equal")
+    wait_until(lambda: agree(group, {dead.lane: 50, new.lane: 20}), "the lanes are not equal")
     checked(group, [dead, new])
 
 
-def replaced(group: Three, name: str) -> bool:
+def replaced(group: RunningGroup, name: str) -> bool:
     """Have the group replace a member that came with another disk; whether it has."""
     try:
         with AdminClient(group["g1"].url, timeout=5, learn=False) as control:
@@ -173,8 +174,10 @@ def replaced(group: Three, name: str) -> bool:
     return True
 
 
-def test_a_session_that_mixes_is_told(house: House) -> None:
+def test_a_session_that_mixes_orderings_is_rejected(house: House) -> None:
     sender = house.sender("g1")
     sender.send_until(3)
     sender.submit(1, unordered=False)
-    until(lambda: sender.read(0.1) and any(isinstance(one, Denied) and one.code == "malformed" for one in sender.told), "no word")
+    wait_until(
+        lambda: sender.read(0.1) and any(isinstance(one, Denied) and one.code == "malformed" for one in sender.told), "no word"
+    )

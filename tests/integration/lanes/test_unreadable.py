@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.three import NAMES, Three
-from tests.integration.lanes.house import agree, digests, frontiers, in_order, until, values
+from tests.integration.lanes.lane_files import agree, digests, frontiers, in_order, values
 from tests.integration.lanes.sender import Sender
+from tests.support.running_group import NAMES, RunningGroup
+from tests.support.waiting import wait_until
 from tutti.data.frames.frame import HEADER_SIZE
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path
@@ -32,40 +33,40 @@ def flip_a_body(directory: Path, offset: int) -> None:
         file.write(bytes([byte ^ 1]))
 
 
-def damage_told(group: Three, name: str, lane: str) -> str:
+def damage_told(group: RunningGroup, name: str, lane: str) -> str:
     """What a gateway says that it cannot read of a lane."""
     return next(str(line["damaged"]) for line in group.status(name)["lanes"] if line["lane"] == lane)
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.soak
-def test_unordered_sends_go_on_where_the_origin_cannot_give_a_member_what_it_lacks(tmp_path: Path) -> None:
+def test_unordered_sends_continue_although_the_origin_cannot_serve_a_lagging_member(tmp_path: Path) -> None:
     """g3 is down and g1's disk spoils what g3 lacks; then g2, which has it, goes, and comes back."""
-    with Three(tmp_path) as group, closing(Sender(group["g1"].port, "p").open()) as sender:
+    with RunningGroup(tmp_path) as group, closing(Sender(group["g1"].port, "p").open()) as sender:
         sender.send_until(BEFORE)
-        until(lambda: agree(group, {sender.lane: BEFORE}), "the lanes are not equal")
+        wait_until(lambda: agree(group, {sender.lane: BEFORE}), "the lanes are not equal")
         group["g3"].kill()
         sender.send_until(MISSED)
         lane = LaneName.parse(sender.lane)
         assert lane is not None
         own = Path(lane_path(str(group["g1"].data), lane))
-        until(lambda: frontiers(group, "g2")[sender.lane] == MISSED, "g2 does not hear what is decided")
+        wait_until(lambda: frontiers(group, "g2")[sender.lane] == MISSED, "g2 does not hear what is decided")
         flip_a_body(own, BEFORE + 10)
         group["g2"].kill()
         group["g3"].start()
         sender.send_until(LATER, timeout_s=PATIENCE_S)  # with g3, which cannot take part, and g2, which is gone
-        until(lambda: damage_told(group, "g1", sender.lane), "g1 does not say what it cannot give")  # it may not be asked yet
+        wait_until(lambda: damage_told(group, "g1", sender.lane), "g1 does not say what it cannot give")  # it may not be asked yet
         assert frontiers(group, "g3")[sender.lane] < MISSED
         group["g2"].start()
-        until(lambda: agree(group, {sender.lane: LATER}), "the lanes are not equal")
+        wait_until(lambda: agree(group, {sender.lane: LATER}), "the lanes are not equal")
         group["g1"].kill()
         group["g1"].start()
         again = Sender(group["g1"].port, "p", sender.instance)
         with closing(again.open()):
             again.acknowledged = sender.acknowledged
             again.send_until(LATER + 20, timeout_s=PATIENCE_S)
-            until(lambda: agree(group, {sender.lane: LATER + 20}), "the lanes are not equal")
-            until(lambda: not damage_told(group, "g1", sender.lane), "g1 does not mend what it lost")
+            wait_until(lambda: agree(group, {sender.lane: LATER + 20}), "the lanes are not equal")
+            wait_until(lambda: not damage_told(group, "g1", sender.lane), "g1 does not mend what it lost")
         for name in NAMES:
             assert group[name].stop() == 0, group[name].log_tail()
         first, *others = (digests(group[name].data) for name in NAMES)

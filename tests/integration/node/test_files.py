@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.fuzz import zmtp
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer
 from tutti.log.files.layout import LOG
 from tutti_gateway.transport.keys import generate

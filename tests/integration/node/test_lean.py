@@ -13,8 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from benchmarks.figures import descendants
-from tests.faults.gateways import GatewayProcess, Seat
-from tests.ports import free_base
+from tests.support.gateway_process import GatewayProcess, Placement
+from tests.support.ports import free_base
 from tutti import Producer, Reader
 
 NOW = datetime.datetime.now(datetime.UTC)
@@ -51,8 +51,8 @@ def test_no_command_that_looks_at_a_log_loads_pandas(tmp_path: Path) -> None:
 
 
 def test_records_of_every_kind_have_a_gateway_load_no_more_modules(tmp_path: Path) -> None:
-    told = Seat("127.0.0.1", free_base(), environment={"PYTHONPROFILEIMPORTTIME": "1"})
-    with GatewayProcess(tmp_path, seat=told) as gateway, Producer(gateway.url, compression="zstd") as producer:
+    told = Placement("127.0.0.1", free_base(), environment={"PYTHONPROFILEIMPORTTIME": "1"})
+    with GatewayProcess(tmp_path, placement=told) as gateway, Producer(gateway.url, compression="zstd") as producer:
         before = len(modules(gateway))
         producer.send("t", b"a", headers=[("name", b"value"), ("none", None)], timestamp=NOW).result(30)
         rows = pa.record_batch({"key": pa.array([b"k", None]), "value": pa.array([b"v", None])})

@@ -4,15 +4,15 @@ hold the same log in the end.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.three import NAMES, Three
-from tests.ports import free_port
+from tests.support.ports import free_port
+from tests.support.running_group import NAMES, RunningGroup
+from tests.support.waiting import wait_until
 from tutti import Producer
 from tutti_gateway.log.tools.digest import digest
 
@@ -22,35 +22,32 @@ LARGE = b"x" * 20_000  # several datagrams
 
 
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[Three]:
+def group(tmp_path: Path) -> Iterator[RunningGroup]:
     port = free_port()  # that no other test's group has
-    with Three(tmp_path, f'transport = "multicast"\n[multicast]\naddress = "239.255.84.86:{port}"\nttl = 0\n') as three:
+    with RunningGroup(tmp_path, f'transport = "multicast"\n[multicast]\naddress = "239.255.84.86:{port}"\nttl = 0\n') as three:
         yield three
 
 
-def multicast(group: Three, name: str) -> dict[str, Any]:
+def multicast(group: RunningGroup, name: str) -> dict[str, Any]:
     facts: dict[str, Any] = group.status(name)["transport"]["multicast"]
     return facts
 
 
-def wait_for(holds: Callable[[], bool], group: Three) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline, {name: group.status(name) for name, gateway in group.all.items() if gateway.runs}
-        time.sleep(0.05)
+def wait_for(holds: Callable[[], bool], group: RunningGroup) -> None:
+    wait_until(holds, lambda: {name: group.status(name) for name, gateway in group.all.items() if gateway.runs})
 
 
-def hears(group: Three, name: str, count: int) -> bool:
+def hears(group: RunningGroup, name: str, count: int) -> bool:
     return [peer["hears"] for peer in multicast(group, name)["peers"].values()].count(True) == count
 
 
-def expect_by_multicast(group: Three, sender: str) -> None:
+def expect_by_multicast(group: RunningGroup, sender: str) -> None:
     """What `sender` had all others write came to them by multicast."""
     assert multicast(group, sender)["messages"]
     assert all(multicast(group, name)["peers"][sender]["received"] for name in NAMES if name != sender)
 
 
-def test_a_group_over_multicast_commits_loses_a_member_and_has_one_log(group: Three) -> None:
+def test_a_group_over_multicast_commits_loses_a_member_and_has_one_log(group: RunningGroup) -> None:
     wait_for(lambda: all(hears(group, name, 2) for name in NAMES), group)
     with Producer(group.url, producer="p", delivery_timeout=WAIT_S) as producer:
 

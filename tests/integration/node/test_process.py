@@ -9,14 +9,15 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zmq
 
-from tests.faults.gateways import GatewayProcess
-from tests.processes import alive, expect_end
+from tests.support.gateway_process import GatewayProcess
+from tests.support.processes import alive, expect_end
+from tests.support.waiting import wait_until
 from tutti import Producer
 from tutti import limits as common_limits
 from tutti.data.client_protocol import PROTOCOL, Hello, OpenTopic, Status, encode_control
@@ -31,13 +32,6 @@ def gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
         yield gateway
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def refused_start(gateway: GatewayProcess) -> tuple[int, str]:
     """Start a gateway that must not come up; its exit code and last words."""
     gateway.start(wait=False)
@@ -45,7 +39,7 @@ def refused_start(gateway: GatewayProcess) -> tuple[int, str]:
     return code, gateway.log_tail().strip().splitlines()[-1]
 
 
-def test_the_ready_line_and_the_status_say_who_it_is(gateway: GatewayProcess) -> None:
+def test_ready_line_and_status_identify_the_gateway(gateway: GatewayProcess) -> None:
     assert gateway.ready["ready"] is True
     assert gateway.ready["url"] == gateway.url
     assert gateway.ready["name"] == gateway.name
@@ -61,7 +55,7 @@ def test_the_ready_line_and_the_status_say_who_it_is(gateway: GatewayProcess) ->
     assert len(status["log"]) == 32
 
 
-def test_sigterm_finishes_what_is_under_way(gateway: GatewayProcess) -> None:
+def test_sigterm_finishes_requests_in_flight(gateway: GatewayProcess) -> None:
     reads_pid = reads_process(gateway)
     with Producer(gateway.url, producer="p", delivery_timeout=60) as producer:
         receipts = [producer.send("t", b"x" * 100) for _ in range(20_000)]
@@ -97,24 +91,24 @@ def test_the_reads_process_does_not_outlive_a_killed_gateway(gateway: GatewayPro
     if started_again:
         before = reads_process(gateway)
         os.kill(before, signal.SIGKILL)
-        wait_for(lambda: reads_process(gateway) not in (0, before))
+        wait_until(lambda: reads_process(gateway) not in (0, before))
     pid = reads_process(gateway)
     assert alive(pid)
     if stopped:
-        wait_for(lambda: healthy(gateway))
+        wait_until(lambda: healthy(gateway))
         os.kill(pid, signal.SIGSTOP)
     gateway.kill()
     expect_end(pid)
     gateway.start()  # its ports are free
 
 
-def test_a_dead_reads_process_is_started_again_and_commits_go_on(gateway: GatewayProcess) -> None:
+def test_a_dead_reads_process_restarts_while_commits_continue(gateway: GatewayProcess) -> None:
     pid = reads_process(gateway)
     os.kill(pid, signal.SIGKILL)
     with Producer(gateway.url) as producer:
         assert producer.send("t", b"x").result(10) == 0
-    wait_for(lambda: reads_process(gateway) not in (0, pid))
-    wait_for(lambda: healthy(gateway))
+    wait_until(lambda: reads_process(gateway) not in (0, pid))
+    wait_until(lambda: healthy(gateway))
 
 
 def test_two_signals_end_it_too(gateway: GatewayProcess) -> None:
@@ -169,13 +163,14 @@ def test_a_second_signal_ends_it_though_its_disk_hangs_and_a_third_changes_nothi
             client.send(encode_control(Hello(PROTOCOL, "test", bytes(16))))
             client.send(encode_control(OpenTopic(1, "t")))
             client.send(encode_control(Status(2)))
-            wait_for(lambda: bool(client.poll(0)) and b"StatusAnswer" in client.recv())  # the topic was asked for: it is under way
-            wait_for(hanging.exists)
+            # The answer shows that the gateway has read the request for the topic too.
+            wait_until(lambda: bool(client.poll(0)) and b"StatusAnswer" in client.recv())
+            wait_until(hanging.exists)
             began = time.monotonic()
             os.kill(gateway.pid, signal.SIGTERM)
-            wait_for(lambda: "stopping: no new records are accepted" in gateway.log_tail())
+            wait_until(lambda: "stopping: no new records are accepted" in gateway.log_tail())
             os.kill(gateway.pid, signal.SIGTERM)
-            wait_for(lambda: "second signal" in gateway.log_tail())
+            wait_until(lambda: "second signal" in gateway.log_tail())
             os.kill(gateway.pid, signal.SIGTERM)
             assert gateway.wait_end() == 0
         assert time.monotonic() - began < (limits.DISK_STOP_US_MAX + common_limits.STOP_US_MAX) / 2e6
@@ -196,7 +191,7 @@ def test_a_port_in_use_is_one_sentence(tmp_path: Path, distance: int, whose: str
     assert f"port {gateway.port + distance} on 127.0.0.1 ({whose}) is in use" in words
 
 
-def test_a_locked_directory_names_who_has_it(gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_locked_directory_names_its_owner(gateway: GatewayProcess, tmp_path: Path) -> None:
     other = GatewayProcess(tmp_path)  # other ports, same name and directory
     code, words = refused_start(other)
     assert code == 1
@@ -258,7 +253,7 @@ def test_a_full_disk_under_its_log_and_its_ready_line_does_not_stop_a_gateway(ga
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=full, stderr=full)
     try:
         with AdminClient(gateway.url, timeout=30) as control:
-            wait_for(lambda: control.status()["state"] == "primary")
+            wait_until(lambda: control.status()["state"] == "primary")
         with Producer(gateway.url) as producer:
             assert producer.send("t", b"x").result(20) == 0
         process.terminate()

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.three import Three
-from tests.integration.cli.house import WAIT_S, tutti
-from tests.unit.client.fake import until
+from tests.support.commands import WAIT_S, tutti
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 from tutti import Producer, Reader
 from tutti.errors import TuttiError
 from tutti.io.admin import AdminClient
@@ -26,10 +26,10 @@ def copy(source: Path, target: Path) -> None:
     listed is gone when its turn comes, as a running gateway has some for a moment.
     """
     target.mkdir(exist_ok=True)
-    until(lambda: subprocess.run(["cp", "-a", f"{source}/.", str(target)], check=False).returncode == 0, WAIT_S)
+    wait_until(lambda: subprocess.run(["cp", "-a", f"{source}/.", str(target)], check=False).returncode == 0)
 
 
-def send(group: Three, first: int, count: int) -> None:
+def send(group: RunningGroup, first: int, count: int) -> None:
     with Producer(group.url, producer="p") as producer:
         receipts = [producer.send("t", b"%d" % number) for number in range(first, first + count)]
         assert [receipt.result(WAIT_S) for receipt in receipts] == [*range(first, first + count)]
@@ -41,7 +41,7 @@ def is_quiet(url: str) -> bool:
         return reads.tick_end(BEFORE - 1, BEFORE, BEFORE, 1) == BEFORE
 
 
-def says(group: Three, name: str, wanted: Callable[[dict[str, object]], bool]) -> Callable[[], bool]:
+def says(group: RunningGroup, name: str, wanted: Callable[[dict[str, object]], bool]) -> Callable[[], bool]:
     """Whether the gateway answers, and what is wanted."""
 
     def look() -> bool:
@@ -57,12 +57,12 @@ def says(group: Three, name: str, wanted: Callable[[dict[str, object]], bool]) -
     "running",
     [pytest.param(False, id="copied while stopped", marks=pytest.mark.soak), pytest.param(True, id="copied while running")],
 )
-def test_what_was_acknowledged_since_is_waited_for(tmp_path: Path, running: bool) -> None:
+def test_a_gateway_with_an_old_directory_waits_for_records_acknowledged_since(tmp_path: Path, running: bool) -> None:
     old = tmp_path / "old"
-    with Three(tmp_path) as group:
+    with RunningGroup(tmp_path) as group:
         send(group, 0, BEFORE)
         if running:  # else the copy may hold a mark of what came behind the part of the log that it has: that is damage
-            until(lambda: is_quiet(group["g1"].url), WAIT_S)
+            wait_until(lambda: is_quiet(group["g1"].url))
         else:
             assert group["g1"].stop() == 0
         copy(group["g1"].data, old)
@@ -75,8 +75,8 @@ def test_what_was_acknowledged_since_is_waited_for(tmp_path: Path, running: bool
         copy(old, group["g1"].data)
         for name in ("g1", "g3"):
             group[name].start(wait=False)
-        until(says(group, "g1", lambda told: "tutti members replace g1" in str(told["reason"])), WAIT_S)
-        until(says(group, "g3", lambda told: told["state"] == "minority"), WAIT_S)
+        wait_until(says(group, "g1", lambda told: "tutti members replace g1" in str(told["reason"])))
+        wait_until(says(group, "g3", lambda told: told["state"] == "minority"))
         assert "was restored from one" in group["g1"].log_tail(100_000)
         group["g2"].start()  # it and g3 are the majority
         with Reader(group["g2"].url, topics=["t"], columns=["value"]) as reader:
@@ -85,6 +85,6 @@ def test_what_was_acknowledged_since_is_waited_for(tmp_path: Path, running: bool
             ]
         done = tutti("members", "replace", "g1", "--timeout", str(WAIT_S), url=group["g2"].url)
         assert done.code == 0, done.err
-        until(says(group, "g1", lambda told: told["state"] == "primary"), WAIT_S)
+        wait_until(says(group, "g1", lambda told: told["state"] == "primary"))
         with AdminClient(group["g1"].url, timeout=WAIT_S, learn=False) as control:
             assert control.status()["frontier"] == BEFORE + SINCE

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess, Seat
 from tests.faults.recorded import kinds
-from tests.integration.lanes.house import until
-from tests.ports import free_base
+from tests.support.gateway_process import GatewayProcess, Placement
+from tests.support.ports import free_base
+from tests.support.waiting import wait_until
 from tutti import Producer
 from tutti.io.admin import AdminClient
 from tutti_gateway.core.protocol.events import LeaveAsked, Persisted, Received, Started, Submitted
@@ -51,11 +51,14 @@ def runs(directory: Path, name: str) -> list[Path]:
 @contextlib.contextmanager
 def group(root: Path, count: int) -> Iterator[list[GatewayProcess]]:
     """Gateways of one group, all recorded in `root`/runs."""
-    seats = [Seat("127.0.0.1", free_base(), behind=("--record", str(root / "runs"))) for _ in range(count)]
+    placements = [Placement("127.0.0.1", free_base(), arguments=("--record", str(root / "runs"))) for _ in range(count)]
     names = [f"g{number}" for number in range(1, count + 1)]
-    members = ", ".join(f'{name} = "127.0.0.1:{seat.port}"' for name, seat in zip(names, seats, strict=True))
+    members = ", ".join(f'{name} = "127.0.0.1:{placement.port}"' for name, placement in zip(names, placements, strict=True))
     with contextlib.ExitStack() as opened:
-        gateways = [GatewayProcess(root, name, f"members = {{ {members} }}", seat) for name, seat in zip(names, seats, strict=True)]
+        gateways = [
+            GatewayProcess(root, name, f"members = {{ {members} }}", placement)
+            for name, placement in zip(names, placements, strict=True)
+        ]
         for gateway in gateways:
             opened.push(gateway)
             gateway.start(wait=False)
@@ -81,7 +84,7 @@ def test_a_gateway_under_load_that_is_killed_and_stopped_runs_again_the_same(tmp
     with group(tmp_path, 1) as (gateway,):
         send(gateway.url, RECORDS)
         (run,) = runs(tmp_path / "runs", "g1")
-        until(lambda: kinds(run) >= LOAD, "the load in the recording, of which a kill loses the end")
+        wait_until(lambda: kinds(run) >= LOAD, "the load in the recording, of which a kill loses the end")
         gateway.kill()
         gateway.start()
         send(gateway.url, RECORDS)

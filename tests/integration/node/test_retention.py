@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess, Seat
-from tests.ports import free_base
+from tests.support.gateway_process import GatewayProcess, Placement
+from tests.support.ports import free_base
+from tests.support.waiting import wait_until
 from tutti import Producer, Reader
 from tutti.errors import OffsetOutOfRange
-from tutti.io.admin import AdminClient
 from tutti.log.files.layout import list_positions
 from tutti_gateway.core import limits
 from tutti_gateway.log.tools.digest import digest
@@ -23,19 +22,6 @@ from tutti_gateway.log.tools.verify import verify
 SEGMENT = limits.SEGMENT_BYTES_MIN
 RECORD = 1_000_000
 KEPT = f"[log]\nsegment_bytes = {SEGMENT}\nprepared_segments = 0\n[retention]\nbytes = {2 * SEGMENT}\n"
-
-
-def until(condition: Callable[[], bool], seconds: float = 40) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
-def status(gateway: GatewayProcess) -> dict[str, Any]:
-    with AdminClient(gateway.url) as control:
-        found: dict[str, Any] = control.status()
-    return found
 
 
 def fill(url: str, name: str, records: int) -> None:
@@ -54,11 +40,11 @@ def refused(**where: Any) -> str:
     return str(caught.value)
 
 
-def test_a_gateway_keeps_what_it_is_told_and_says_where_its_log_begins(tmp_path: Path) -> None:
+def test_a_gateway_applies_retention_and_reports_the_log_start(tmp_path: Path) -> None:
     with GatewayProcess(tmp_path, extra=KEPT) as gateway:
         fill(gateway.url, "p", 5 * SEGMENT // RECORD)
-        until(lambda: segments(gateway) == 2)
-        found = status(gateway)
+        wait_until(lambda: segments(gateway) == 2)
+        found = gateway.status()
         start, frontier = found["start"], found["frontier"]
         assert 0 < start < frontier == 5 * SEGMENT // RECORD
         assert f"the log begins at {start}" in refused(url=gateway.url)
@@ -69,7 +55,7 @@ def test_a_gateway_keeps_what_it_is_told_and_says_where_its_log_begins(tmp_path:
         assert f"the log begins at {start}" in refused(path=str(gateway.data))
         assert not verify(gateway.data).damage
         gateway.start()
-        assert (status(gateway)["start"], status(gateway)["frontier"]) == (start, frontier)
+        assert (gateway.status()["start"], gateway.status()["frontier"]) == (start, frontier)
         with Producer(gateway.url, producer="p") as producer:
             assert producer.resume()[0] == frontier
             assert producer.send("t", b"more").result(30) == frontier
@@ -90,7 +76,7 @@ def three(tmp_path: Path) -> Iterator[list[GatewayProcess]]:
     members = ", ".join(f'g{number} = "127.0.0.1:{port}"' for number, port in enumerate(ports, 1))
     with ExitStack() as running:
         gateways = [
-            GatewayProcess(tmp_path, f"g{number}", f"members = {{ {members} }}\n{KEPT}", Seat("127.0.0.1", port))
+            GatewayProcess(tmp_path, f"g{number}", f"members = {{ {members} }}\n{KEPT}", Placement("127.0.0.1", port))
             for number, port in enumerate(ports, 1)
         ]
         for gateway in gateways:
@@ -101,28 +87,28 @@ def three(tmp_path: Path) -> Iterator[list[GatewayProcess]]:
         yield gateways
 
 
-def test_what_a_member_has_missed_waits_for_twice_the_limit_and_then_it_goes_on_with_a_snapshot(
+def test_frames_for_an_absent_member_wait_up_to_twice_the_limit_before_a_snapshot(
     three: list[GatewayProcess],
 ) -> None:
     first, second, third = three
     url = f"{first.url},{second.url.removeprefix('tutti://')}"
     fill(url, "p", SEGMENT // RECORD)
-    until(lambda: status(third)["frontier"] == SEGMENT // RECORD)
+    wait_until(lambda: third.status()["frontier"] == SEGMENT // RECORD)
     third.kill()
     fill(url, "q", 6 * SEGMENT // RECORD)
-    until(lambda: segments(first) == segments(second) == limits.RETENTION_LAG_FACTOR * 2)
-    start = status(first)["start"]
+    wait_until(lambda: segments(first) == segments(second) == limits.RETENTION_LAG_FACTOR * 2)
+    start = first.status()["start"]
     assert start > SEGMENT // RECORD  # what the third one has is gone
     third.start()
-    until(lambda: status(third)["frontier"] == status(first)["frontier"])
-    until(lambda: segments(first) == segments(second) == segments(third) == 2)
-    starts = {status(gateway)["start"] for gateway in three}
+    wait_until(lambda: third.status()["frontier"] == first.status()["frontier"])
+    wait_until(lambda: segments(first) == segments(second) == segments(third) == 2)
+    starts = {gateway.status()["start"] for gateway in three}
     assert len(starts) == 1
     assert "a snapshot replaced the log" in third.log_tail(100_000)
     fill(third.url, "r", 3)
     begin = starts.pop()
-    end = status(first)["frontier"]
-    until(lambda: all(status(gateway)["frontier"] == end for gateway in three))
+    end = first.status()["frontier"]
+    wait_until(lambda: all(gateway.status()["frontier"] == end for gateway in three))
     for gateway in three:
         gateway.kill()
     assert len({digest(gateway.data, begin, end - 3).sha256 for gateway in three}) == 1

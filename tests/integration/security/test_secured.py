@@ -21,9 +21,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import flight
 
-from tests.certificates import certificate
-from tests.faults.gateways import GatewayProcess
-from tests.integration.security.house import House, wire
+from tests.support.certificates import certificate
+from tests.support.gateway_process import GatewayProcess
+from tests.support.secured import SecuredFiles, recording_proxy
 from tutti import ConfigError, NotAllowed, Producer, Reader, TuttiError, Unavailable
 from tutti.common.credentials import Credentials
 from tutti.data.scan_request import ScanRequest
@@ -38,12 +38,12 @@ SECRET_VALUE = b"a value that nobody else is to hear"
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> House:
-    return House(tmp_path_factory.mktemp("secured"))
+def house(tmp_path_factory: pytest.TempPathFactory) -> SecuredFiles:
+    return SecuredFiles(tmp_path_factory.mktemp("secured"))
 
 
 @pytest.fixture(scope="module")
-def gateway(house: House) -> Iterator[GatewayProcess]:
+def gateway(house: SecuredFiles) -> Iterator[GatewayProcess]:
     with house.gateway() as process:
         with Producer(process.url, credentials=house.credentials("all")) as producer:
             producer.send("flights", b"one").result(10)
@@ -51,7 +51,7 @@ def gateway(house: House) -> Iterator[GatewayProcess]:
         yield process
 
 
-def refused(error: pytest.ExceptionInfo[NotAllowed], house: House, code: str) -> None:
+def refused(error: pytest.ExceptionInfo[NotAllowed], house: SecuredFiles, code: str) -> None:
     """It says why, and no secret."""
     assert error.value.code == code
     assert not any(token in str(error.value) for token in house.tokens.values())
@@ -61,7 +61,7 @@ def refused(error: pytest.ExceptionInfo[NotAllowed], house: House, code: str) ->
 
 
 @pytest.mark.parametrize("name", ["late", "unknown", "missing"])
-def test_a_token_that_holds_no_longer_or_never_did_opens_no_port(house: House, gateway: GatewayProcess, name: str) -> None:
+def test_a_token_that_holds_no_longer_or_never_did_opens_no_port(house: SecuredFiles, gateway: GatewayProcess, name: str) -> None:
     token = house.tokens.get(name, "tutti_nobody" if name == "unknown" else "")
     credentials = Credentials(token, house.place / "group.keys", house.place / "tls.pem")
     with pytest.raises(NotAllowed) as error:
@@ -75,7 +75,7 @@ def test_a_token_that_holds_no_longer_or_never_did_opens_no_port(house: House, g
     refused(error, house, "token")
 
 
-def test_a_client_without_credentials_is_told_so_and_let_in_nowhere(house: House, gateway: GatewayProcess) -> None:
+def test_a_client_without_credentials_gets_an_error_at_every_port(house: SecuredFiles, gateway: GatewayProcess) -> None:
     """As one of a release before them."""
     with pytest.raises(NotAllowed, match="accepts only clients that encrypt and show a token") as error:
         Producer(gateway.url)
@@ -84,7 +84,7 @@ def test_a_client_without_credentials_is_told_so_and_let_in_nowhere(house: House
         control.status()
 
 
-def test_each_may_write_what_is_listed_and_nothing_else(house: House, gateway: GatewayProcess) -> None:
+def test_each_may_write_what_is_listed_and_nothing_else(house: SecuredFiles, gateway: GatewayProcess) -> None:
     with Producer(gateway.url, credentials=house.credentials("feed")) as producer:
         assert producer.send("flights-raw", SECRET_VALUE).result(10) >= 0
         with pytest.raises(NotAllowed, match="may not write to topic 'delays'") as error:
@@ -103,8 +103,8 @@ def test_each_may_write_what_is_listed_and_nothing_else(house: House, gateway: G
             receipt.result(10)
 
 
-def test_who_reads_the_name_of_a_producer_without_one_can_do_nothing_with_it(
-    house: House, gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch
+def test_the_generated_name_of_a_producer_gives_no_rights(
+    house: SecuredFiles, gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Producer(gateway.url, credentials=house.credentials("feed")) as producer:
         producer.send("flights", b"x").result(10)
@@ -118,7 +118,7 @@ def test_who_reads_the_name_of_a_producer_without_one_can_do_nothing_with_it(
         assert producer.send("flights", b"x").result(10) >= 0
 
 
-def test_who_staged_lets_go_of_it_by_another_connection(house: House, gateway: GatewayProcess) -> None:
+def test_a_stager_releases_its_batches_over_another_connection(house: SecuredFiles, gateway: GatewayProcess) -> None:
     with StagingProducer(gateway.url, credentials=house.credentials("feed")) as staging:
         staging.send("flights", b"x").result(10)
     with AdminClient(gateway.url, credentials=house.credentials("feed")) as control:
@@ -127,7 +127,7 @@ def test_who_staged_lets_go_of_it_by_another_connection(house: House, gateway: G
         assert staging.name not in {one["name"] for one in control.producers()}
 
 
-def test_only_who_administers_sees_and_changes_the_group(house: House, gateway: GatewayProcess) -> None:
+def test_only_administrators_see_and_change_the_group(house: SecuredFiles, gateway: GatewayProcess) -> None:
     asked: list[Callable[[AdminClient], object]] = [
         lambda control: control.members(),
         lambda control: control.producers(),
@@ -151,7 +151,7 @@ def test_only_who_administers_sees_and_changes_the_group(house: House, gateway: 
             control.save_offset("somebody", 0)
 
 
-def test_a_token_that_is_taken_back_ends_what_is_under_way(house: House, gateway: GatewayProcess) -> None:
+def test_a_revoked_token_ends_requests_in_flight(house: SecuredFiles, gateway: GatewayProcess) -> None:
     kept: list[Access] = []
     with Producer(gateway.url, credentials=house.credentials("feed"), delivery_timeout=30) as producer:
         assert producer.send("flights", b"x").result(10) >= 0
@@ -165,35 +165,35 @@ def test_a_token_that_is_taken_back_ends_what_is_under_way(house: House, gateway
     assert "a session ends: its token is no longer valid" in gateway.log_tail()
 
 
-def test_a_gateway_with_another_key_is_not_spoken_with(house: House, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_gateway_with_another_key_is_not_spoken_with(house: SecuredFiles, gateway: GatewayProcess, tmp_path: Path) -> None:
     generate(tmp_path, ["g1"])
     credentials = Credentials(house.tokens["feed"], tmp_path / "group.keys")
-    with wire(gateway.port) as heard, pytest.raises(Unavailable, match="none of the public keys that are known here"):
-        Producer(f"tutti://127.0.0.1:{heard.port}", credentials=credentials, connect_timeout=0.5)
-    assert all(len(to) == 64 for to, _ in heard.heard)  # a greeting, and not a word more
+    with recording_proxy(gateway.port) as proxy, pytest.raises(Unavailable, match="none of the public keys that are known here"):
+        Producer(f"tutti://127.0.0.1:{proxy.port}", credentials=credentials, connect_timeout=0.5)
+    assert all(len(to) == 64 for to, _ in proxy.recorded)  # a greeting, and not a word more
 
 
-def test_a_gateway_that_does_not_encrypt_is_shown_no_token(house: House, tmp_path: Path) -> None:
-    with GatewayProcess(tmp_path) as open_one, wire(open_one.port) as heard:
+def test_a_gateway_that_does_not_encrypt_is_shown_no_token(house: SecuredFiles, tmp_path: Path) -> None:
+    with GatewayProcess(tmp_path) as open_one, recording_proxy(open_one.port) as proxy:
         with pytest.raises(Unavailable, match="does not encrypt, and credentials are never sent"):
-            Producer(f"tutti://127.0.0.1:{heard.port}", credentials=house.credentials("feed"), connect_timeout=4.0)
-        assert house.tokens["feed"].encode() not in heard.all()
+            Producer(f"tutti://127.0.0.1:{proxy.port}", credentials=house.credentials("feed"), connect_timeout=4.0)
+        assert house.tokens["feed"].encode() not in proxy.all()
         with Producer(open_one.url) as producer:  # and without credentials all is as ever
             assert producer.send("t", b"x").result(10) == 0
 
 
-def test_who_listens_hears_no_token_and_no_record_and_can_say_nothing_again(house: House, gateway: GatewayProcess) -> None:
-    with wire(gateway.port) as heard:
-        url = f"tutti://127.0.0.1:{heard.port}"
+def test_an_eavesdropper_gets_no_token_or_record_and_cannot_replay(house: SecuredFiles, gateway: GatewayProcess) -> None:
+    with recording_proxy(gateway.port) as proxy:
+        url = f"tutti://127.0.0.1:{proxy.port}"
         with Producer(url, producer="heard", credentials=house.credentials("all")) as producer:
             assert producer.send("flights", SECRET_VALUE).result(10) >= 0
         with AdminClient(url, credentials=house.credentials("ops"), learn=False) as control:
             control.members()
-        spoken = heard.all()
+        spoken = proxy.all()
         assert len(spoken) > 1000
         for secret in (SECRET_VALUE, b"heard", *(token.encode() for token in house.tokens.values())):
             assert secret not in spoken
-        recorded = [bytes(to) for to, _ in heard.heard]
+        recorded = [bytes(to) for to, _ in proxy.recorded]
     with FlightSource(gateway.url, credentials=house.credentials("all")) as reads:
         before = reads.frontier().offset
         for said in recorded:
@@ -218,7 +218,7 @@ def options(token: str) -> flight.FlightCallOptions:
     return flight.FlightCallOptions(timeout=5, headers=headers)
 
 
-def test_each_may_read_what_is_listed_and_nothing_else(house: House, gateway: GatewayProcess) -> None:
+def test_each_may_read_what_is_listed_and_nothing_else(house: SecuredFiles, gateway: GatewayProcess) -> None:
     with Reader(gateway.url, topics=["flights"], credentials=house.client_file("reader")) as reader:
         assert b"one" in [record.value for record in reader.records()]
     for topics in (["delays"], ["flights", "delays"], None):
@@ -248,7 +248,7 @@ def test_each_may_read_what_is_listed_and_nothing_else(house: House, gateway: Ga
 
 
 @pytest.mark.parametrize("token", ["", "tutti_nobody", "late"])
-def test_every_call_of_flight_asks_for_the_token(house: House, gateway: GatewayProcess, token: str) -> None:
+def test_every_call_of_flight_asks_for_the_token(house: SecuredFiles, gateway: GatewayProcess, token: str) -> None:
     shown = options(house.tokens.get(token, token))
     everything = flight.FlightDescriptor.for_command(b"{}")
     with flight_client(gateway, house.place / "tls.pem") as client:
@@ -271,8 +271,8 @@ def test_every_call_of_flight_asks_for_the_token(house: House, gateway: GatewayP
 
 
 @pytest.mark.parametrize(("token", "topics"), [("ops", None), ("feed", ["flights"]), ("reader", None), ("reader", ["delays"])])
-def test_who_may_not_read_moves_no_reader_by_the_report_of_a_query(
-    house: House, gateway: GatewayProcess, token: str, topics: list[str] | None
+def test_a_query_without_read_rights_moves_no_named_reader(
+    house: SecuredFiles, gateway: GatewayProcess, token: str, topics: list[str] | None
 ) -> None:
     with QueryProgress(gateway.url, credentials=house.credentials("all")) as progress:
         assert progress.report("mine", 1, name="archive", back=True) == ""
@@ -286,7 +286,7 @@ def test_who_may_not_read_moves_no_reader_by_the_report_of_a_query(
             assert query.report("query", 2, name="archive", topics=["flights"]) == ""
 
 
-def test_flight_says_of_what_rights_it_lacks_in_its_own_words(house: House, gateway: GatewayProcess) -> None:
+def test_flight_reports_missing_rights_as_its_own_error(house: SecuredFiles, gateway: GatewayProcess) -> None:
     with flight_client(gateway, house.place / "tls.pem") as client:
         shown = options(house.tokens["reader"])
         for call in (
@@ -300,7 +300,7 @@ def test_flight_says_of_what_rights_it_lacks_in_its_own_words(house: House, gate
 
 
 def test_reads_are_encrypted_and_only_where_the_certificate_is_trusted(
-    house: House, gateway: GatewayProcess, tmp_path: Path
+    house: SecuredFiles, gateway: GatewayProcess, tmp_path: Path
 ) -> None:
     certificate(tmp_path, "other")
     for ca in (None, tmp_path / "other.pem"):
@@ -314,7 +314,7 @@ def test_reads_are_encrypted_and_only_where_the_certificate_is_trusted(
 # Admin pages
 
 
-def page(gateway: GatewayProcess, house: House, path: str, token: str = "", scheme: str = "https") -> tuple[int, str]:
+def page(gateway: GatewayProcess, house: SecuredFiles, path: str, token: str = "", scheme: str = "https") -> tuple[int, str]:
     context = ssl.create_default_context(cafile=str(house.place / "tls.pem"))
     headers = {"Authorization": f"Bearer {house.tokens.get(token, token)}"} if token else {}
     kind = partial(http.client.HTTPSConnection, context=context) if scheme == "https" else http.client.HTTPConnection
@@ -324,7 +324,7 @@ def page(gateway: GatewayProcess, house: House, path: str, token: str = "", sche
         return answer.status, answer.read().decode()
 
 
-def test_admin_pages_take_a_token_but_for_who_looks_whether_the_gateway_lives(house: House, gateway: GatewayProcess) -> None:
+def test_admin_pages_need_a_token_except_the_liveness_page(house: SecuredFiles, gateway: GatewayProcess) -> None:
     assert page(gateway, house, "/healthz")[0] == page(gateway, house, "/readyz")[0] == page(gateway, house, "/")[0] == 200
     for path in ("/metrics", "/v1/status", "/v1/history", "/v1/gateways", "/v1/topics", "/v1/readers", "/v1/records"):
         for token in ("", "tutti_nobody", "late"):
@@ -342,7 +342,7 @@ def test_admin_pages_take_a_token_but_for_who_looks_whether_the_gateway_lives(ho
     assert told["reads_served"]["security"]["refused"]["unknown"] > 0
 
 
-def test_whoever_is_rejected_is_counted_in_the_status_whatever_the_port(house: House, gateway: GatewayProcess) -> None:
+def test_rejections_at_every_port_are_counted_in_the_status(house: SecuredFiles, gateway: GatewayProcess) -> None:
     def counted() -> dict[str, int]:
         with AdminClient(gateway.url, credentials=house.credentials("ops")) as control:
             found: dict[str, int] = control.status()["security"]["refused"]
@@ -371,7 +371,7 @@ def test_whoever_is_rejected_is_counted_in_the_status_whatever_the_port(house: H
 # What is left behind
 
 
-def test_no_secret_is_in_logs_status_or_what_runs(house: House, gateway: GatewayProcess) -> None:
+def test_no_secret_is_in_logs_status_or_what_runs(house: SecuredFiles, gateway: GatewayProcess) -> None:
     secret = (house.place / "g1.secret").read_text().split('secret = "')[1][:40]
     told = page(gateway, house, "/v1/status", "ops")[1] + page(gateway, house, "/metrics", "ops")[1] + gateway.log_tail(10**7)
     for pid in (gateway.pid, json.loads(page(gateway, house, "/v1/status", "ops")[1])["reads_process"]["pid"]):
@@ -381,8 +381,8 @@ def test_no_secret_is_in_logs_status_or_what_runs(house: House, gateway: Gateway
         assert hidden not in repr(house.credentials("feed")) + str(house.credentials("feed"))
 
 
-def test_commands_are_let_in_by_the_file_that_the_environment_names(
-    house: House, gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch
+def test_commands_authenticate_by_the_file_named_in_the_environment(
+    house: SecuredFiles, gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tutti(*arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
@@ -404,7 +404,7 @@ def test_commands_are_let_in_by_the_file_that_the_environment_names(
     assert (done.returncode, "TUTTI_TOKEN is set and TUTTI_TOKEN_FILE is not" in done.stderr) == (2, True)
 
 
-def test_another_certificate_is_served_without_a_restart_of_the_gateway(house: House, gateway: GatewayProcess) -> None:
+def test_another_certificate_is_served_without_a_restart_of_the_gateway(house: SecuredFiles, gateway: GatewayProcess) -> None:
     """The last one here: it changes the house."""
     (house.place / "tls.pem").write_text("cut")
     pid = gateway.pid

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
+from tests.support.waiting import wait_until
 from tutti import Producer
 from tutti.sources.flight import FlightSource
 
@@ -31,13 +31,14 @@ def numbered(prefix: str, count: int, first: int = 0) -> list[bytes]:
 
 
 def until(happened: Callable[[], object], what: str, query: StreamingQuery | None = None) -> None:
-    """Wait for something; what a query failed with is the better message."""
-    deadline = time.monotonic() + WAIT_S
-    while not happened():
+    """Wait for a condition, and fail at once with the error of the query if there is one."""
+
+    def checked() -> object:
         if query is not None and query.exception() is not None:
             raise AssertionError(f"waiting for {what}: {query.exception()}")
-        assert time.monotonic() < deadline, f"waited {WAIT_S} s for {what}"
-        time.sleep(0.05)
+        return happened()
+
+    wait_until(checked, what, seconds=WAIT_S)
 
 
 @contextmanager

@@ -11,8 +11,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send
+from tests.support.gateway_process import GatewayProcess
 from tests.unit.archive.logs import Log
 from tests.unit.archive.made import CLOSED, COUNT, ODD_TOPICS, TABLE, archived
 from tutti import Producer
@@ -90,7 +90,7 @@ def test_a_batch_and_an_old_checkpoint_read_on_from_the_archive(spark: SparkSess
     assert len(anew.values) >= FIRST + MORE
 
 
-def test_what_is_trimmed_between_planning_and_reading_is_read_in_the_archive(short: Short) -> None:
+def test_records_trimmed_after_planning_are_read_from_the_archive(short: Short) -> None:
     given = {"gateways": short.gateway.url, "archive": str(short.archive), "topics": "t", "columns": "value"}
     log = FlightSource(short.gateway.url).frontier().log
     planned = RecordsPartition(log, 0, short.end, ("t",), (), log_start=0)  # as if the log had held all of it then

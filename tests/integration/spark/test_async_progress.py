@@ -6,44 +6,38 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import async_query
-from tests.integration.spark.rows import WAIT_S, numbered, send
+from tests.integration.spark.rows import numbered, send
+from tests.support.gateway_process import GatewayProcess
+from tests.support.waiting import wait_while_running
 from tutti_spark.launch import spark_environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.soak]
 
 
 @contextmanager
-def running(url: str, root: Path) -> Iterator[Callable[[Callable[[], object]], None]]:
-    """The query, killed at the end; gives a function that waits for something while it runs."""
+def running(url: str, root: Path) -> Iterator[Callable[[Callable[[], object]], object]]:
+    """Run the query until the block ends; yields a function that waits for a condition while the query runs."""
     log = root / "log"
     command = [sys.executable, async_query.__file__, url, "async", str(root)]
     with log.open("ab") as out:
         process = subprocess.Popen(command, env=os.environ | spark_environment(), stdout=out, stderr=out, start_new_session=True)
 
-    def wait(happened: Callable[[], object]) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not happened():
-            assert process.poll() is None, log.read_text()[-3000:]
-            assert time.monotonic() < deadline, log.read_text()[-3000:]
-            time.sleep(0.05)
-
     try:
-        yield wait
+        yield partial(wait_while_running, process, log)
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 
-def test_a_killed_query_reads_what_lies_between_two_kept_ends(own_gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_killed_query_reads_the_gap_between_two_recorded_ends(own_gateway: GatewayProcess, tmp_path: Path) -> None:
     """Proves that a checkpoint with gaps is taken, that the batch after it has all records of the gap, and that none is lost."""
     sent = [value.decode() for value in numbered("v", 60)]
     root, gap = tmp_path, tmp_path / "gap"

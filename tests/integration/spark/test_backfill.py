@@ -15,8 +15,8 @@ import pyarrow.dataset as ds
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import numbered, send, until, until_tick
+from tests.support.gateway_process import GatewayProcess
 from tutti.data.scan_request import ScanRequest
 from tutti.errors import OffsetOutOfRange, UsageError
 from tutti.sources.flight import FlightSource
@@ -78,9 +78,7 @@ def filled(spark: SparkSession, wanted: Backfill) -> list[tuple[int, int]]:
     return Plan(wanted).run(spark).written
 
 
-def test_a_range_comes_in_once_whoever_asks_for_it(
-    spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path
-) -> None:
+def test_a_range_is_backfilled_once(spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path) -> None:
     """Proves that ranges by offset, tick and frontier, that overlap, from gateways and from files, give each record once."""
     gateway, values = log
     table, rows_job = tmp_path / "t", job(tmp_path, ROWS)
@@ -139,7 +137,7 @@ def test_a_swap_replaces_whole_ranges_in_one_step(
     )
 
 
-def test_nobody_writes_while_a_swap_is_at_work(spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path) -> None:
+def test_no_other_writer_runs_during_a_swap(spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path) -> None:
     """Proves that an append of another range waits for the swap: the exchange took what it had staged, and the ledger said done;
     and that what strangers wrote meanwhile is refused before it, and kept and told after it.
     """

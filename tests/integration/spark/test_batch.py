@@ -12,9 +12,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import numbered, send
-from tests.ports import free_base
+from tests.support.gateway_process import GatewayProcess
+from tests.support.ports import free_base
 from tutti import Producer, Reader
 
 pytestmark = pytest.mark.spark
@@ -29,7 +29,7 @@ def everything(rows: DataFrame) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in rows.orderBy("offset").collect()]
 
 
-def test_files_with_the_gateway_down_give_what_the_gateway_gave(spark: SparkSession, own_gateway: GatewayProcess) -> None:
+def test_reading_files_of_a_stopped_gateway_equals_reading_the_gateway(spark: SparkSession, own_gateway: GatewayProcess) -> None:
     with Producer(own_gateway.url, producer="p1") as producer:
         for number in range(3000):
             headers = [("n", str(number).encode()), ("none", None)] if number % 7 == 0 else ()
@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_named(spark: SparkSession, gateway: GatewayProce
         spark.read.format("tutti").schema("value binary").option("gateways", gateway.url).load().collect()
 
 
-def test_tasks_on_the_gateways_host_read_its_files_unless_told_otherwise(spark: SparkSession, gateway: GatewayProcess) -> None:
+def test_tasks_on_the_host_of_a_gateway_read_its_files_by_default(spark: SparkSession, gateway: GatewayProcess) -> None:
     """Proves that short-circuit reads give the same rows, and that the gateway sends none of them."""
     send(gateway.url, "short", numbered("s", 500))
 

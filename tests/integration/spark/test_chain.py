@@ -13,7 +13,7 @@ from tests.faults.spark.chain import BATCH_RECORDS, TOPICS, Chain
 from tests.faults.spark.gates import Gates
 from tests.faults.spark.jobs_chained import Chained, Link, start
 from tests.faults.spark.processes import Job
-from tests.faults.three import Three
+from tests.support.running_group import RunningGroup
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(600)]
 
@@ -33,11 +33,11 @@ class Here(Job):
         return str(self._query.exception())[:characters]
 
 
-def test_a_chain_writes_each_micro_batch_once_whoever_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_chain_writes_each_micro_batch_once_under_kills(spark: SparkSession, tmp_path: Path) -> None:
     """Proves that what two jobs write is what their micro-batches had to give, each in one place, in order; that a driver left
     behind by another one of its checkpoint writes nothing and says why; and that what a killed task staged is never seen.
     """
-    with Three(tmp_path) as group, Chain(tmp_path, group, 1, print) as chain:
+    with RunningGroup(tmp_path) as group, Chain(tmp_path, group, 1, print) as chain:
         left = Chained(*(chain.link(kind) for kind in TOPICS))
         chain.gates["first"].close(1, "staged")
         chain.gates["second"].close(0, "committed")

@@ -14,8 +14,8 @@ from tests.faults.spark import matrix
 from tests.faults.spark.job import Task, beside, results, start
 from tests.faults.spark.matrix import Cell
 from tests.faults.spark.soak import CLUSTER, LENIENT
-from tests.faults.three import Three
 from tests.integration.spark.rows import WAIT_S
+from tests.support.running_group import RunningGroup
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(600)]
 #: Cell n is for micro-batch n. Each step is among them, and who does not cost another start of the driver, which takes long.
@@ -34,7 +34,7 @@ def test_every_attempt_at_every_micro_batch_gives_the_rows_of_a_run_without_kill
 ) -> None:
     """Proves that windows, what was sent twice and what is too late are the same whoever is killed, as are micro-batches."""
     monkeypatch.setenv("SPARK_SCALA_VERSION", "2.13")
-    with Three(tmp_path) as group:
+    with RunningGroup(tmp_path) as group:
         matrix.fill(group.url, matrix.values(7, len(CELLS) + 2))
         calm = Task(str(tmp_path / "calm"), matrix.source(group.url))
         assert start(beside(spark), calm).awaitTermination(WAIT_S)

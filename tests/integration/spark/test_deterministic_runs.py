@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import send, until_tick
+from tests.support.gateway_process import GatewayProcess
 from tutti_spark.deterministic import deterministic
 
 pytestmark = pytest.mark.spark

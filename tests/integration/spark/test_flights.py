@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer
 from tutti_spark.jobs import flights
 from tutti_spark.jobs.departures import CLOSING_RECORD, TOPIC
@@ -150,7 +150,7 @@ def check_figures(rows: Path, sent: list[dict[str, object]]) -> None:
         b'{"time_hour":"2013-01-01T05:00:00Z","minute":0,"day":"first"}',
     ],
 )
-def test_what_is_no_departure_stops_the_job(spark: SparkSession, value: bytes) -> None:
+def test_a_record_that_is_not_a_departure_stops_the_job(spark: SparkSession, value: bytes) -> None:
     records = spark.createDataFrame([(5, bytearray(value))], "offset long, value binary")
     with pytest.raises(PySparkException) as error:
         flights.statistics(flights.departures(records), spark.createDataFrame([], WEATHER)).collect()

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from tests.faults.three import Three
 from tests.integration.spark.rows import WAIT_S, Query, numbered, send
+from tests.support.running_group import RunningGroup
 from tutti import Producer
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.timeout(300)]
@@ -19,14 +19,12 @@ RECORD_BYTES = 1000  # so that a part is more than what is on its way to a task 
 
 
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[Three]:
-    with Three(tmp_path) as three:
+def group(tmp_path: Path) -> Iterator[RunningGroup]:
+    with RunningGroup(tmp_path) as three:
         yield three
 
 
-def test_a_task_goes_on_at_another_gateway_from_the_record_it_had_reached(
-    spark: SparkSession, group: Three, tmp_path: Path
-) -> None:
+def test_a_task_continues_at_another_gateway_from_its_record(spark: SparkSession, group: RunningGroup, tmp_path: Path) -> None:
     with Producer(group.url) as producer:
         for value in numbered("x" * RECORD_BYTES, RECORDS):
             producer.send("t", value)
@@ -67,8 +65,8 @@ def test_a_task_goes_on_at_another_gateway_from_the_record_it_had_reached(
     assert sorted(offsets) == list(range(RECORDS))
 
 
-def test_a_query_goes_on_though_the_only_gateway_that_its_options_name_is_dead(
-    spark: SparkSession, group: Three, tmp_path: Path
+def test_a_query_resumes_although_the_only_configured_gateway_is_dead(
+    spark: SparkSession, group: RunningGroup, tmp_path: Path
 ) -> None:
     named = group.coordinator()
     send(named.url, "t", numbered("a", 200))

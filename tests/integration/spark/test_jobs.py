@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import send, settings, until_tick
+from tests.support.gateway_process import GatewayProcess
 from tutti_gateway.cli.demo.departures import load
 from tutti_spark.jobs import _running, alerts, counters, sessions
 from tutti_spark.jobs.departures import CLOSING_RECORD
@@ -111,7 +111,7 @@ def test_counters_of_another_log_are_refused(lived: Lived) -> None:
         counters.counted(database, "another")
 
 
-def test_sessions_and_alerts_are_what_they_say(spark: SparkSession, lived: Lived) -> None:
+def test_sessions_and_alerts_are_as_documented(spark: SparkSession, lived: Lived) -> None:
     """Proves that banks lie apart by more than the gap, and that alerts are raised and cleared in turns."""
     banks = spark.read.parquet(str(lived.out / "sessions")).orderBy("origin", "carrier", "begin").collect()
     assert sum(bank.departures for bank in banks) > DEPARTURES // 2

@@ -7,8 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,9 +15,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import killed_query
 from tests.integration.spark.rows import WAIT_S, numbered, send
+from tests.support.gateway_process import GatewayProcess
+from tests.support.waiting import wait_while_running
 from tutti import Producer
 from tutti_spark.launch import spark_environment
 
@@ -37,14 +37,6 @@ def query_process(log: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-def wait(happened: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not happened():
-        assert process.poll() is None, log.read_text()[-3000:]
-        assert time.monotonic() < deadline, log.read_text()[-3000:]
-        time.sleep(0.02)
 
 
 def test_every_record_is_there_once(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
@@ -69,7 +61,7 @@ def test_every_record_is_there_once(spark: SparkSession, gateway: GatewayProcess
         for _ in range(KILLS):
             with query_process(log, *arguments) as process:
                 enough = planned(checkpoint) + 4
-                wait(partial(reached, checkpoint, enough), process, log)
+                wait_while_running(process, log, partial(reached, checkpoint, enough))
     finally:
         stop.set()
         feeder.join()

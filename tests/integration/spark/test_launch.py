@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import WAIT_S, numbered, send
+from tests.support.gateway_process import GatewayProcess
 from tutti_spark.launch import LOCAL_SETTINGS, spark_home, spark_submit, write_zip
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -20,9 +20,9 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark import paired
 from tests.integration.spark.rows import WAIT_S, send, settings, until, until_tick
+from tests.support.gateway_process import GatewayProcess
 from tutti.sources.flight import FlightSource
 from tutti_spark.deterministic import deterministic
 from tutti_spark.launch import spark_environment
@@ -76,7 +76,7 @@ def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 @pytest.mark.soak
-def test_live_is_what_the_log_says(live: tuple[Run, dict[str, Any]]) -> None:
+def test_live_batches_match_the_log(live: tuple[Run, dict[str, Any]]) -> None:
     """Proves that what is compared below has all in it: both streams at one place, late records, pairs, timers."""
     run, options = live
     ends = [[source["offset"] for source in sources] for _, sources in run.batches.values()]

@@ -10,10 +10,10 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.faults.gateways import GatewayProcess
-from tests.faults.three import Three
-from tests.integration.cli.house import tutti
 from tests.integration.spark.rows import WAIT_S, Query, numbered, send, until
+from tests.support.commands import tutti
+from tests.support.gateway_process import GatewayProcess
+from tests.support.running_group import RunningGroup
 from tutti import Producer
 from tutti.sources.query_progress import QueryProgress
 
@@ -137,7 +137,7 @@ def test_a_new_checkpoint_takes_the_position_back(spark: SparkSession, gateway: 
 
 def test_a_query_tells_the_next_gateway_when_its_own_dies(spark: SparkSession, tmp_path: Path) -> None:
     """Proves that progress is told and heard of although the gateway that both asked is killed."""
-    with Three(tmp_path) as group, Producer(group.url) as producer:
+    with RunningGroup(tmp_path) as group, Producer(group.url) as producer:
         send(group.url, "three", numbered("t", 2))
         options = {"topics": "three", "startingOffset": "earliest", "queryName": "three"}
         query = Query(spark, group.url, tmp_path / "c", **options).start()

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.faults.spark.job import Task, beside, start
 from tests.faults.spark.trial import DISTURBANCES, Trial
-from tests.faults.three import Three
+from tests.support.running_group import RunningGroup
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -47,7 +47,7 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
 @pytest.mark.parametrize("rounds", [3, pytest.param(len(DISTURBANCES), marks=pytest.mark.soak)])
 def test_windows_are_those_of_the_events_that_were_sent(session: SparkSession, tmp_path: Path, rounds: int) -> None:
     """Proves that neither restarts with other options, nor rates, nor gateways that die change a result with state."""
-    with Three(tmp_path) as group:
+    with RunningGroup(tmp_path) as group:
         trial = Trial(group, Task(str(tmp_path / "query"), {}), InSession(session), seed=1, log=print)
         assert trial.run(rounds) == []
         assert trial.kills > 0

@@ -13,8 +13,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.figures import descendants
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import WAIT_S, Meanwhile, Query, numbered, send, until
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
@@ -68,7 +68,7 @@ def test_limits_are_exact_in_offsets_of_all_topics(spark: SparkSession, gateway:
     assert sources(most.running) == [(first + 50, first + 60, 10)]
 
 
-def test_once_takes_all_and_a_trigger_by_time_goes_on(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_once_reads_all_and_a_timed_trigger_continues(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     first = send(gateway.url, "s-once", numbered("o", 30))[0]
     stream = spark.readStream.format("tutti").options(gateways=gateway.url, topics="s-once", startingOffset=str(first))
     taken: list[int] = []
@@ -112,7 +112,7 @@ def test_a_time_begins_with_the_first_of_its_records_wherever_others_lie(
     assert [bytes(row.value) for row in until_ten.orderBy("offset").collect()] == [b"0"], "an end is exclusive, ties included"
 
 
-def test_a_query_of_two_logs_keeps_the_place_of_each(
+def test_a_query_of_two_logs_keeps_both_positions(
     spark: SparkSession, gateway: GatewayProcess, own_gateway: GatewayProcess, tmp_path: Path
 ) -> None:
     """Proves that each source of a query has its own log, offsets and limit, restarted too."""
@@ -139,9 +139,7 @@ def test_a_query_of_two_logs_keeps_the_place_of_each(
     assert values(3) == sorted(numbered("b", 7, 5) + numbered("a", 1, 20))
 
 
-def test_a_stream_that_is_used_twice_in_a_query_is_right_in_both_places(
-    spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
-) -> None:
+def test_a_stream_used_twice_in_a_query_is_right_in_both_uses(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     first = send(gateway.url, "s-self", [b"1", b"2", b"3"])[0]
     options = {"gateways": gateway.url, "topics": "s-self", "startingOffset": str(first), "columns": "value"}
     stream = spark.readStream.format("tutti").options(**options).load().select(f.col("value").cast("string").cast("int").alias("n"))
@@ -207,7 +205,7 @@ def test_empty_values_keys_and_headers_come_through_a_stream(spark: SparkSession
     ]
 
 
-def test_a_query_begins_where_another_one_stands(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_query_starts_at_the_position_of_another(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     """Proves that the offset in a query's progress is one to start another query from, with nothing between them left out."""
     first = send(gateway.url, "s-other", numbered("q", 25))[0]
     one = Query(spark, gateway.url, tmp_path / "one", topics="s-other", startingOffset=first, maxRecordsPerTrigger=10).start()
@@ -219,7 +217,7 @@ def test_a_query_begins_where_another_one_stands(spark: SparkSession, gateway: G
     assert two.values == numbered("q", 5, 20)
 
 
-def test_what_a_query_started_ends_with_it(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_processes_of_a_query_end_with_it(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     """Proves that no process stays of a query that was stopped, however often it is started again."""
     send(gateway.url, "s-ends", numbered("e", 3))
 

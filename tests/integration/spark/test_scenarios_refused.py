@@ -15,9 +15,9 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import WAIT_S, Meanwhile, Query, numbered, send, until, until_tick
-from tests.ports import free_base
+from tests.support.gateway_process import GatewayProcess
+from tests.support.ports import free_base
 from tutti import Producer
 from tutti import limits as common_limits
 from tutti.sources.flight import FlightSource
@@ -83,7 +83,7 @@ def test_a_checkpoint_of_another_log_names_both(
     assert "checkpointLocation" in said
 
 
-def test_gateways_that_do_not_answer_are_each_told_with_the_time_that_was_waited(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_error_names_each_silent_gateway_and_the_waiting_time(spark: SparkSession, tmp_path: Path) -> None:
     """Proves that a stream says what was met at every address, and for how long it was tried."""
     ports = [free_base(), free_base()]
     url = "tutti://" + ",".join(f"127.0.0.1:{port}" for port in ports)
@@ -124,7 +124,7 @@ def check_told(said: str, first: int) -> None:
     assert int(found[2]) == int(found[1]) + 1
 
 
-def test_a_query_whose_next_records_are_gone_says_what_is_left_and_what_decides(spark: SparkSession, shortened: Shortened) -> None:
+def test_a_query_whose_next_records_were_removed_reports_the_rest_and_the_option(spark: SparkSession, shortened: Shortened) -> None:
     gateway, checkpoint, place = shortened
     check_told(refusal(Query(spark, gateway.url, checkpoint, topics="t")), place)
     for reading in (spark.read, spark.readStream):

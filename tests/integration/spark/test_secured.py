@@ -10,14 +10,14 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.integration.security.house import House
+from tests.support.secured import SecuredFiles
 from tutti import Producer
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
-def test_a_query_is_let_in_by_its_file_and_shows_no_token(spark: SparkSession, tmp_path: Path) -> None:
-    house = House(tmp_path)
+def test_a_query_authenticates_by_its_token_file_and_shows_no_token(spark: SparkSession, tmp_path: Path) -> None:
+    house = SecuredFiles(tmp_path)
     with house.gateway() as gateway:
         with Producer(gateway.url, credentials=house.credentials("all")) as producer:
             for topic in ("flights", "delays"):

@@ -18,7 +18,7 @@ from pyspark.sql.functions import expr, struct, to_json
 from pyspark.sql.streaming.query import StreamingQuery
 
 import pyspark_tutti
-from tests.faults.gateways import GatewayProcess
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer, Reader
 from tutti.io.admin import AdminClient
 from tutti.transactions import StagingProducer
@@ -177,7 +177,7 @@ class Committing:
             return StagedRecords(staging.name, tuple(parts), {"out": sum(map(len, values))}, "q")
 
 
-def test_a_repeated_commit_is_answered_with_the_first_and_a_driver_left_behind_is_refused(own_gateway: GatewayProcess) -> None:
+def test_a_repeated_commit_gets_the_first_result_and_an_old_driver_is_refused(own_gateway: GatewayProcess) -> None:
     driver, zombie = Committing(own_gateway), Committing(own_gateway)
     left = zombie.stage([b"0"])
     driver.sink.commit([driver.stage([b"0"])], 0)
@@ -190,7 +190,7 @@ def test_a_repeated_commit_is_answered_with_the_first_and_a_driver_left_behind_i
     assert [record.value for record in records(own_gateway, "out")] == [b"0", b"1"]
 
 
-def test_what_an_abort_let_go_is_never_visible_and_takes_no_commit_back(own_gateway: GatewayProcess) -> None:
+def test_aborted_staged_records_stay_invisible_and_undo_no_commit(own_gateway: GatewayProcess) -> None:
     driver = Committing(own_gateway)
     staged = driver.stage([b"gone"])
     driver.sink.abort([staged, None], 0)
@@ -216,14 +216,14 @@ def test_what_an_abort_let_go_is_never_visible_and_takes_no_commit_back(own_gate
         (["'x' as value", "cast(null as string) as topic"], {}, "the column 'topic' of a record is null"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_written(
+def test_errors_are_reported_before_anything_is_written(
     spark: SparkSession, gateway: GatewayProcess, columns: list[str], options: dict[str, str], told: str
 ) -> None:
     with pytest.raises(PySparkException, match=told):
         spark.range(3).selectExpr(*columns).write.format("tutti").options(gateways=gateway.url, **options).mode("append").save()
 
 
-def test_what_is_there_is_not_written_over(spark: SparkSession, gateway: GatewayProcess) -> None:
+def test_existing_files_are_not_overwritten(spark: SparkSession, gateway: GatewayProcess) -> None:
     write = spark.range(3).selectExpr("'x' as value").write.format("tutti").option("gateways", gateway.url).option("topic", "t")
     with pytest.raises(PySparkException, match="the log is append-only: use mode"):
         write.mode("overwrite").save()
@@ -255,7 +255,7 @@ def test_a_table_is_inserted_into_with_the_options_of_the_statement(
 
 
 @pytest.mark.parametrize("insert", ["INSERT INTO out VALUES ('x')", "CREATE TABLE other USING tutti AS SELECT 'x' AS value"])
-def test_an_insert_without_options_says_where_they_go(spark: SparkSession, table: str, insert: str) -> None:
+def test_an_insert_without_options_gets_an_error_with_advice(spark: SparkSession, table: str, insert: str) -> None:
     """Fails when Spark begins to pass a table's options to a write: then docs/how-to/spark.md is to say so."""
     with pytest.raises(PySparkException, match=r"Spark does not pass a table's own options.*INSERT INTO t WITH \('gateways'"):
         spark.sql(insert)

@@ -12,8 +12,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send, until, until_tick
+from tests.support.gateway_process import GatewayProcess
 from tutti import Producer, Reader
 from tutti.data.scan_request import ScanRequest
 from tutti.sources.flight import FlightSource
@@ -21,7 +21,7 @@ from tutti.sources.flight import FlightSource
 pytestmark = pytest.mark.spark
 
 
-def test_available_now_reads_what_is_there_in_batches_of_the_limit(
+def test_available_now_reads_all_records_in_batches_of_the_limit(
     spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
 ) -> None:
     first = send(gateway.url, "now", numbered("n", 250))[0]
@@ -35,7 +35,7 @@ def test_available_now_reads_what_is_there_in_batches_of_the_limit(
     assert query.values == numbered("n", 280)
 
 
-def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_query_resumes_from_its_checkpoint(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     send(gateway.url, "again", numbered("a", 50))
     query = Query(spark, gateway.url, tmp_path / "c", topics="again", startingOffset="earliest").start()
     query.wait_for(50)
@@ -136,7 +136,7 @@ def test_two_queries_at_once_read_all_records_each_and_the_gateway_may_be_killed
     assert early.values == numbered("o", 20) + numbered("n", 200)
 
 
-def test_batches_end_at_ticks_where_they_are_told_to(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_batches_end_at_ticks_if_configured(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     for part in range(3):
         send(gateway.url, "ticks", numbered("t", 10, part * 10))
         until_tick(gateway)

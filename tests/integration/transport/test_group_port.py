@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.integration.transport.meshes import clock_us, exchange, run, town
-from tests.ports import free_port, free_ports
+from tests.support.ports import free_port, free_ports
 from tutti import limits
 from tutti.data.addresses import Address
 from tutti.errors import TuttiError
@@ -36,7 +36,7 @@ def test_gateways_meet_at_addresses_of_ipv6() -> None:
 
 
 @pytest.mark.usefixtures("wire")
-def test_who_does_not_finish_its_handshake_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_without_a_complete_handshake_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HANDSHAKE_MS_MAX", 200)
     with town() as place:
         ports = free_ports(2)

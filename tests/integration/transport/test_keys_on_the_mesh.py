@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.transport.meshes import Node, Town, exchange, rest, run, town
 from tests.integration.transport.wire import Tap
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from tutti_gateway.core.protocol.messages import Probe
 from tutti_gateway.transport.keys import Keyring, generate, read_public, write_public
 
@@ -44,7 +44,7 @@ def test_gateways_with_listed_keys_talk(tmp_path: Path) -> None:
         assert [door(node) for node in nodes] == [{"let_in": 1, "turned_away": 0}] * 2
 
 
-def test_a_gateway_with_another_key_is_kept_out_and_both_are_told(tmp_path: Path) -> None:
+def test_a_gateway_with_a_wrong_key_is_rejected_and_both_log_it(tmp_path: Path) -> None:
     generate(tmp_path / "other", ["jfk", "lga"])
     foreign = Keyring.open(tmp_path / "other" / "lga.secret", tmp_path / "other" / "group.keys", "lga")
     with town(tmp_path / "keys", ["jfk", "lga"]) as place:
@@ -59,7 +59,7 @@ def test_a_gateway_with_another_key_is_kept_out_and_both_are_told(tmp_path: Path
 
 
 @pytest.mark.parametrize("bare", ["jfk", "lga"])
-def test_a_gateway_without_keys_is_kept_out_and_both_are_told(tmp_path: Path, bare: str) -> None:
+def test_a_gateway_without_keys_is_rejected_and_both_log_it(tmp_path: Path, bare: str) -> None:
     with town(tmp_path, ["jfk", "lga"]) as place:
         ports = free_ports(4)
         nodes = []
@@ -88,7 +88,7 @@ def test_a_key_speaks_for_its_own_gateway_alone(tmp_path: Path) -> None:
         assert jfk.received == []
 
 
-def test_a_gateway_is_let_in_when_its_key_is_added_while_all_run(tmp_path: Path) -> None:
+def test_a_gateway_is_accepted_once_its_key_is_added_at_run_time(tmp_path: Path) -> None:
     with town(tmp_path, ["jfk", "lga"]) as place:
         everybody = read_public(tmp_path / "group.keys")
         ports = free_ports(4)
@@ -104,7 +104,7 @@ def test_a_gateway_is_let_in_when_its_key_is_added_while_all_run(tmp_path: Path)
         exchange(lga, jfk, nodes)
 
 
-def test_what_goes_over_the_wire_cannot_be_read(tmp_path: Path) -> None:
+def test_traffic_is_encrypted(tmp_path: Path) -> None:
     """A listener in the middle, which passes everything on and keeps a copy."""
     for keys in (None, tmp_path):
         with town(keys, ["jfk", "lga"]) as place:

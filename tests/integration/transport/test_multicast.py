@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.transport.meshes import LOG, Node, clock_us, rest, run
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from tutti.data.addresses import Address
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
@@ -125,7 +125,7 @@ def frames_of(node: Node) -> list[Frame]:
     return [frame for message in node.messages(1) if isinstance(message, Order) for frame in message.frames]
 
 
-def test_what_all_get_leaves_once_and_arrives_whole(make: Callable[..., Group]) -> None:
+def test_a_broadcast_is_sent_once_and_arrives_complete(make: Callable[..., Group]) -> None:
     group = make()
     group.heard()
     before = group.facts(0)["messages"]
@@ -139,7 +139,7 @@ def test_what_all_get_leaves_once_and_arrives_whole(make: Callable[..., Group]) 
     assert group.nodes[0].received == []
 
 
-def test_what_one_gateway_gets_and_what_is_large_goes_over_the_mesh(make: Callable[..., Group]) -> None:
+def test_unicast_and_large_messages_use_the_mesh(make: Callable[..., Group]) -> None:
     group = make()
     group.heard()
     group.nodes[0].transport.send(2, Confirm(VIEW, 7))
@@ -186,7 +186,7 @@ def _lost_after(group: Group) -> bool:
     return bool(group.facts(1)["peers"]["ewr"]["lost"] == 1)
 
 
-def test_a_gateway_that_does_not_hear_gets_all_over_the_mesh_and_is_told_of(make: Callable[..., Group]) -> None:
+def test_a_gateway_without_multicast_gets_all_over_the_mesh_and_is_reported(make: Callable[..., Group]) -> None:
     group = make(4)
     group.sockets[2].loses = lambda _data: True
     run(group.nodes, lambda: group.hearing(0) == 2 and group.nodes[0].up(3))
@@ -218,7 +218,7 @@ def test_a_gateway_that_fell_silent_is_reached_over_the_mesh_within_a_second_or_
     run(group.nodes, lambda: all(node.messages(1) for node in group.nodes[1:]))
 
 
-def test_nobody_speaks_for_a_gateway_whose_seal_he_does_not_know(make: Callable[..., Group]) -> None:
+def test_no_peer_can_impersonate_a_gateway_without_its_seal(make: Callable[..., Group]) -> None:
     group = make(seals=[bytes([number]) * 32 for number in range(3)])
     group.heard()
     group.to_all(Confirm(VIEW, 5))
@@ -236,7 +236,7 @@ def test_nobody_speaks_for_a_gateway_whose_seal_he_does_not_know(make: Callable[
     assert len(group.nodes[1].received) == taken
 
 
-def test_a_flood_of_strange_datagrams_delays_nobody_for_long(make: Callable[..., Group]) -> None:
+def test_a_flood_of_foreign_datagrams_causes_no_long_delay(make: Callable[..., Group]) -> None:
     group = make()
     group.heard()
     outside = MulticastSocket(group.address, "127.0.0.1", 0)
@@ -254,7 +254,7 @@ def test_a_flood_of_strange_datagrams_delays_nobody_for_long(make: Callable[...,
     assert group.hearing(0) == 2
 
 
-def test_a_gateway_without_a_seal_is_not_heard_where_others_have_one(make: Callable[..., Group]) -> None:
+def test_unsealed_datagrams_are_ignored_in_a_sealed_group(make: Callable[..., Group]) -> None:
     group = make(seals=[b"1" * 32, b"2" * 32, b""])
     run(group.nodes, lambda: group.hearing(0) == 1)
     rest(group.nodes, 0.5)
@@ -320,7 +320,7 @@ class Refusing:
         raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
 
 
-def test_what_the_kernel_refuses_is_counted() -> None:
+def test_datagrams_refused_by_the_kernel_are_counted() -> None:
     own = MulticastSocket(Address("239.255.84.85", free_ports(1)[0]), "127.0.0.1", 0)
     own.socket = Refusing(own.socket)  # type: ignore[assignment]  # what is asked of it
     try:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.integration.transport.meshes import LOG, Node, Town, exchange, rest, run, town
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from tutti_gateway.core.protocol.messages import Probe
 from tutti_gateway.transport.interface import PROTOCOL
 
@@ -37,7 +37,7 @@ def pair(place: Town, ports: list[int], **said: Any) -> list[Node]:
         ({"log": b"x" * 16}, "two groups were founded"),
     ],
 )
-def test_who_is_refused_is_not_heard_and_both_sides_are_told(said: dict[str, Any], told: str) -> None:
+def test_a_refused_peer_is_ignored_and_both_sides_log_it(said: dict[str, Any], told: str) -> None:
     with town() as place:
         nodes = pair(place, free_ports(4), **said)
         jfk, other = nodes
@@ -64,7 +64,7 @@ def test_a_refusal_that_is_over_is_shown_no_longer() -> None:
         assert shown() == ""
 
 
-def test_members_that_differ_are_told_and_messages_pass() -> None:
+def test_differing_members_are_logged_and_messages_pass() -> None:
     with town() as place:
         ports = free_ports(4)
         nodes = pair(place, ports, log=b"", configured={"jfk": "127.0.0.1:9"})

@@ -8,12 +8,12 @@ import pytest
 
 from tests.integration.transport.meshes import exchange, rest, run, town
 from tests.integration.transport.wire import Tap
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.usefixtures("wire")
 
 
-def test_a_connection_that_is_swallowed_is_left_by_both_ends_and_made_anew() -> None:
+def test_a_silent_connection_is_replaced_by_both_ends() -> None:
     with town() as place:
         ports = free_ports(4)
         with Tap(ports[3]) as tap:
@@ -33,7 +33,7 @@ def test_a_connection_that_is_swallowed_is_left_by_both_ends_and_made_anew() -> 
             assert [(link.peer, link.up) for link in lga.links] == [(1, True)], "the other way is not to blame"
 
 
-def test_connections_by_which_nothing_is_to_be_said_stay() -> None:
+def test_idle_connections_stay_open() -> None:
     with town() as place:
         ports = free_ports(6)
         names = ["jfk", "lga", "ewr"]

@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from tests.integration.transport.meshes import Node, run, town, with_keys
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from tutti_gateway.core import limits
 from tutti_gateway.transport.codec import Refusal, decode_refusal, encode_introduction, encode_refusal
 from tutti_gateway.transport.interface import Introduction

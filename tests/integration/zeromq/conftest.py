@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.faults.three import Three
-from tests.integration.connected import WAIT_S
+from tests.support.connector_process import WAIT_S
+from tests.support.running_group import RunningGroup
 
 Socket = zmq.Socket[bytes]
 
 
 @pytest.fixture(scope="session")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
     """Three gateways."""
-    with Three(tmp_path_factory.mktemp("session-group")) as group:
+    with RunningGroup(tmp_path_factory.mktemp("session-group")) as group:
         yield group
 
 

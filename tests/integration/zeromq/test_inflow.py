@@ -16,9 +16,10 @@ import pytest
 import zmq
 import zmq.auth
 
-from tests.faults.three import Three
-from tests.integration.connected import Connected, records, until, until_there
-from tests.integration.security.house import House
+from tests.support.connector_process import ConnectorProcess, records, until_there
+from tests.support.running_group import RunningGroup
+from tests.support.secured import SecuredFiles
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(150)]
 Peer = Callable[[int], Any]
@@ -32,7 +33,7 @@ _LET_IN_OR_NOT = (
 )
 
 
-def connector(root: Path, url: str, zeromq: str, top: str = "", more: str = "") -> tuple[Connected, str]:
+def connector(root: Path, url: str, zeromq: str, top: str = "", more: str = "") -> tuple[ConnectorProcess, str]:
     """One that is bound to a free port, and its name, which is its topic's if `top` names none."""
     name = f"z{next(_names)}"
     top = top.replace("NAME", name) or f'topic = "{name}"'
@@ -40,14 +41,14 @@ def connector(root: Path, url: str, zeromq: str, top: str = "", more: str = "") 
         f'name = "{name}"\ngateways = "{url}"\nquarantine = "{root}/q"\nmetrics = "127.0.0.1:0"\n{top}\n'
         f'[zeromq]\nbind = ["tcp://127.0.0.1:*"]\n{zeromq}\n{more}\n'
     )
-    return Connected(root, "zeromq-in", text), name
+    return ConnectorProcess(root, "zeromq-in", text), name
 
 
-def measured(one: Connected, name: str, what: str) -> float:
+def measured(one: ConnectorProcess, name: str, what: str) -> float:
     return one.measured()[f'tutti_zeromq_in_{what}{{connector="{name}"}}']
 
 
-def test_what_is_pushed_is_in_the_log_in_order_though_gateways_are_killed(group: Three, tmp_path: Path, peer: Peer) -> None:
+def test_pushed_messages_are_in_the_log_in_order_under_kills(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
     """Proves that nothing is lost, doubled or out of order while the process lives, whatever becomes of gateways, and that who
     pushes is held back and loses nothing.
     """
@@ -65,14 +66,14 @@ def test_what_is_pushed_is_in_the_log_in_order_though_gateways_are_killed(group:
             push.send(b"%08d" % number + bytes(500))
         found = until_there(group.url, name, count, one)
         killed.wait_ready()
-        until(lambda: measured(one, name, "records_total") == count, one.told)
+        wait_until(lambda: measured(one, name, "records_total") == count, one.errors)
         assert measured(one, name, "waiting") == 0
-        assert one.end() == 0, one.told()
+        assert one.end() == 0, one.errors()
     assert [int(row["value"][:8]) for row in found] == list(range(count))
     assert {row["producer"] for row in found} == {name}
 
 
-def test_frames_of_a_message(group: Three, tmp_path: Path, peer: Peer) -> None:
+def test_frames_of_a_message(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
     """Proves topic, key and value of a message, and that one that is none is kept aside with its frames and the reason."""
     one, name = connector(
         tmp_path, group.url, 'socket = "sub"\nsubscribe = ["x"]\nframes = ["topic", "skip", "key", "value"]', "# none"
@@ -88,7 +89,7 @@ def test_frames_of_a_message(group: Three, tmp_path: Path, peer: Peer) -> None:
         pub.send_multipart([b"x y", b"", b"", b"no topic"])
         pub.send_multipart([topic, b"", b"", b""])
         first, second = until_there(group.url, topic.decode(), 2, one)
-        until(lambda: measured(one, name, "quarantined") == 2, one.told)
+        wait_until(lambda: measured(one, name, "quarantined") == 2, one.errors)
     assert [(row["key"], row["value"]) for row in (first, second)] == [(b"key", b"1"), (b"", b"")]
     (file,) = (tmp_path / "q").iterdir()
     told = sorted(map(orjson.loads, file.read_bytes().splitlines()), key=lambda one: int(one["count"]))
@@ -97,7 +98,7 @@ def test_frames_of_a_message(group: Three, tmp_path: Path, peer: Peer) -> None:
     assert told[0]["frames"][1] == {"bytes": 10, "base64": "dHdvIGZyYW1lcw=="}
 
 
-def test_what_was_spooled_survives_a_crash_without_a_gateway(group: Three, tmp_path: Path, peer: Peer) -> None:
+def test_spooled_records_survive_a_crash_without_a_gateway(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
     """Proves that all that is on the disk is in the log once and in order, when it is killed while no gateway is there."""
     top = f'topic = "NAME"\nspool = "{tmp_path}/spool"'
     one, name = connector(tmp_path, group.url, 'socket = "pull"', top)
@@ -109,7 +110,7 @@ def test_what_was_spooled_survives_a_crash_without_a_gateway(group: Three, tmp_p
         push.connect(one.ready["bound"][0])
         for number in range(count):
             push.send(b"%d" % number)
-        until(lambda: measured(one, name, "spooled") == count, one.told)
+        wait_until(lambda: measured(one, name, "spooled") == count, one.errors)
         one.end(signal.SIGKILL)
         group.start()
         one.start()
@@ -118,8 +119,8 @@ def test_what_was_spooled_survives_a_crash_without_a_gateway(group: Three, tmp_p
         again.connect(one.ready["bound"][0])
         again.send(b"%d" % count)
         found = until_there(group.url, name, count + 1, one)
-        until(lambda: measured(one, name, "waiting") == 0, one.told)
-        assert one.end() == 0, one.told()
+        wait_until(lambda: measured(one, name, "waiting") == 0, one.errors)
+        assert one.end() == 0, one.errors()
     assert [int(row["value"]) for row in found] == list(range(count + 1))
 
 
@@ -134,7 +135,7 @@ def keys(tmp_path: Path) -> Path:
     return folder
 
 
-def test_with_keys_only_friends_are_heard(group: Three, tmp_path: Path, peer: Peer, keys: Path) -> None:
+def test_with_keys_only_known_peers_are_accepted(group: RunningGroup, tmp_path: Path, peer: Peer, keys: Path) -> None:
     """Proves that who has no key, or one that nobody knows, brings nothing into the log."""
     curve = f'[curve]\ncertificate = "{keys}/own.key_secret"\nclients = "{keys}/clients"'
     one, name = connector(tmp_path, group.url, 'socket = "pull"', more=curve)
@@ -162,7 +163,7 @@ def test_a_topic_that_the_token_does_not_allow_holds_up_no_other(
     tmp_path: Path, peer: Peer, monkeypatch: pytest.MonkeyPatch, spooled: bool
 ) -> None:
     """Proves that its messages are in quarantine, or refused in the spool, and that later ones never reach the producer."""
-    house = House(tmp_path)
+    house = SecuredFiles(tmp_path)
     top = f'spool = "{tmp_path}/spool"' if spooled else "# none"
     with house.gateway() as gateway:
         monkeypatch.setenv("TUTTI_TOKEN_FILE", str(house.client_file("feed")))
@@ -173,16 +174,16 @@ def test_a_topic_that_the_token_does_not_allow_holds_up_no_other(
             for number in range(3):
                 push.send_multipart([b"flights", b"%d" % number])
                 push.send_multipart([b"secret", b"%d" % number])
-            until(lambda: "messages to topic secret go to quarantine: topic 'secret' was refused" in one.told(), one.told)
+            wait_until(lambda: "messages to topic secret go to quarantine: topic 'secret' was refused" in one.errors(), one.errors)
             for number in range(3, 6):
                 push.send_multipart([b"secret", b"%d" % number])
                 push.send_multipart([b"flights", b"%d" % number])
             monkeypatch.setenv("TUTTI_TOKEN_FILE", str(house.client_file("all")))
             found = until_there(gateway.url, "flights", 6, one)
-            until(lambda: measured(one, name, "waiting") == 0, one.told)
-            until(lambda: measured(one, name, "quarantined") >= 3, one.told)
+            wait_until(lambda: measured(one, name, "waiting") == 0, one.errors)
+            wait_until(lambda: measured(one, name, "quarantined") >= 3, one.errors)
             failures = measured(one, name, "failures_total")
-            assert one.end() == 0, one.told()
+            assert one.end() == 0, one.errors()
         assert records(gateway.url, "secret") == []
     assert [row["value"] for row in found] == [b"%d" % number for number in range(6)]
     assert failures <= 1
@@ -194,7 +195,7 @@ def test_a_topic_that_the_token_does_not_allow_holds_up_no_other(
     assert sorted(kept) == [b"%d" % number for number in range(6)]
 
 
-def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path, peer: Peer) -> None:
+def test_the_reason_for_a_failed_start_is_reported(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
     """Proves the exit codes: an address that is used, an older instance that is taken over from."""
     taken = peer(zmq.PULL)
     port = taken.bind_to_random_port("tcp://127.0.0.1")
@@ -202,15 +203,15 @@ def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path, peer:
     one.file.write_text(one.file.read_text().replace("*", str(port)))
     with one.start(wait=False):
         assert one.wait() == 2
-    assert "cannot be used (address already in use)" in one.told()
+    assert "cannot be used (address already in use)" in one.errors()
     old, name = connector(tmp_path, group.url, 'socket = "pull"')
     with old:
-        new = Connected(tmp_path, "zeromq-in", old.file.read_text())
+        new = ConnectorProcess(tmp_path, "zeromq-in", old.file.read_text())
         with new:
             push = peer(zmq.PUSH)
             push.connect(old.ready["bound"][0])
             push.send(b"too late")
             assert old.wait() == 1
     for told in (one, old, new):
-        assert "Traceback" not in told.told()
+        assert "Traceback" not in told.errors()
     assert records(group.url, name) == []

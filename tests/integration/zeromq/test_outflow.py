@@ -12,9 +12,10 @@ import orjson
 import pytest
 import zmq
 
-from tests.faults.three import Three
-from tests.integration.connected import Connected, until
-from tests.ports import free_port
+from tests.support.connector_process import ConnectorProcess
+from tests.support.ports import free_port
+from tests.support.running_group import RunningGroup
+from tests.support.waiting import wait_until
 from tutti.producer import Producer
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(150)]
@@ -22,15 +23,15 @@ Peer = Callable[[int], Any]
 _names = itertools.count(1)
 
 
-def publisher(root: Path, url: str, topics: str, zeromq: str = "") -> Connected:
+def publisher(root: Path, url: str, topics: str, zeromq: str = "") -> ConnectorProcess:
     text = (
         f'name = "out{next(_names)}"\ngateways = "{url}"\ntopics = {topics}\nmetrics = "127.0.0.1:0"\n'
         f'[zeromq]\nbind = ["tcp://127.0.0.1:*"]\n{zeromq}\n'
     )
-    return Connected(root, "zeromq-out", text)
+    return ConnectorProcess(root, "zeromq-out", text)
 
 
-def test_records_are_published_in_order_and_a_gap_can_be_seen(group: Three, tmp_path: Path, peer: Peer) -> None:
+def test_records_are_published_in_order_and_a_gap_can_be_seen(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
     """Proves that a subscriber gets every record of two topics in the log's order, as it is, and each with the offset before it;
     and that nothing is published while nobody subscribes.
     """
@@ -45,7 +46,7 @@ def test_records_are_published_in_order_and_a_gap_can_be_seen(group: Three, tmp_
         sub.connect(one.ready["bound"][0])
         sub.subscribe(b"")
         found = [sub.recv_multipart() for _ in range(5_002)]
-        until(lambda: f'{one_name(one)}"}} 5002.0' in page(one), one.told)
+        wait_until(lambda: f'{one_name(one)}"}} 5002.0' in page(one), one.errors)
     told = [orjson.loads(meta) for *_, meta in found]
     assert [message[:3] for message in found[:2]] == [[b"oa", b"k", b"first"], [b"ob", b"", b""]]
     assert (told[0]["timestamp"], told[0]["headers"], told[0]["since"]) == ("2023-11-14T22:13:20.000001Z", [["h", "1"]], 0)
@@ -58,15 +59,15 @@ def test_records_are_published_in_order_and_a_gap_can_be_seen(group: Three, tmp_
         assert [meta["previous"] for meta in of_it[1:]] == [meta["offset"] for meta in of_it[:-1]]
 
 
-def page(one: Connected) -> str:
+def page(one: ConnectorProcess) -> str:
     return "\n".join(f"{name} {value}" for name, value in one.measured().items())
 
 
-def one_name(one: Connected) -> str:
+def one_name(one: ConnectorProcess) -> str:
     return f'tutti_zeromq_out_records_total{{connector="{one.ready["name"]}'
 
 
-def test_one_that_is_slow_is_waited_for(group: Three, tmp_path: Path, peer: Peer) -> None:
+def test_one_that_is_slow_is_waited_for(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
     """Proves that with `slow = "wait"` a subscriber with little room gets all, in order."""
     count = 10_000
     with Producer(group.url) as producer:
@@ -81,7 +82,7 @@ def test_one_that_is_slow_is_waited_for(group: Three, tmp_path: Path, peer: Peer
     assert found == list(range(count))
 
 
-def test_what_a_subscriber_misses_is_told_across_kills(group: Three, tmp_path: Path, peer: Peer) -> None:
+def test_messages_missed_by_a_subscriber_are_reported_across_kills(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
     """Proves that it goes on at what was saved, and that a subscriber which is there is told when it missed something."""
     count = 10_000
     with Producer(group.url) as producer:
@@ -109,11 +110,11 @@ def test_what_a_subscriber_misses_is_told_across_kills(group: Three, tmp_path: P
             if turn < count:
                 one.end(signal.SIGKILL)
                 one.start()
-        assert one.end() == 0, one.told()
+        assert one.end() == 0, one.errors()
     assert found[0] == 0
 
 
-def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(group: Three, tmp_path: Path, peer: Peer) -> None:
+def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(group: RunningGroup, tmp_path: Path, peer: Peer) -> None:
     """Proves that what is sent after the first ready line is published by the next instance, and nothing from before it."""
     one = publisher(tmp_path, group.url, '["ol"]\nstart = "latest"')
     with Producer(group.url) as producer:
@@ -129,11 +130,11 @@ def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(group: Thr
 
 def test_a_start_at_latest_before_the_log_begins_takes_all_that_comes_after_it(tmp_path: Path, peer: Peer) -> None:
     """Proves that it is ready once its start is saved, and that the next instance publishes from there."""
-    group = Three(tmp_path)
+    group = RunningGroup(tmp_path)
     try:
         group["g1"].start(wait=False)
         one = publisher(tmp_path, group.url, '["ol"]\nstart = "latest"').start(wait=False)
-        until(lambda: "waiting for the log to start" in one.told(), one.told)
+        wait_until(lambda: "waiting for the log to start" in one.errors(), one.errors)
         for name in ("g2", "g3"):
             group[name].start(wait=False)
         one.wait_ready()
@@ -149,11 +150,11 @@ def test_a_start_at_latest_before_the_log_begins_takes_all_that_comes_after_it(t
         group.__exit__()
 
 
-def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path) -> None:
+def test_the_reason_for_a_failed_start_is_reported(group: RunningGroup, tmp_path: Path) -> None:
     """Proves that an endpoint that makes no sense is named."""
     wrong = publisher(tmp_path, group.url, '["oa"]')
     wrong.file.write_text("insecure = true\n" + wrong.file.read_text().replace("127.0.0.1:*", "nowhere.invalid:1"))
     with wrong.start(wait=False):
         assert wrong.wait() == 2
-    assert "zeromq.bind: tcp://nowhere.invalid:1 cannot be used" in wrong.told()
-    assert "Traceback" not in wrong.told()
+    assert "zeromq.bind: tcp://nowhere.invalid:1 cannot be used" in wrong.errors()
+    assert "Traceback" not in wrong.errors()

@@ -99,7 +99,7 @@ def test_a_torn_end_gives_a_prefix_and_is_known_as_torn(some: list[tuple[bytes, 
 
 @settings(max_examples=60)
 @given(contents.filter(bool), st.data())
-def test_a_changed_byte_is_found_and_before_another_block_it_is_no_torn_end(
+def test_a_changed_byte_is_found_and_is_not_a_torn_end_before_another_block(
     some: list[tuple[bytes, int, bytes, bool]], data: st.DataObject
 ) -> None:
     whole, blocks = segment_of(some)
@@ -130,7 +130,7 @@ places = st.builds(SpoolPosition, st.integers(0, 6), st.integers(0, 6))
 
 
 @given(places, st.binary(max_size=220), st.binary(max_size=256))
-def test_marks_come_back(place: SpoolPosition, progress: bytes, plain: bytes) -> None:
+def test_marks_round_trip(place: SpoolPosition, progress: bytes, plain: bytes) -> None:
     mark, own = decode_mark(encode_mark(SPOOL, place, progress))
     assert mark == (SPOOL, place)
     assert own == progress
@@ -139,7 +139,7 @@ def test_marks_come_back(place: SpoolPosition, progress: bytes, plain: bytes) ->
 
 
 @given(places, places, st.integers(0, 6), st.dictionaries(st.integers(1, 6), st.integers(0, 6)), st.booleans())
-def test_the_log_is_believed_where_it_speaks_of_this_spool_and_nothing_is_guessed(
+def test_the_log_position_is_used_only_if_it_belongs_to_this_spool(
     known: SpoolPosition, there: SpoolPosition, sent: int, counts: dict[int, int], ours: bool
 ) -> None:
     state = State(SPOOL, "jfk", known=known, done=known, sent=sent)

@@ -76,7 +76,7 @@ class Model:
 
 
 @pytest.mark.parametrize("part", range(4))
-def test_a_choice_holds_all_that_was_decided_and_a_whole_majority_never_waits(part: int) -> None:
+def test_a_choice_has_all_decided_frames_and_a_complete_majority_never_waits(part: int) -> None:
     partly = waited = 0
     for seed in range(part * HISTORIES, (part + 1) * HISTORIES):
         model = Model(seed)

@@ -80,7 +80,7 @@ class Forced:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_the_operator_asks_until_it_is_done_and_nothing_that_remains_is_lost(seed: int) -> None:
+def test_the_operator_retries_until_done_and_no_remaining_record_is_lost(seed: int) -> None:
     group = Forced(seed)
     group.begin()
     shown = max(group.world.members[name].shown for name in group.kept)

@@ -12,6 +12,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -325,9 +326,10 @@ def size(thing: object, seen: set[int] | None = None) -> int:
     return sum(size(getattr(thing, name, None), seen) for name in names)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
 @given(st.sampled_from(PHASES), st.data())
-def test_no_message_stops_a_group_whatever_it_does(phase: str, data: st.DataObject) -> None:
+def test_no_message_stops_a_group(phase: str, data: st.DataObject) -> None:
     trio = Trio(phase)
     for _ in range(data.draw(st.integers(5, 30))):
         gateway = data.draw(st.sampled_from(trio.up))
@@ -342,7 +344,7 @@ def test_no_message_stops_a_group_whatever_it_does(phase: str, data: st.DataObje
     assert trio.decides(), f"the group does not go on after {phase}"
 
 
-def test_who_promised_a_view_that_nobody_proposed_comes_back() -> None:
+def test_a_member_with_a_promise_that_no_member_proposed_returns() -> None:
     """The coordinator that it hears is the one that it waits for."""
     trio = Trio("restarted")
     coordinator = next(gateway for gateway in trio.up if gateway.view is not None and gateway.view.coordinator == gateway.me)
@@ -355,7 +357,7 @@ def test_who_promised_a_view_that_nobody_proposed_comes_back() -> None:
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
 @given(st.sampled_from(("primary", "busy", "headless")), st.data())
-def test_no_message_grows_a_table_or_is_told_of_without_end(phase: str, data: st.DataObject) -> None:
+def test_no_message_grows_a_table_or_floods_the_log(phase: str, data: st.DataObject) -> None:
     trio = Trio(phase)
     gateway = data.draw(st.sampled_from(trio.up))
     senders = [number for number in gateway.names if number]
@@ -384,7 +386,7 @@ def changed(message: Message, count: int) -> Message:
     return msgspec.structs.replace(message, **numbers)
 
 
-def test_gateways_that_nobody_knows_grow_nothing_and_are_told_of_rarely() -> None:
+def test_unknown_gateways_grow_no_table_and_are_logged_rarely() -> None:
     trio = Trio("primary")
     gateway = trio.up[0]
     before = size(gateway.running.layers)
@@ -396,7 +398,7 @@ def test_gateways_that_nobody_knows_grow_nothing_and_are_told_of_rarely() -> Non
     assert outbox.drops == 2 * limits.DROPPED_KINDS_MAX
 
 
-def test_a_disk_that_is_not_the_members_says_nothing_in_its_name() -> None:
+def test_a_replaced_disk_contributes_nothing_for_its_member() -> None:
     trio = Trio("primary")
     assert trio.decides()
     for gateway in trio.up:
@@ -408,7 +410,7 @@ def test_a_disk_that_is_not_the_members_says_nothing_in_its_name() -> None:
     assert trio.decides()
 
 
-def test_a_disk_that_the_roster_does_not_name_says_nothing_about_lanes() -> None:
+def test_a_disk_outside_the_roster_contributes_nothing_about_lanes() -> None:
     """A gateway with another disk is no holder and no voter, whatever number it has."""
     trio = Trio("primary")
     assert trio.decides()
@@ -422,7 +424,7 @@ def test_a_disk_that_the_roster_does_not_name_says_nothing_about_lanes() -> None
     assert {(one.kind, one.reason) for one in trio.told} == {(type(message).__name__, reason) for message in said}
 
 
-def test_what_is_looked_at_for_growth_holds_the_tables() -> None:
+def test_the_growth_check_covers_the_tables() -> None:
     layers = Trio("primary").up[0].running.layers
     before = size(layers)
     layers.order.received.lines[7] = ProducerLine(7, "p", b"", 1, 0, b"")

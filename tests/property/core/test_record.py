@@ -135,22 +135,22 @@ all_actions = st.one_of(
 
 
 @given(all_events)
-def test_an_event_comes_back(event: events.Event) -> None:
+def test_an_event_round_trips(event: events.Event) -> None:
     assert codec.decode_event(codec.encode(event)) == event
 
 
 @given(st.lists(all_actions, max_size=4))
-def test_actions_come_back(done: list[actions.Action]) -> None:
+def test_actions_round_trip(done: list[actions.Action]) -> None:
     assert codec.decode_actions(codec.encode(done)) == done
 
 
 @given(all_messages)
-def test_a_message_comes_back(message: messages.Message) -> None:
+def test_a_message_round_trips(message: messages.Message) -> None:
     assert codec.decode_message(codec.encode(message)) == message
 
 
 @given(frames(), st.booleans())
-def test_a_recorded_run_keeps_of_the_body_of_a_batch_its_length_and_whether_it_is_whole(frame: Frame, whole: bool) -> None:
+def test_a_recorded_run_keeps_only_length_and_checksum_result_of_a_batch(frame: Frame, whole: bool) -> None:
     size = len(frame.body)
     if not whole:
         frame.body_crc ^= 1
@@ -167,19 +167,19 @@ def test_a_recorded_run_keeps_of_the_body_of_a_batch_its_length_and_whether_it_i
 
 
 @given(st.integers(BYTES_MIN, 200), u32, u32)
-def test_a_stand_in_has_the_length_and_the_crc_that_are_wanted(length: int, crc: int, before: int) -> None:
+def test_a_substitute_body_has_the_given_length_and_crc(length: int, crc: int, before: int) -> None:
     body = stub_body(length, crc, before)
     assert (len(body), crc32c(body, before)) == (length, crc)
 
 
 @given(all_events)
-def test_a_recorded_event_is_written_again_as_it_was(event: events.Event) -> None:
+def test_a_recorded_event_reencodes_equally(event: events.Event) -> None:
     data = codec.encode_lean_event(event)
     assert codec.encode_lean_event(codec.decode_lean_event(data)) == data
 
 
 @given(st.lists(all_actions, max_size=4))
-def test_recorded_actions_are_written_again_as_they_were(done: list[actions.Action]) -> None:
+def test_recorded_actions_reencode_equally(done: list[actions.Action]) -> None:
     data = codec.encode_lean_actions(done)
     assert codec.encode_lean_actions(codec.decode_lean_actions(data)) == data
 

@@ -240,5 +240,5 @@ def run(seed: int, moves: int = 400) -> Run:
 
 @settings(max_examples=40)
 @given(st.integers(0, 1 << 32))
-def test_lanes_are_the_same_everywhere_whatever_happens(seed: int) -> None:
+def test_lanes_are_equal_on_all_gateways(seed: int) -> None:
     assert run(seed).group.network == []

@@ -90,7 +90,7 @@ def batch_frame(batch: pa.RecordBatch, compression: str | None) -> Frame:
 
 
 @given(frames(), U64, st.integers(1, 2**64 - 1), U32)
-def test_a_frame_comes_back_from_its_bytes_and_chains(frame: Frame, view: int, position: int, chain: int) -> None:
+def test_a_frame_round_trips_and_chains(frame: Frame, view: int, position: int, chain: int) -> None:
     frame.stamp(view, position, chain)
     data = frame.to_bytes()
     assert len(data) == frame.size
@@ -105,7 +105,7 @@ def test_a_frame_comes_back_from_its_bytes_and_chains(frame: Frame, view: int, p
 
 
 @given(frames(), st.data())
-def test_a_flipped_bit_shows(frame: Frame, data: st.DataObject) -> None:
+def test_a_flipped_bit_is_reported(frame: Frame, data: st.DataObject) -> None:
     frame.stamp(1 << 16 | 1, 7, 99)
     good = frame.to_bytes()
     content = 96 + len(frame.progress)
@@ -134,7 +134,7 @@ def test_a_run_of_headers_reads_as_an_array(run: list[Frame]) -> None:
 
 
 @given(batches(), st.sampled_from([None, "lz4", "zstd"]))
-def test_a_batch_comes_back_and_validates(batch: pa.RecordBatch, compression: str | None) -> None:
+def test_a_batch_round_trips_and_validates(batch: pa.RecordBatch, compression: str | None) -> None:
     frame = batch_frame(batch, compression)
     assert validate_body(frame, 1 << 20).equals(batch)
     assert decode_batch(frame.body).equals(batch)
@@ -174,7 +174,7 @@ def test_no_bytes_break_the_codecs(data: bytes) -> None:
 
 
 @given(st.lists(frames(body_bytes_max=20_000), min_size=1, max_size=6), st.booleans())
-def test_submitted_frames_come_back(run: list[Frame], unordered: bool) -> None:
+def test_submitted_frames_round_trip(run: list[Frame], unordered: bool) -> None:
     for frame in run:
         frame.kind = Kind.BATCH
         frame.origin = 0
@@ -197,7 +197,7 @@ def test_messages_nested_without_end_are_malformed(nest: bytes) -> None:
                 decode(data)
 
 
-def test_receipts_and_control_messages_come_back() -> None:
+def test_receipts_and_control_messages_round_trip() -> None:
     rows = [Committed(1, 2, 3, 4, 5), Committed(2**64 - 1, 2**32 - 1, 9, 1, -1)]
     assert [Committed(p, e, f, n, o) for p, f, o, e, n in decode_receipts(encode_receipts(rows))] == rows
     for request in (Hello(1, "test", bytes(16)), OpenProducer(7, "jfk", bytes(16), 3)):
@@ -206,7 +206,7 @@ def test_receipts_and_control_messages_come_back() -> None:
         assert decode_from_gateway(encode_control(answer)) == answer
 
 
-def test_bodies_come_back_and_are_equal_bytes_for_equal_values() -> None:
+def test_bodies_round_trip_and_are_canonical() -> None:
     voter = Voter(1, "jfk", bytes(range(16)), "127.0.0.1:7400")
     roster = RosterBody("ingest", bytes(16), (voter,))
     assert decode_body(RosterBody, encode_body(roster)) == roster

@@ -184,7 +184,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     }
 
 
-def test_a_last_segment_cut_anywhere_is_damaged(places: dict[str, Case]) -> None:
+def test_a_last_segment_truncated_anywhere_is_corrupt(places: dict[str, Case]) -> None:
     case = places["tiny"]
     end = FRAMES_AT + sum(frame.size for frame in case.frames)
     outcomes = set()
@@ -215,7 +215,7 @@ def test_a_log_overwritten_with_zeros_from_anywhere_on(places: dict[str, Case]) 
 
 @given(data=st.data())
 @settings(max_examples=300)
-def test_any_flipped_bits_are_told_apart_exactly(places: dict[str, Case], data: st.DataObject) -> None:
+def test_flipped_bits_are_classified_exactly(places: dict[str, Case], data: st.DataObject) -> None:
     case = places[data.draw(st.sampled_from(sorted(places)))]
     end = FRAMES_AT + sum(frame.size for frame in case.frames) + HEADER
     changed = bytearray(case.whole)
@@ -229,7 +229,7 @@ def test_any_flipped_bits_are_told_apart_exactly(places: dict[str, Case], data: 
 
 @given(data=st.data())
 @settings(max_examples=100)
-def test_any_torn_sectors_above_the_mark_are_cut(places: dict[str, Case], data: st.DataObject) -> None:
+def test_torn_sectors_above_the_mark_are_truncated(places: dict[str, Case], data: st.DataObject) -> None:
     """Sectors of the last, unsynced write that did not make it: never damage, never a frame that is not whole."""
     case = places[data.draw(st.sampled_from(sorted(places)))]
     _, durable, _ = max([case.scalars_mark, *(mark_at(case.whole, at) for at in SLOTS)])
@@ -244,7 +244,7 @@ def test_any_torn_sectors_above_the_mark_are_cut(places: dict[str, Case], data: 
     check(case, bytes(changed))
 
 
-def test_what_was_recovered_goes_on(tmp_path: Path) -> None:
+def test_a_recovered_log_continues(tmp_path: Path) -> None:
     """A log that was cut takes what comes next, and remnants behind the cut never join it."""
     history = sample(40)
     write_log(tmp_path, history, decided=20)

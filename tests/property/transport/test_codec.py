@@ -35,7 +35,7 @@ def frame(size: int, *, progress: bytes = b"", placed: bool = True) -> Frame:
 
 
 @given(all_messages)
-def test_every_message_comes_as_it_was(message: Message) -> None:
+def test_every_message_round_trips(message: Message) -> None:
     parts = encode(message)
     again = decode([bytes(part) for part in parts])
     assert again == message
@@ -78,7 +78,7 @@ def test_any_bytes_are_refused_or_a_message(parts: list[bytes]) -> None:
             other(parts[0])
 
 
-def test_introductions_and_refusals_come_as_they_were() -> None:
+def test_handshakes_and_refusals_round_trip() -> None:
     assert decode_introduction(encode_introduction(INTRODUCTION)) == INTRODUCTION
     refusal = Refusal(1, "g", "jfk", "another group")
     assert decode_refusal(encode_refusal(refusal)) == refusal

@@ -300,7 +300,7 @@ LANES = (
         "7",
         "what a disk holds and votes for counts where the roster names that disk",
         [Edit(Inbound, "on_received", "type(message) in OF_A_DISK", "False")],
-        proof="tests/property/core/test_messages.py::test_a_disk_that_the_roster_does_not_name_says_nothing_about_lanes",
+        proof="tests/property/core/test_messages.py::test_a_disk_outside_the_roster_contributes_nothing_about_lanes",
     ),
     Mutant(
         "lane-healed-over-what-another-has-decided",

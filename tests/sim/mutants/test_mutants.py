@@ -17,7 +17,7 @@ SEEDS = 3
 ROOT = Path(__file__).parents[3]
 
 
-def test_there_are_enough_and_each_has_a_name_of_its_own() -> None:
+def test_there_are_enough_mutants_with_unique_names() -> None:
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 50
     assert all(mutant.rule and mutant.section for mutant in MUTANTS)
 
@@ -31,13 +31,13 @@ def test_a_mutant_applies_to_the_code_as_it_is(mutant: Mutant) -> None:
     assert [function.__code__ for function in functions] == before
 
 
-def test_a_proof_is_a_test_that_is_there() -> None:
+def test_a_proof_names_an_existing_test() -> None:
     proofs = [mutant.proof.split("::") for mutant in MUTANTS if mutant.proof]
     absent = [name for path, name in proofs if f"def {name.partition('[')[0]}(" not in (ROOT / path).read_text("utf-8")]
     assert absent == []
 
 
-def test_a_change_of_what_is_not_there_does_not_apply() -> None:
+def test_a_patch_of_absent_code_does_not_apply() -> None:
     for change in (Edit(Atomic, "write", "no such line", ""), Edit(Atomic, "none", "", ""), Entry(VERDICT, "none", 1)):
         with pytest.raises(DoesNotApply), applied([change]):
             pass
@@ -64,7 +64,7 @@ def test_a_mutant_that_does_not_even_run_is_not_found(violation: str, found: boo
     assert Catch("", violation).found is found
 
 
-def test_what_the_code_itself_does_is_no_find() -> None:
+def test_unchanged_code_is_not_a_find() -> None:
     mutant = by_name("vote-before-fsync")
     assert [play(mutant.mix, seed).violation for seed in range(1, SEEDS + 1)] == [""] * SEEDS
     nothing = Mutant("nothing", "", "", [])

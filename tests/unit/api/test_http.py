@@ -19,7 +19,7 @@ import uvicorn
 from starlette.datastructures import URL
 from starlette.requests import Request
 
-from tests.certificates import certificate
+from tests.support.certificates import certificate
 from tutti.runtime.http_server import Server
 from tutti.runtime.listener import CROWDED
 from tutti.security.tokens import Access, change_tokens, digest_of

@@ -4,12 +4,12 @@ that a frontier once shown never moves back.
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
 
+from tests.support.waiting import wait_until
 from tutti.errors import Damaged
 from tutti_gateway.core import limits
 from tutti_gateway.reads.logs.frontier_watch import FrontierWatch, LaneWatch
@@ -56,13 +56,6 @@ def log() -> Iterator[Log]:
     os.close(log.read_fd)
     if log.write_fd >= 0:
         os.close(log.write_fd)
-
-
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "the condition never came true"
-        time.sleep(0.005)
 
 
 def test_everybody_who_waits_is_woken(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +162,7 @@ def test_a_frontier_that_cannot_be_read_is_told_to_who_asks_and_stops_nothing(lo
     looks = log.looks
     waiter = threading.Thread(target=wait)
     waiter.start()
-    until(lambda: log.looks > looks)
+    wait_until(lambda: log.looks > looks)
     log.failure = failure
     os.write(log.write_fd, b"!")  # the watcher's thread meets it too
     waiter.join(10)

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import expect_end
+from tests.support.processes import expect_end
 from tutti import limits
 from tutti.batching import append
 from tutti_gateway.cli.doctor import java, machine, spark

@@ -16,7 +16,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes import alive, expect_end
+from tests.support.processes import alive, expect_end
+from tests.support.waiting import wait_until
+
+# Each test starts `tutti dev` and the processes of its gateways.
+pytestmark = pytest.mark.slow
 
 #: Stands in for `tutti serve`: what it does is told by files beside its configuration.
 GATEWAY = """\
@@ -91,13 +95,6 @@ def is_longer(dev: Dev, before: list[int]) -> bool:
     return len(dev.starts()) > len(before)
 
 
-def until(happened: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_one_line_tells_that_all_are_ready_and_sigterm_stops_all(start: Callable[..., Dev], tmp_path: Path) -> None:
     dev = start()
     told = dev.ready()
@@ -134,7 +131,7 @@ def test_one_of_three_that_is_killed_comes_back_and_the_others_stay(start: Calla
     dev.ready()
     before = dev.starts()
     os.kill(before[1], signal.SIGKILL)
-    until(lambda: len(dev.starts()) == 4)
+    wait_until(lambda: len(dev.starts()) == 4)
     assert alive(before[0])
     assert alive(before[2])
     assert dev.stop()[0] == 0
@@ -236,9 +233,9 @@ def test_a_killed_gateway_is_started_again(start: Callable[..., Dev]) -> None:
     dev = start("--restart-after", "0.1")
     dev.ready()
     os.kill(dev.starts()[-1], signal.SIGKILL)
-    until(lambda: len(dev.starts()) == 2)
+    wait_until(lambda: len(dev.starts()) == 2)
     os.kill(dev.starts()[-1], signal.SIGKILL)
-    until(lambda: len(dev.starts()) == 3)
+    wait_until(lambda: len(dev.starts()) == 3)
     code, out, err = dev.stop()
     assert (code, out) == (0, "")
     assert "dev: g1 was killed by SIGKILL; it restarts in 0.1 s\n" in err
@@ -252,7 +249,7 @@ def test_what_it_says_of_its_gateways_may_be_heard_by_nobody(start: Callable[...
     dev.process.stderr.close()
     dev.process.stderr = None
     os.kill(dev.starts()[-1], signal.SIGKILL)
-    until(lambda: len(dev.starts()) == 2)
+    wait_until(lambda: len(dev.starts()) == 2)
     assert dev.stop()[0] == 0
 
 
@@ -267,7 +264,7 @@ def test_what_it_says_to_a_terminal_that_takes_nothing_keeps_no_gateway_down(tmp
         for _ in range(3):
             before = dev.starts()
             os.kill(before[-1], signal.SIGKILL)
-            until(partial(is_longer, dev, before))
+            wait_until(partial(is_longer, dev, before))
         dev.process.send_signal(signal.SIGTERM)
         assert dev.process.wait(20) == 0
     finally:

@@ -15,7 +15,7 @@ from typing import Any
 
 import zmq
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 from tutti import limits
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame, payload_crc

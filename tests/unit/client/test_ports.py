@@ -15,7 +15,7 @@ import pytest
 import zmq
 from pyarrow import flight
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 from tests.unit.client.fake import FakeGateway, until
 from tutti import limits
 from tutti.common.address import Address, parse_url

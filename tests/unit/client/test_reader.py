@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 from tests.unit.client.fake import LOG_UUID
 from tests.unit.client.fake_reads import ReadableGateway, always, error_of, read_values, values
 from tests.unit.client.test_process import _in_child

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.certificates import certificate
+from tests.support.certificates import certificate
 from tutti import limits
 from tutti.errors import ConfigError
 from tutti.security.key_files import parse_toml

@@ -344,7 +344,10 @@ def test_a_commit_that_no_log_can_take_is_refused_for_good() -> None:
     assert denials(second) == [("offset", False)]
 
 
-@pytest.mark.parametrize(("heartbeat_ms", "one_way_ms"), [(10, 100), (50, 300), (200, 900)])
+@pytest.mark.parametrize(
+    ("heartbeat_ms", "one_way_ms"),
+    [(10, 100), pytest.param(50, 300, marks=pytest.mark.slow), pytest.param(200, 900, marks=pytest.mark.slow)],
+)
 def test_a_round_trip_of_many_heartbeats_is_waited_for(heartbeat_ms: int, one_way_ms: int, monkeypatch: pytest.MonkeyPatch) -> None:
     script = WholeScript(Pace(message_ms=one_way_ms))
     world = script.world

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import first_fast
 from tests.unit.log.history import SMALL, History, decide, expected, opened, other_boot, sample, seen
 from tutti.data.frames.frame import HEADER_SIZE, Frame, padded
 from tutti.log.files.layout import FRAMES_AT, PAGE, SegmentHeader, index_path, list_positions, read_header
@@ -125,7 +126,7 @@ PLACES: dict[str, Callable[[list[int]], tuple[int, int]]] = {
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize(("at", "count"), [(20, 1), (-1, 1), (0, HEADER_SIZE + 20)])
-@pytest.mark.parametrize("piece", [1, 50])
+@pytest.mark.parametrize("piece", first_fast([1, 50], 1))
 def test_what_is_lost_is_found_and_written_as_it_was(tmp_path: Path, place: str, at: int, count: int, piece: int) -> None:
     writer, close = written(tmp_path)
     before = images(tmp_path)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.cases import first_fast
 from tests.unit.log.history import History, expected, opened, other_boot, sample, seen, write_log
 from tutti.data.frames.frame import Buffer, Frame, Kind, crc32c
 from tutti.errors import Damaged, DirectoryRefused, UsageError
@@ -241,7 +242,7 @@ DAMAGES = [
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-@pytest.mark.parametrize("reboot", [False, True])
+@pytest.mark.parametrize("reboot", first_fast([False, True], 1))
 def test_repair_shows_the_loss_and_cuts_only_when_told_to(
     tmp_path: Path, damage: Callable[[Path, History], tuple[int, int]], reboot: bool
 ) -> None:
@@ -395,7 +396,7 @@ def void_with_a_late_abort(path: Path, *, begins_segment: bool) -> tuple[History
 
 
 @pytest.mark.parametrize("begins_segment", [False, True])
-@pytest.mark.parametrize("reboot", [False, True])
+@pytest.mark.parametrize("reboot", first_fast([False, True], 1))
 def test_an_interrupted_repair_commits_nothing_and_can_be_finished(tmp_path: Path, reboot: bool, begins_segment: bool) -> None:
     made = tmp_path / "made"
     history, void = void_with_a_late_abort(made, begins_segment=begins_segment)

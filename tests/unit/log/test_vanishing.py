@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.cases import first_fast
 from tests.unit.log.history import History
 from tests.unit.log.test_trimming import firsts
 from tests.unit.log.written import Written
@@ -146,7 +147,7 @@ class Steps:
         return step
 
 
-@pytest.mark.parametrize("walk", WALKS)
+@pytest.mark.parametrize("walk", first_fast(WALKS, 2))
 @pytest.mark.parametrize("comes", [False, True])
 def test_whenever_a_file_goes_or_comes_nothing_is_passed_over_or_given_twice(
     log: Written, monkeypatch: pytest.MonkeyPatch, walk: Callable[[LogReader, History], list[Any]], comes: bool

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import zmq
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 from tests.unit.node.bench import Documents
 from tests.unit.node.fakes import LOG, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, network, token
 from tutti.data.client_protocol import PROTOCOL, Duplicate, Hello, encode_control

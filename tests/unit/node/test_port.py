@@ -9,7 +9,7 @@ from typing import Protocol
 import pytest
 import zmq
 
-from tests.ports import free_port
+from tests.support.ports import free_port
 from tutti import limits as common_limits
 from tutti_gateway.core import limits
 from tutti_gateway.node.clients.port import ClientPort, Message, SendResult

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from tests.certificates import certificate
-from tests.ports import free_port
+from tests.support.certificates import certificate
+from tests.support.ports import free_port
 from tests.unit.node.fakes import LOG
 from tutti import limits as common_limits
 from tutti_gateway.core import limits
@@ -126,6 +126,7 @@ def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common_limits, "POLL_US_MAX", 20_000)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_looks")
 @pytest.mark.parametrize("answer", ["word", "end", "hand", "no hand"])
 def test_a_child_that_hangs_is_replaced(answer: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

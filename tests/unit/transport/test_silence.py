@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.ports import free_ports
+from tests.support.ports import free_ports
 from tutti.data.addresses import Address
 from tutti.zmtp.framing import COMMAND, GREETING, PING, EncodedMessage, frame, ready
 from tutti_gateway.core import limits

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.three import Three
 from tests.integration.spark.clusters.standalone import Standalone
 from tests.integration.spark.rows import numbered, send
+from tests.support.running_group import RunningGroup
 
 COUNT = 4000
 SENT_AT_A_TIME = 500  # a producer's batch is not cut in parts, so that there are several to read by several tasks
@@ -27,8 +27,8 @@ def _no_query_outlives_its_test() -> None:
 
 
 @pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
-    with Three(tmp_path_factory.mktemp("group")) as three:
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
+    with RunningGroup(tmp_path_factory.mktemp("group")) as three:
         send_all(three.url, "r")
         yield three
 

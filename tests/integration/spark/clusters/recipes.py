@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from tests import shared_classes
+from tests.support import spark_classes
 from tutti.runtime.child_processes import end_with_this_process
 from tutti_spark.launch import spark_home
 
@@ -69,7 +69,7 @@ def environment(**variables: str) -> dict[str, str]:
         "PATH": os.pathsep.join(map(str, path)),
         "SPARK_HOME": str(spark_home()),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "JAVA_TOOL_OPTIONS": shared_classes.options(),
+        "JAVA_TOOL_OPTIONS": spark_classes.options(),
     }
     return kept | shell | variables
 

@@ -10,10 +10,10 @@ import urllib.request
 from pathlib import Path
 from typing import Self
 
-from tests import shared_classes
 from tests.integration.spark.clusters import recipes
-from tests.ports import free_ports
-from tests.processes import expect_end
+from tests.support import spark_classes
+from tests.support.ports import free_ports
+from tests.support.processes import expect_end
 from tutti.runtime.child_processes import end_with_this_process
 
 _WAIT_S = 60
@@ -41,7 +41,7 @@ class Standalone:
             cwd=self._root,
             env=recipes.environment(
                 SPARK_LOCAL_IP=host,
-                SPARK_DAEMON_JAVA_OPTS=f"-Dspark.master.rest.enabled=false {shared_classes.options()}",
+                SPARK_DAEMON_JAVA_OPTS=f"-Dspark.master.rest.enabled=false {spark_classes.options()}",
                 SPARK_DAEMON_MEMORY="256m",
             ),
             stdin=subprocess.DEVNULL,

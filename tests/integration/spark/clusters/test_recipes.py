@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.three import Three
 from tests.integration.spark.clusters import recipes
 from tests.integration.spark.clusters.conftest import COUNT, send_all
 from tests.integration.spark.clusters.kubernetes import ApiServer
 from tests.integration.spark.clusters.standalone import Standalone
 from tests.integration.spark.rows import until
-from tests.ports import free_base, free_port
+from tests.support.ports import free_base, free_port
+from tests.support.running_group import RunningGroup
 from tutti.sources.flight import FlightSource
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -26,17 +26,17 @@ GATEWAYS = "tutti://g1:7400,g2:7400,g3:7400"
 MASTER = "spark://master:7077"
 
 
-def names(group: Three, shared: Path, **more: str) -> dict[str, str]:
+def names(group: RunningGroup, shared: Path, **more: str) -> dict[str, str]:
     """What stands on the page, and what it is here."""
     return {" job.py": f" {recipes.JOB}", GATEWAYS: group.url, "/shared/checkpoints": str(shared)} | more
 
 
-def all_of(group: Three) -> str:
+def all_of(group: RunningGroup) -> str:
     """How many records the log has by now."""
     return str(FlightSource(group.url).frontier().offset)
 
 
-def read_batches(group: Three) -> list[float]:
+def read_batches(group: RunningGroup) -> list[float]:
     """How many batches of records each gateway has served."""
     served = []
     for gateway in group.all.values():
@@ -52,7 +52,7 @@ def workers_of(where: str) -> set[str]:
 
 
 @pytest.mark.soak
-def test_installed_at_one_path(group: Three, cluster: Standalone, shared: Path) -> None:
+def test_installed_at_one_path(group: RunningGroup, cluster: Standalone, shared: Path) -> None:
     """Proves that batch and stream run on two hosts with PYSPARK_PYTHON alone, that tasks read from different gateways, and that a
     stream which is started again goes on, with each record once though a worker is killed in the middle of a task.
     """
@@ -77,7 +77,7 @@ def test_installed_at_one_path(group: Three, cluster: Standalone, shared: Path) 
 
 
 @pytest.mark.soak
-def test_shipped_with_py_files(group: Three, cluster: Standalone, shared: Path, tmp_path: Path) -> None:
+def test_shipped_with_py_files(group: RunningGroup, cluster: Standalone, shared: Path, tmp_path: Path) -> None:
     """Proves that hosts which have only the libraries read with the package that `--py-files` brings, once it is registered."""
     python = recipes.environment_without_package(tmp_path / "libraries")
     recipe = names(group, shared, **{MASTER: cluster.url, "/opt/libraries/bin/python": str(python)})
@@ -91,7 +91,7 @@ def test_shipped_with_py_files(group: Three, cluster: Standalone, shared: Path, 
 
 
 @pytest.mark.soak
-def test_shipped_with_its_libraries(group: Three, cluster: Standalone, shared: Path, tmp_path: Path) -> None:
+def test_shipped_with_its_libraries(group: RunningGroup, cluster: Standalone, shared: Path, tmp_path: Path) -> None:
     """Proves that hosts which have nothing but Spark and a Python read with the environment that `--archives` brings."""
     make = {"python3 -m venv env": f"{sys.executable} -m venv --without-pip env", "env/bin/pip install tutti-ingest": "true"}
     recipe = names(group, shared, **{MASTER: cluster.url}, **make)
@@ -108,7 +108,7 @@ def test_shipped_with_its_libraries(group: Three, cluster: Standalone, shared: P
 
 
 @pytest.mark.soak
-def test_a_cluster_on_one_machine(group: Three, shared: Path) -> None:
+def test_a_cluster_on_one_machine(group: RunningGroup, shared: Path) -> None:
     """Proves that the installed recipe holds for Spark's cluster of local processes, where jobs are tested."""
     recipe = names(group, shared, **{"/opt/tutti/bin/python": sys.executable})
     found = recipes.told(recipes.start(recipes.submitted("A cluster on one machine: `local-cluster`", recipe), shared))
@@ -117,7 +117,7 @@ def test_a_cluster_on_one_machine(group: Three, shared: Path) -> None:
 
 
 @pytest.mark.soak
-def test_spark_connect(group: Three, shared: Path) -> None:
+def test_spark_connect(group: RunningGroup, shared: Path) -> None:
     """Proves that batch and stream run through a Connect server whose Python alone has the package, that a write in foreachBatch
     with the micro-batch's number in its writeId is there once when it runs again, and that what needs a plan is refused.
     """

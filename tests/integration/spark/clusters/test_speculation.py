@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.gateways import GatewayProcess
 from tests.faults.spark.job import Task
 from tests.faults.spark.job_twins import NUMBERS, Twins
 from tests.integration.spark.clusters.standalone import Standalone
 from tests.integration.spark.rows import send
+from tests.support.gateway_process import GatewayProcess
 from tutti import Reader
 
 pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(400)]

@@ -20,6 +20,7 @@ def year() -> Sequence[Departures]:
     return load()
 
 
+@pytest.mark.slow
 def test_every_departure_is_there_once(year: Sequence[Departures]) -> None:
     assert [departures.airport for departures in year] == list(AIRPORTS)
     ids = {departure_id(value) for departures in year for value in departures.rows()}

@@ -38,7 +38,15 @@ def write(rig: Rig, form: str, name: str, wanted: list[bytes]) -> None:
         rig.write(name, gzip.compress(data) if form == "gz" else data)
 
 
-@pytest.mark.parametrize(("form", "after"), [("csv", "keep"), ("lines", "delete"), ("gz", "keep"), ("parquet", "delete")])
+@pytest.mark.parametrize(
+    ("form", "after"),
+    [
+        ("lines", "delete"),
+        ("gz", "keep"),
+        pytest.param("csv", "keep", marks=pytest.mark.slow),
+        pytest.param("parquet", "delete", marks=pytest.mark.slow),
+    ],
+)
 def test_a_crash_at_each_step_loses_and_doubles_nothing(tmp_path: Path, form: str, after: str) -> None:
     """Proves it for every step of a run over files that are smaller and larger than a frame, and an empty one between them."""
     kind = "jsonl" if form == "gz" else form

@@ -9,7 +9,6 @@ import queue
 import subprocess
 import sys
 import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -33,21 +32,12 @@ from tutti.log.files.options import LogOptions
 from tutti_gateway.log.writer import LogWriter
 from tutti_gateway.node.status.status_socket import ReadIndexRequest, StatusRequest, StatusSocketServer
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 VIEW = 1 << 16 | 1
 TIME = 1_700_000_000_000_000  # of record 0, us; record n is n ms later
 LOG = bytes(range(16))
 VOTER = Voter(1, "jfk", b"i" * 16, "127.0.0.1:7400")
 DEADLINE_S = 30
-
-
-def until(condition: Callable[[], Any], what: str = "the condition never came true") -> Any:
-    """Wait for a condition, with a deadline."""
-    deadline = time.monotonic() + DEADLINE_S
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
-    return found
 
 
 class LogMaker:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def certificate(place: Path, name: str) -> None:
-    """A new certificate for this machine that signed itself (NAME.pem), and its key (NAME.key)."""
+    """Make a self-signed certificate for this machine (NAME.pem) and its key (NAME.key)."""
     place.mkdir(parents=True, exist_ok=True)
     command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
     files = ["-keyout", str(place / f"{name}.key"), "-out", str(place / f"{name}.pem")]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tests.faults.three import Three
+from tests.support.running_group import RunningGroup
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path, list_lanes
 from tutti.log.read.lane_reader import LaneReader
@@ -19,21 +17,13 @@ from tutti_gateway.log.tools.digest import digest
 WAIT_S = 60.0
 
 
-def until(holds: Callable[[], object], what: str) -> None:
-    """Ask again and again until it holds."""
-    deadline = time.monotonic() + WAIT_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"{what}: {found}"
-        time.sleep(0.05)  # between two questions; nothing rests on how long it is
-
-
-def frontiers(group: Three, name: str) -> dict[str, int]:
+def frontiers(group: RunningGroup, name: str) -> dict[str, int]:
     """How far a gateway has each lane."""
     lanes: list[dict[str, Any]] = group.status(name)["lanes"]
     return {lane["lane"]: lane["frontier"] for lane in lanes}
 
 
-def agree(group: Three, least: dict[str, int]) -> bool:
+def agree(group: RunningGroup, least: dict[str, int]) -> bool:
     """Whether all gateways have all lanes equally far, and these so far at least."""
     first, *others = [frontiers(group, name) for name in group.all]
     return all(other == first for other in others) and all(first.get(lane, 0) >= count for lane, count in least.items())

@@ -1,8 +1,8 @@
-"""Ports for tests: each lent to one test at a time on this machine, below the range that the system hands out by itself.
+"""Ports for tests: each is lent to one test at a time on this machine, from below the ephemeral range of the system.
 
-A port that the system chose, and that is closed to be opened again by who is tested, is nobody's in between: another test gets it,
-a connection to anywhere leaves from it, or a client that tries it again and again meets itself there. So tests that name a port
-before it is opened, or open it a second time, take it from here. Who only listens asks for port 0 and reads what it became.
+A port that the system chose, and that a test closes so that another process can open it, belongs to no process in between.
+Another test can get it, an outgoing connection can use it, or a client that retries it can connect to itself. Tests that name a
+port before it is opened, or open it twice, therefore get it here. A test that only listens uses port 0.
 """
 
 from __future__ import annotations
@@ -14,29 +14,29 @@ import socket
 import tempfile
 from pathlib import Path
 
-FIRST, END = 10_000, 32_000  # the system's own begin at 32,768
+FIRST, END = 10_000, 32_000  # the ephemeral range begins at 32,768
 GATEWAY_PORTS = 4  # clients, group, reads, admin
 GATEWAY_STEP = 10  # between two gateways of `tutti dev`
 
 
 def free_port() -> int:
-    """One port."""
+    """Return one port."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """So many ports, in a row."""
+    """Return consecutive ports."""
     return _lent(count, 1, list(range(count)))
 
 
 def free_base(gateways: int = 1) -> int:
-    """The port of a gateway, whose three neighbours are free too, and with them those at +10, +20, ... of further gateways."""
+    """Return the base port of a gateway, with three free ports after it, and the same at +10, +20, ... for further gateways."""
     places = [GATEWAY_STEP * place + distance for place in range(gateways) for distance in range(GATEWAY_PORTS)]
     return _lent(GATEWAY_STEP * gateways, GATEWAY_STEP, places)[0]
 
 
 def _lent(size: int, step: int, places: list[int]) -> list[int]:
-    """The next ports of which nobody else listens at any."""
+    """Return the next ports at which no process listens."""
     for _ in range(500):
         first = _next(size, step)
         ports = [first + place for place in places]
@@ -46,7 +46,7 @@ def _lent(size: int, step: int, places: list[int]) -> list[int]:
 
 
 def _next(size: int, step: int) -> int:
-    """Move the mark that all tests of this machine share; what is behind it is lent again when it has come round."""
+    """Advance the mark that all tests of this machine share; at the end of the range it starts again."""
     path = Path(tempfile.gettempdir()) / f"tutti-test-ports-{os.getuid()}"
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "r+") as mark:
         fcntl.flock(mark, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""A gateway with keys, tokens and a certificate, and who is let in there; and a proxy that hears what goes by."""
+"""A gateway with keys, tokens and a certificate, and a proxy that records all traffic."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.certificates import certificate
-from tests.faults.gateways import GatewayProcess, Seat
-from tests.ports import free_base
+from tests.support.certificates import certificate
+from tests.support.gateway_process import GatewayProcess, Placement
+from tests.support.ports import free_base
 from tutti import Credentials
 from tutti.security.tokens import Access, change_tokens, digest_of, new_token
 from tutti_gateway.transport.keys import generate
 
-#: token -> what it may do.
+#: name of a token -> its rights
 RIGHTS = {
     "feed": Access("feed", produce=("flights*",)),
     "reader": Access("reader", read=("flights*",)),
@@ -27,8 +27,8 @@ RIGHTS = {
 }
 
 
-class House:
-    """Files of a group in one directory, and tokens by name."""
+class SecuredFiles:
+    """The keys, certificate and tokens of a group in one directory."""
 
     def __init__(self, place: Path, gateways: tuple[str, ...] = ("g1",)) -> None:
         self.place = place
@@ -40,18 +40,18 @@ class House:
         change_tokens(self.file, lambda known: known.update(accesses))
 
     def security(self, name: str = "g1", more: str = "") -> str:
-        """What is added to a gateway's configuration."""
+        """Return the `[security]` table for a gateway's configuration."""
         return (
             f'[security]\nsecret_key = "{self.place}/{name}.secret"\npublic_keys = "{self.place}/group.keys"\n'
             f'tokens = "{self.file}"\ntls_certificate = "{self.place}/tls.pem"\ntls_key = "{self.place}/tls.key"\n{more}'
         )
 
     def credentials(self, name: str) -> Credentials:
-        """Those of a token."""
+        """Return the credentials of a token."""
         return Credentials(self.tokens[name], self.place / "group.keys", self.place / "tls.pem")
 
     def client_file(self, name: str) -> Path:
-        """The same as a file."""
+        """Write the credentials of a token to a file."""
         path = self.place / f"{name}.client"
         if not path.exists():
             pem, keys = (self.place / "tls.pem").read_text(), (self.place / "group.keys").read_text()
@@ -59,23 +59,23 @@ class House:
             path.write_text(f"token = \"{self.tokens[name]}\"\ncertificates = '''{pem}'''\n{keys}")
         return path
 
-    def gateway(self, name: str = "g1", more: str = "", seat: Seat | None = None) -> GatewayProcess:
-        """A gateway of it, not started."""
-        return GatewayProcess(self.place, name, self.security(name, more), seat or Seat("127.0.0.1", free_base()))
+    def gateway(self, name: str = "g1", more: str = "", placement: Placement | None = None) -> GatewayProcess:
+        """Return a gateway that uses these files, not started."""
+        return GatewayProcess(self.place, name, self.security(name, more), placement or Placement("127.0.0.1", free_base()))
 
 
-class Wire:
-    """Passes on what goes between callers and a port, and keeps it.
+class RecordingProxy:
+    """A proxy in front of a port that records both directions.
 
     Attributes:
-        heard: by connection, what went to the port and what came back.
+        recorded: for each connection, the bytes sent to the port and the bytes received from it.
     """
 
     def __init__(self, port: int) -> None:
         self._to = port
         self._server = socket.create_server(("127.0.0.1", 0))
         self.port = int(self._server.getsockname()[1])
-        self.heard: list[tuple[bytearray, bytearray]] = []
+        self.recorded: list[tuple[bytearray, bytearray]] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -84,30 +84,30 @@ class Wire:
                 threading.Thread(target=self._pass, args=(self._server.accept()[0],), daemon=True).start()
 
     def _pass(self, caller: socket.socket) -> None:
-        heard = bytearray(), bytearray()
-        self.heard.append(heard)
+        recorded = bytearray(), bytearray()
+        self.recorded.append(recorded)
         with caller, socket.create_connection(("127.0.0.1", self._to)) as gateway, contextlib.suppress(OSError):
             while True:
                 for one in select.select([caller, gateway], [], [])[0]:
                     data = one.recv(1 << 16)
                     if not data:
                         return
-                    heard[one is gateway].extend(data)
+                    recorded[one is gateway].extend(data)
                     (caller if one is gateway else gateway).sendall(data)
 
     def all(self) -> bytes:
-        """Everything that was heard."""
-        return b"".join(bytes(to) + bytes(back) for to, back in self.heard)
+        """Return all recorded bytes."""
+        return b"".join(bytes(to) + bytes(back) for to, back in self.recorded)
 
     def close(self) -> None:
-        """Take nobody more."""
+        """Accept no more connections."""
         self._server.close()
 
 
 @contextlib.contextmanager
-def wire(port: int) -> Iterator[Wire]:
-    """Listen before a port."""
-    made = Wire(port)
+def recording_proxy(port: int) -> Iterator[RecordingProxy]:
+    """Run a recording proxy in front of a port until the block ends."""
+    made = RecordingProxy(port)
     try:
         yield made
     finally:

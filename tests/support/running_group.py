@@ -1,4 +1,4 @@
-"""Three real gateways that are one group, for tests of clients: any of them is killed, frozen, started again."""
+"""A group of three gateway processes, each of which a test kills, suspends or starts again."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-from tests.faults.gateways import GatewayProcess, Seat
-from tests.ports import free_base
-from tutti.io.admin import AdminClient
+from tests.support.gateway_process import GatewayProcess, Placement
+from tests.support.ports import free_base
 
 NAMES = ("g1", "g2", "g3")
 _VIEW_S = 30.0
 
 
-class Three:
-    """The group; a gateway by its name."""
+class RunningGroup:
+    """The group; `group["g1"]` is one gateway."""
 
     def __init__(self, root: Path, more: str = "", each: Callable[[str], str] = lambda _: "") -> None:
-        """Write what they are told; `more` is TOML behind the members, of `[group]` first, and `each` what one has for itself."""
-        seats = {name: Seat("127.0.0.1", free_base()) for name in NAMES}
-        members = ", ".join(f'{name} = "{seat.host}:{seat.port}"' for name, seat in seats.items())
+        """Write the configurations; `more` is TOML that continues `[group]`, and `each` returns more of it for one gateway."""
+        placements = {name: Placement("127.0.0.1", free_base()) for name in NAMES}
+        members = ", ".join(f'{name} = "{placement.host}:{placement.port}"' for name, placement in placements.items())
         self.all = {
-            name: GatewayProcess(root, name, f"members = {{ {members} }}\n{more}{each(name)}", seat) for name, seat in seats.items()
+            name: GatewayProcess(root, name, f"members = {{ {members} }}\n{more}{each(name)}", placement)
+            for name, placement in placements.items()
         }
 
     def __getitem__(self, name: str) -> GatewayProcess:
@@ -31,26 +31,25 @@ class Three:
 
     @property
     def url(self) -> str:
-        """All of them."""
+        """The address of all gateways."""
         return "tutti://" + ",".join(f"127.0.0.1:{gateway.port}" for gateway in self.all.values())
 
     def status(self, name: str) -> dict[str, Any]:
-        """What one says of itself."""
-        with AdminClient(self[name].url, timeout=20, learn=False) as control:
-            return control.status()
+        """Return the status document of one gateway."""
+        return self[name].status()
 
     def coordinator(self) -> GatewayProcess:
-        """The one that coordinates the view, when there is one that does: who was just started, or cut off, tells of none."""
+        """Return the coordinator of the view. A gateway that has just started or is disconnected does not know one."""
         deadline = time.monotonic() + _VIEW_S
         while time.monotonic() < deadline:
             for name, gateway in self.all.items():
                 if gateway.runs and (coordinator := self.status(name)["view"]["coordinator"]):
                     return self[coordinator]
             time.sleep(0.05)
-        raise AssertionError(f"nobody coordinates the group after {_VIEW_S:g} s")
+        raise AssertionError(f"no gateway knows a coordinator after {_VIEW_S:g} s")
 
     def start(self) -> Self:
-        """All of them, at once: a group begins when all are there."""
+        """Start all gateways at once, because a new group waits for all its members."""
         for gateway in self.all.values():
             gateway.start(wait=False)
         for gateway in self.all.values():
@@ -58,7 +57,7 @@ class Three:
         return self
 
     def __enter__(self) -> Self:
-        """Start; where one does not, none is left."""
+        """Start all; if one fails, kill the others."""
         try:
             return self.start()
         except BaseException:
@@ -66,6 +65,6 @@ class Three:
             raise
 
     def __exit__(self, *_: object) -> None:
-        """Whatever happened, leave no process behind."""
+        """Kill all gateways that still run."""
         for gateway in self.all.values():
             gateway.__exit__()

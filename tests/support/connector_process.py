@@ -1,4 +1,4 @@
-"""Connectors as processes, as a user starts them, and what is in the log."""
+"""A connector as a process, started as a user starts it, and the records that it wrote."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import json
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from tests.support.waiting import wait_until
 from tutti.errors import UsageError
 from tutti.reader import Reader
 from tutti.runtime.child_processes import end_with_this_process
@@ -21,11 +20,11 @@ WAIT_S = 90.0
 _numbers = itertools.count(1)
 
 
-class Connected:
-    """One instance of a connector."""
+class ConnectorProcess:
+    """`tutti connect COMMAND` with a configuration file. Standard error goes to `log`."""
 
     def __init__(self, root: Path, command: str, configuration: str) -> None:
-        """Write its configuration."""
+        """Write the configuration."""
         self.file = root / f"{command}-{next(_numbers)}.toml"
         self.file.write_text(configuration)
         self.log = self.file.with_suffix(".log")
@@ -34,7 +33,7 @@ class Connected:
         self.ready: dict[str, Any] = {}
 
     def start(self, *, wait: bool = True) -> Self:
-        """Start it, and wait until it says that it is there."""
+        """Start the process and, if `wait`, wait for its ready line."""
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "tutti_gateway", "connect", self.command, "--config", str(self.file)],
@@ -48,38 +47,38 @@ class Connected:
         return self
 
     def wait_ready(self) -> None:
-        """Until it says that it is there."""
+        """Wait for the ready line."""
         assert self.process is not None
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, self.told()
+        assert line, self.errors()
         self.ready = json.loads(line)
 
-    def told(self) -> str:
-        """What it said on standard error."""
+    def errors(self) -> str:
+        """Return its standard error so far."""
         return self.log.read_text()
 
     @property
     def runs(self) -> bool:
-        """Whether its process has not ended."""
+        """True if the process has not ended."""
         return self.process is not None and self.process.poll() is None
 
     def send_signal(self, number: int) -> None:
-        """To its process."""
+        """Send a signal to the process."""
         assert self.process is not None
         self.process.send_signal(number)
 
-    def stands(self) -> bool:
-        """Whether each of its threads is suspended: a system call that was begun is carried out before."""
+    def suspended(self) -> bool:
+        """True if each thread is suspended: after SIGSTOP a thread first completes its system call."""
         assert self.process is not None
         try:
-            told = [(thread / "stat").read_text() for thread in Path(f"/proc/{self.process.pid}/task").iterdir()]
+            states = [(thread / "stat").read_text() for thread in Path(f"/proc/{self.process.pid}/task").iterdir()]
         except (FileNotFoundError, ProcessLookupError):
-            return False  # one has just ended: it was not suspended
-        return all(one.rpartition(")")[2].split()[0] == "T" for one in told)
+            return False  # a thread has just ended, so it was not suspended
+        return all(one.rpartition(")")[2].split()[0] == "T" for one in states)
 
     def wait(self) -> int:
-        """Its exit code, when it ends by itself."""
+        """Wait until the process ends and return the exit code."""
         assert self.process is not None
         try:
             return self.process.wait(WAIT_S)
@@ -88,46 +87,38 @@ class Connected:
                 self.process.stdout.close()
 
     def ended(self) -> tuple[int, str]:
-        """Its exit code, when it ends by itself, and what it said on standard output."""
+        """Wait until the process ends and return the exit code and standard output."""
         assert self.process is not None
         assert self.process.stdout is not None
-        said = self.process.stdout.read()
-        return self.wait(), said
+        output = self.process.stdout.read()
+        return self.wait(), output
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """End it; its exit code."""
+        """Send a signal that ends the process and return the exit code."""
         if self.runs:
             self.send_signal(signal.SIGCONT)
             self.send_signal(number)
         return self.wait()
 
     def measured(self) -> dict[str, float]:
-        """Its metrics: "family{labels}" -> value."""
+        """Return its metrics: "family{labels}" -> value."""
         with urllib.request.urlopen(self.ready["metrics"], timeout=WAIT_S) as page:  # noqa: S310 - its own page
             lines = page.read().decode().splitlines()
         return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
 
     def __enter__(self) -> Self:
-        """Start it, unless that is done."""
+        """Start the process if it was not started."""
         return self.start() if self.process is None else self
 
     def __exit__(self, *_: object) -> None:
-        """End it, however it is."""
+        """Kill the process."""
         if self.process is not None:
             self.end(signal.SIGKILL)
             self.process = None
 
 
-def until(happened: Callable[[], object], what: Callable[[], str]) -> None:
-    """Wait for something."""
-    deadline = time.monotonic() + WAIT_S
-    while not happened():
-        assert time.monotonic() < deadline, f"waited {WAIT_S} s: {what()}"
-        time.sleep(0.05)
-
-
 def records(url: str, topic: str) -> list[dict[str, Any]]:
-    """All records of a topic in the log."""
+    """Return all records of a topic in the log; none if there is no such topic."""
     try:
         with Reader(url, topics=[topic], start=0) as reader:
             return [row for batch in reader for row in batch.to_pylist()]
@@ -137,16 +128,16 @@ def records(url: str, topic: str) -> list[dict[str, Any]]:
         raise
 
 
-def until_there(url: str, topic: str, count: int, *running: Connected) -> list[dict[str, Any]]:
-    """The records of a topic as soon as there are `count` of them."""
+def until_there(url: str, topic: str, count: int, *running: ConnectorProcess) -> list[dict[str, Any]]:
+    """Wait until a topic has `count` records and return them; AssertionError if a connector ends before."""
     found: list[dict[str, Any]] = []
 
     def there() -> bool:
         nonlocal found
         for one in running:
-            assert one.runs, one.told()
+            assert one.runs, one.errors()
         found = records(url, topic)
         return len(found) >= count
 
-    until(there, lambda: f"{len(found)} of {count} records; " + "".join(one.told()[-2000:] for one in running))
+    wait_until(there, lambda: f"{len(found)} of {count} records; " + "".join(one.errors()[-2000:] for one in running))
     return found

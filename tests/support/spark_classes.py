@@ -1,6 +1,6 @@
-"""`python -m tests.shared_classes FILE`: a short Spark job runs once, and the classes that it loaded are kept (class data sharing).
+"""`python -m tests.support.spark_classes FILE`: run a short Spark job and archive the classes that it loads (class data sharing).
 
-All JVMs of Spark in the tests have them at once then: one starts in a third of the time. Without it tests are slower, and the same.
+A JVM that starts with the archive needs a third of the time. Without it the tests are only slower.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 FILE = Path(sys.prefix) / "spark-classes.jsa"
-#: Short jobs gain nothing by the second compiler: it has one processor of two to itself while they run.
+#: The second compiler occupies one of two processors, and short jobs end before its code pays off.
 SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _RUN_S_MAX = 300
 _JOB = """
@@ -45,12 +45,12 @@ spark.stop()
 
 
 def options() -> str:
-    """What Spark's JVMs are started with."""
+    """Return the options for the JVMs of Spark."""
     return f"{SHORT} -XX:SharedArchiveFile={FILE} -Xshare:auto -Xlog:disable" if FILE.exists() else SHORT
 
 
 def main() -> int:
-    """Make the file; 0 also where that cannot be: nothing but time is lost."""
+    """Make the archive. Return 0 also on failure, because then the tests are only slower."""
     target = Path(sys.argv[1]).absolute()
     with tempfile.TemporaryDirectory() as scratch:
         kept = Path(scratch, "classes.jsa")
@@ -62,14 +62,14 @@ def main() -> int:
         )
         if ran.returncode or not kept.exists():
             print(
-                f"classes: none are kept, Spark's tests start as ever: {ran.stderr.decode(errors='replace')[-300:]}",
+                f"classes: no archive, so the tests of Spark start slowly: {ran.stderr.decode(errors='replace')[-300:]}",
                 file=sys.stderr,
             )
             return 0
         part = target.with_suffix(".part")
         part.write_bytes(kept.read_bytes())
         part.replace(target)
-    print(f"classes: {target.stat().st_size // 1_000_000} MB kept for the JVMs of the tests")
+    print(f"classes: {target.stat().st_size // 1_000_000} MB archived for the JVMs of the tests")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Commands of `tutti` as a shell runs them, and gateways that `tutti dev` runs."""
+"""Commands of `tutti` as a shell runs them, and groups that `tutti dev` runs."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from tests.ports import free_base
+from tests.support.ports import free_base
 from tutti_gateway.cli.main import main
 
 TUTTI = [sys.executable, "-m", "tutti_gateway"]
@@ -23,7 +22,7 @@ WAIT_S = 60.0
 
 
 class Done(NamedTuple):
-    """What a command left: its exit code, standard output and standard error."""
+    """The result of a command: exit code, standard output and standard error."""
 
     code: int
     out: str
@@ -39,13 +38,13 @@ class Done(NamedTuple):
 
 
 def shell(*arguments: str) -> Done:
-    """Run one command as a shell does, in a process of its own."""
+    """Run a command in its own process."""
     done = subprocess.run([*TUTTI, *arguments], capture_output=True, timeout=WAIT_S, check=False)
     return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def tutti(*arguments: str, given: bytes = b"", url: str | None = None) -> Done:
-    """Run one command in this process, which saves its start."""
+    """Run a command in this process, which saves the start of an interpreter."""
     buffers = [io.BytesIO(given), io.BytesIO(), io.BytesIO()]
     with pytest.MonkeyPatch.context() as patch:
         for name, buffer in zip(("stdin", "stdout", "stderr"), buffers, strict=True):
@@ -56,7 +55,7 @@ def tutti(*arguments: str, given: bytes = b"", url: str | None = None) -> Done:
         return Done(code, buffers[1].getvalue().decode(), buffers[2].getvalue().decode())
 
 
-class House:
+class DevGroup:
     """A running `tutti dev`."""
 
     def __init__(self, port: int, directory: Path, *options: str) -> None:
@@ -76,7 +75,7 @@ class House:
 
     @property
     def pid(self) -> int:
-        """Of the gateway, as it says now."""
+        """The process id of the gateway, from its status."""
         pid: int = tutti("status", "--json", url=self.url).json["pid"]
         return pid
 
@@ -87,19 +86,11 @@ class House:
 
 
 @contextmanager
-def house(directory: Path, *options: str) -> Iterator[House]:
-    """A running gateway, stopped at the end."""
-    running = House(free_base(), directory, *options)
+def dev_group(directory: Path, *options: str) -> Iterator[DevGroup]:
+    """Run `tutti dev` until the block ends."""
+    running = DevGroup(free_base(), directory, *options)
     try:
         yield running
     finally:
         if running.process.poll() is None:
             running.stop()
-
-
-def until(happened: Callable[[], object]) -> None:
-    """Wait for something, for as long as is reasonable."""
-    deadline = time.monotonic() + WAIT_S
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
