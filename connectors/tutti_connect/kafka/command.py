@@ -27,12 +27,12 @@ def kafka_in(path: str) -> int:
     config = load_inflow(path)
     with _client():
         from tutti_connect.kafka.source.consumer import KafkaSource
-    from tutti_connect.kafka.gateway_clients import gateway_asker, producer_opener, progress_committer
+    from tutti_connect.kafka.gateway_clients import gateway_check, producer_opener, progress_committer
     from tutti_connect.kafka.metrics import InflowMetrics
     from tutti_connect.kafka.source.connector import Connector
 
     url = config.gateways
-    connector = Connector(config, KafkaSource(config), producer_opener(url), gateway_asker(url), progress_committer(url))
+    connector = Connector(config, KafkaSource(config), producer_opener(url), gateway_check(url), progress_committer(url))
     ready_fields = {"name": config.name, "topics": config.kafka.topics}
     return run(connector, ready_fields, config.metrics, InflowMetrics(connector), insecure=config.insecure, file=path)
 
