@@ -16,7 +16,9 @@ FRAME_RECORDS = 16_384
 RECORD_BYTES_MAX = limits.RECORD_BYTES_MAX  # key and value
 RECORD_OVERHEAD_BYTES = 32
 BUFFER_BYTES = 16 * limits.MIB  # of the producer's buffer
-WINDOW_BYTES = 4096  # size of the two parts of a file whose digest identifies its content: the start, and the bytes before a position
+WINDOW_BYTES = (
+    4096  # size of the two parts of a file whose digest identifies its content: the start, and the bytes before a position
+)
 KEPT_BYTES_MAX = 64 * limits.KIB  # of a quarantined row; the file has the rest
 DELIVERY_S = 30.0  # delivery timeout of a frame; afterwards a new epoch of the producer finds out its outcome
 WAIT_S = 0.1  # longest time between two checks for outcomes while frames are in flight
