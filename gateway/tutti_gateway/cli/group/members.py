@@ -195,10 +195,10 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
             raise Refused(f"{name} is not reachable: it has left already, is down, or is disconnected")
     if warning := _majority_warning(found, name):
         note(warning)
-    (place,) = parse_url(f"tutti://{member['address']}")
-    with AdminClient([place], timeout=deadline.left_s, learn=False) as control, showing_reason(f"{name} leaves", lambda: ""):
+    (address,) = parse_url(f"tutti://{member['address']}")
+    with AdminClient([address], timeout=deadline.left_s, learn=False) as control, showing_reason(f"{name} leaves", lambda: ""):
         control.leave(name)
-        while _listens(place.host, place.port):
+        while _listens(address.host, address.port):
             if not deadline.pause():
                 raise Unavailable(f"{name} still runs {timeout_s:g} s after the request to leave; see its log for the reason")
     note(f"{name} has left")
@@ -310,8 +310,8 @@ def _note_pending(found: list[Member], name: str) -> None:
     if _votes(member):
         note(f"{name} has caught up and votes")
     else:
-        seen = "`tutti members` then shows it as primary, with votes yes"
-        note(f"{name} does not vote yet ({_progress(member)}): it votes when it has caught up; {seen}")
+        advice = "`tutti members` then shows it as primary, with votes yes"
+        note(f"{name} does not vote yet ({_progress(member)}): it votes when it has caught up; {advice}")
 
 
 def _reason(member: Member) -> str:
