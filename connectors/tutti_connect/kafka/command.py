@@ -18,8 +18,8 @@ def kafka_in(path: str) -> int:
     """Copy topics of Kafka to the log, each record once, in the order of each partition.
 
     Several instances with one configuration share the partitions. One line of JSON on standard output reports the connector as
-    ready; logs go to standard error. After SIGTERM or Ctrl-C, it delivers the messages that it has received, and ends. Exit codes: 2
-    for a wrong configuration, 3 if Kafka or the gateways do not answer at the start.
+    ready; logs go to standard error. After SIGTERM or Ctrl-C, it delivers the messages that it has received, and ends. Exit codes:
+    2 for a wrong configuration, 3 if Kafka or the gateways do not answer at the start.
     """
     from tutti.runtime.worker import run
     from tutti_connect.kafka.config import load_inflow

@@ -114,7 +114,10 @@ class Connector:
         self.flow.run_once(time.monotonic())
 
     def _quarantine(self, rejected: list[RejectedMessage]) -> None:
-        """Quarantine rejected messages. Untrusted peers can send them, so the cost is bounded: one write for each batch, and it never blocks."""
+        """Quarantine rejected messages.
+
+        Untrusted peers can send them, so the cost is bounded: one write for each batch, and it never blocks.
+        """
         if rejected:
             self.quarantine.append([(one.reason, _shown(one.message)) for one in rejected])
 

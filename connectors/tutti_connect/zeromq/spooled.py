@@ -30,8 +30,8 @@ class _NamedTopics(Producer):
 class SpooledFlow:
     """On-disk variant of `Flow`. Its failures need an operator: the spool stays unchanged.
 
-    The first records of each topic have a delivery callback, which reports a rejected topic: its later records go to quarantine. Its
-    records already in the spool go to the spool's folder `refused`.
+    The first records of each topic have a delivery callback, which reports a rejected topic: its later records go to quarantine.
+    Its records already in the spool go to the spool's folder `refused`.
     """
 
     failures = 0

@@ -109,7 +109,7 @@ def backfill(
     """Copy a range of the log into a table, each record exactly once.
 
     The command adds the parts of the range that the table lacks, in atomic transactions. You can run it twice, kill it at any time,
-    run two at once, or run it beside the streaming query that fills the table. After a kill, run it again.
+    run two at once, or run it in parallel to the streaming query that fills the table. After a kill, run it again.
 
     \b
     Copy a month into a Delta table, with the job of a live query:

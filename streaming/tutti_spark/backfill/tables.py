@@ -175,8 +175,8 @@ class DeltaTable:
 class ParquetTable:
     """A Parquet table: a local or mounted directory with one subdirectory per range, `offsets=FIRST-LAST`.
 
-    A range is staged in a hidden directory, and one rename makes it visible. A swap stages a whole table beside this one, with hard
-    links to the ranges that stay, and exchanges the two directories.
+    A range is staged in a hidden directory, and one rename makes it visible. A swap stages a whole table next to this one, with
+    hard links to the ranges that stay, and exchanges the two directories.
     """
 
     def __init__(self, path: Path, ledger: Ledger, mode: str) -> None:

@@ -99,8 +99,8 @@ _UNIT_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_00
 class ReadOptions:
     """Checked options of a read.
 
-    At most one of `gateways` and `paths` is set; `archive` is set alone or beside one of them. `start_name` and `end_name` are the
-    names under which the user gave the options: Tutti's or Kafka's.
+    At most one of `gateways` and `paths` is set; `archive` is set alone or together with one of them. `start_name` and `end_name`
+    are the names under which the user gave the options: Tutti's or Kafka's.
     """
 
     gateways: str | None = None

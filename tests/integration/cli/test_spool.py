@@ -101,7 +101,7 @@ def test_produce_takes_a_pipe_into_a_spool_and_a_later_run_sends_it(tmp_path: Pa
         assert done.json == done.json | {"records": 0, "in_spool": 0}
         done = tutti(*command[:-2], "--url", gateway.url, given=b"last\n")
         assert done.out == "first offset 200, last offset 200\n"
-        assert "1 record taken for t in" in done.err
+        assert "1 record read for t in" in done.err
         assert "all are committed" in done.err
         assert gateway.log.values() == [*(b"%d" % number for number in range(200)), b"last"]
     done = tutti("produce", "--topic", "t", "--spool", str(tmp_path / "spool"), "--url", gateway.url)

@@ -288,11 +288,11 @@ class Sink:
 
         Raises:
             Fenced: another instance has started since.
-            ConfigError: the position is gone.
+            ConfigError: the position was removed.
         """
         if position is None:
             raise ConfigError(
-                f"{self._where}: the position that was in topic {self._position_topic} is gone: "
+                f"{self._where}: topic {self._position_topic} no longer has the position that it had: "
                 f"find the cause of the removal before you restart the connector, which would begin at `start`"
             )
         if position.instance != self.instance:

@@ -180,7 +180,7 @@ def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool)
 def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
     """Remove a gateway from the view in order; its process ends.
 
-    As with SIGTERM, the gateway NAME takes no new records, finishes pending work and ends with exit code 0.
+    As with SIGTERM, the gateway NAME accepts no new records, finishes pending work and ends with exit code 0.
 
     The gateway stays a member and may return: `tutti members remove` removes one permanently. No committed record depends on it.
     """

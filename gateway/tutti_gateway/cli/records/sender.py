@@ -393,7 +393,7 @@ class SpoolReport(NamedTuple):
 
     def sentence(self, *, wrong: bool = False) -> str:
         """Return the result as a sentence; `wrong` is True if the input cannot be sent as it is."""
-        read = f"{count_text(self.records, 'record')} taken for {self.topic} in {self.seconds:.1f} s"
+        read = f"{count_text(self.records, 'record')} read for {self.topic} in {self.seconds:.1f} s"
         if not self.complete:
             read += f" before it {'failed' if wrong else 'stopped'}"
         if self.safe < self.records:
