@@ -85,7 +85,7 @@ class FieldExtractor:
         self.whole_row = not (columns.key or columns.value or columns.timestamp)  # a record is a row, without key and time
 
     def check(self, names: list[str], what: str) -> None:
-        """Reject columns that lack a required one.
+        """Reject a list of columns without a required one.
 
         Raises:
             Unreadable: names the missing column.
