@@ -56,7 +56,7 @@ class Quarantine:
             record: all fields of the record, for JSON; bytes by `as_base64`.
 
         Raises:
-            Full: the quarantine is full.
+            QuarantineFull: the quarantine is full.
             OSError: the disk write failed.
         """
         digest = hashlib.sha256("\0".join((label, *source)).encode()).hexdigest()[:12]

@@ -1,11 +1,12 @@
-// Bytes as docs/wire.md and docs/formats.md tell them: CRC32C, msgpack, frames, bodies, receipts, index rows. Nothing is installed for it.
+// Encoders and decoders for docs/reference/wire.md and docs/reference/formats.md: CRC32C, msgpack, frames, bodies, receipts, index
+// rows. They need no library.
 
 const TABLE = Uint32Array.from({ length: 256 }, (_, n) => {
   for (let bit = 0; bit < 8; bit++) n = n & 1 ? (n >>> 1) ^ 0x82f63b78 : n >>> 1;
   return n >>> 0;
 });
 
-/** CRC32C of data, continued from `seed`. */
+/** Return the CRC32C of data, continued from `seed`. */
 export function crc32c(data, seed = 0) {
   let crc = ~seed >>> 0;
   for (const byte of data) crc = TABLE[(crc ^ byte) & 255] ^ (crc >>> 8);
@@ -16,7 +17,7 @@ export const padded = (length) => (length + 7) & ~7;
 const padding = (length) => Buffer.alloc(padded(length) - length);
 const number = (big) => (Number.isSafeInteger(Number(big)) ? Number(big) : big);
 
-// ---- msgpack, as far as control messages need it
+// ---- msgpack: the part that control messages use
 
 export function pack(value) {
   if (value === null) return Buffer.from([0xc0]);
@@ -33,15 +34,15 @@ function packInteger(value) {
   if (value >= 0n && value < 128n) return Buffer.from([Number(value)]);
   if (value < 0n && value >= -32n) return Buffer.from([256 + Number(value)]);
   const forms = value < 0n ? [[0xd0, 8], [0xd1, 16], [0xd2, 32], [0xd3, 64]] : [[0xcc, 8], [0xcd, 16], [0xce, 32], [0xcf, 64]];
-  const least = value < 0n ? -value * 2n - 1n : value;
-  const [head, bits] = forms.find(([, size]) => least < 1n << BigInt(size));
+  const magnitude = value < 0n ? -value * 2n - 1n : value; // a signed form has one bit less
+  const [head, bits] = forms.find(([, size]) => magnitude < 1n << BigInt(size));
   const bytes = Buffer.alloc(8);
   bytes.writeBigUInt64BE(BigInt.asUintN(64, value));
   return Buffer.concat([Buffer.from([head]), bytes.subarray(8 - bits / 8)]);
 }
 
-function packHead(length, few, heads) {
-  if (few && length <= few[1]) return Buffer.from([few[0] | length]);
+function packHead(length, short, heads) {
+  if (short && length <= short[1]) return Buffer.from([short[0] | length]);
   if (heads[0] !== null && length < 256) return Buffer.from([heads[0], length]);
   const head = Buffer.alloc(length < 65536 ? 3 : 5);
   head[0] = heads[length < 65536 ? 1 : 2];
@@ -50,9 +51,9 @@ function packHead(length, few, heads) {
   return head;
 }
 
-const packSized = (bytes, few, heads) => Buffer.concat([packHead(bytes.length, few, heads), bytes]);
+const packSized = (bytes, short, heads) => Buffer.concat([packHead(bytes.length, short, heads), bytes]);
 
-/** The value in `data`; throws where there is another form, or more than one value. */
+/** Decode the one msgpack value in `data`; throws for unknown forms and for further bytes. */
 export function unpack(data) {
   let at = 0;
   const unsigned = (size) => {
@@ -65,7 +66,7 @@ export function unpack(data) {
     at += size;
     return value;
   };
-  const take = (length) => data.subarray(at, (at += length));
+  const read = (length) => data.subarray(at, (at += length));
   const list = (length) => Array.from({ length }, value);
   const map = (length) => Object.fromEntries(Array.from({ length }, () => [value(), value()]));
   function value() {
@@ -74,32 +75,32 @@ export function unpack(data) {
     if (head >= 0xe0) return head - 256;
     if (head < 0x90) return map(head & 15);
     if (head < 0xa0) return list(head & 15);
-    if (head < 0xc0) return take(head & 31).toString();
+    if (head < 0xc0) return read(head & 31).toString();
     const size = 1 << (head & 3);
     switch (head) {
       case 0xc0: return null;
       case 0xc2: return false;
       case 0xc3: return true;
-      case 0xc4: return take(unsigned(1));
-      case 0xc5: return take(unsigned(2));
-      case 0xc6: return take(unsigned(4));
+      case 0xc4: return read(unsigned(1));
+      case 0xc5: return read(unsigned(2));
+      case 0xc6: return read(unsigned(4));
       case 0xca: return data.readFloatBE((at += 4) - 4);
       case 0xcb: return data.readDoubleBE((at += 8) - 8);
       case 0xcc: case 0xcd: case 0xce: case 0xcf: return unsigned(size);
       case 0xd0: case 0xd1: case 0xd2: case 0xd3: return signed(size);
-      case 0xd9: return take(unsigned(1)).toString();
-      case 0xda: return take(unsigned(2)).toString();
-      case 0xdb: return take(unsigned(4)).toString();
+      case 0xd9: return read(unsigned(1)).toString();
+      case 0xda: return read(unsigned(2)).toString();
+      case 0xdb: return read(unsigned(4)).toString();
       case 0xdc: return list(unsigned(2));
       case 0xdd: return list(unsigned(4));
       case 0xde: return map(unsigned(2));
       case 0xdf: return map(unsigned(4));
-      default: throw new Error(`msgpack form 0x${head.toString(16)} is not known here`);
+      default: throw new Error(`msgpack form 0x${head.toString(16)} is not supported`);
     }
   }
-  const found = value();
+  const result = value();
   if (at !== data.length) throw new Error(`${data.length - at} bytes follow the msgpack value`);
-  return found;
+  return result;
 }
 
 // ---- frames
@@ -108,7 +109,7 @@ export const HEADER = 96;
 export const BATCH = 1, TOPIC = 5, TXN = 11;
 const CODECS = 3; // flags: lz4, zstd
 
-/** The 96 bytes of a header; without a place (view, position, header_crc) it is one to be submitted. */
+/** Encode a header of 96 bytes. A header to submit has no view, position and header_crc. */
 export function encodeHeader(frame) {
   const header = Buffer.alloc(HEADER);
   header.write("TUT1", "latin1");
@@ -133,11 +134,11 @@ export function encodeHeader(frame) {
   return header;
 }
 
-/** The frame at `at`, its body's CRC checked; `previous_crc`, where it is known, checks the chain. */
+/** Decode the frame at `at` and check the CRC of its body, and the chain if `previous_crc` is given. */
 export function decodeFrame(data, at = 0, previous_crc = undefined) {
   const h = data.subarray(at, at + HEADER);
   if (h.length < HEADER || h.toString("latin1", 0, 4) !== "TUT1") throw new Error(`no frame starts at byte ${at}`);
-  if (h[4] !== 1) throw new Error(`a frame of version ${h[4]}, and this reads version 1`);
+  if (h[4] !== 1) throw new Error(`the frame has version ${h[4]}, and this example supports version 1`);
   const progressLength = h.readUInt16LE(70), bodyLength = h.readUInt32LE(72);
   const bodyAt = at + HEADER + padded(progressLength);
   const frame = {
@@ -148,7 +149,7 @@ export function decodeFrame(data, at = 0, previous_crc = undefined) {
     raw_length: h.readUInt32LE(76), body_crc: h.readUInt32LE(80), header_crc: h.readUInt32LE(92),
     progress: data.subarray(at + HEADER, at + HEADER + progressLength), body: data.subarray(bodyAt, bodyAt + bodyLength),
   };
-  if (crc32c(frame.body, crc32c(frame.progress)) !== frame.body_crc) throw new Error(`the body at byte ${at} is damaged`);
+  if (crc32c(frame.body, crc32c(frame.progress)) !== frame.body_crc) throw new Error(`the body at byte ${at} is corrupt`);
   if (previous_crc !== undefined && crc32c(h.subarray(0, 92), previous_crc) !== frame.header_crc)
     throw new Error(`the header at byte ${at} does not continue the chain`);
   return frame;
@@ -156,7 +157,7 @@ export function decodeFrame(data, at = 0, previous_crc = undefined) {
 
 // ---- bodies: the plain form, written without an Arrow library
 
-// The metadata of a plain body: 480 bytes, the same but for the numbers that are put in below (docs/wire.md, Bodies).
+// The metadata of a plain body: 480 bytes, constant except for the numbers that encodeBody sets (docs/reference/wire.md, Bodies).
 const METADATA = Buffer.alloc(480);
 for (const [at, bytes] of [
   [0, "ffffffffd801000014000000000000000c0016000600050008000c000c0000000003040018000000"],
@@ -166,7 +167,7 @@ for (const [at, bytes] of [
 ])
   METADATA.write(bytes, at, "hex");
 
-/** Body and raw_length of records {key, value, timestamp}: buffers or null, microseconds. */
+/** Return body and raw_length of records {key, value, timestamp}: key and value are buffers or null, timestamp is in microseconds. */
 export function encodeBody(records) {
   const count = records.length, bits = (count + 7) >> 3;
   const buffers = [];
@@ -180,14 +181,14 @@ export function encodeBody(records) {
   const nulls = [];
   for (const name of ["key", "value"]) {
     const column = records.map((record) => record[name] ?? null);
-    const there = Buffer.alloc(bits), ends = Buffer.alloc(4 * (count + 1));
+    const validity = Buffer.alloc(bits), ends = Buffer.alloc(4 * (count + 1));
     let end = 0;
     column.forEach((bytes, row) => {
-      if (bytes !== null) there[row >> 3] |= 1 << (row & 7);
+      if (bytes !== null) validity[row >> 3] |= 1 << (row & 7);
       ends.writeInt32LE((end += bytes?.length ?? 0), 4 * (row + 1));
     });
     nulls.push(column.filter((bytes) => bytes === null).length);
-    add(nulls.at(-1) ? there : Buffer.alloc(0));
+    add(nulls.at(-1) ? validity : Buffer.alloc(0));
     add(ends);
     add(Buffer.concat(column.map((bytes) => bytes ?? Buffer.alloc(0))));
   }
@@ -197,19 +198,19 @@ export function encodeBody(records) {
   add(times);
   add(Buffer.alloc(bits)); // no record has headers
   add(Buffer.alloc(4 * (count + 1)));
-  for (const length of [0, 0, 4, 0, 0, 4, 0]) add(Buffer.alloc(length)); // the structs in them: name and value of none
+  for (const length of [0, 0, 4, 0, 0, 4, 0]) add(Buffer.alloc(length)); // the structs inside of headers: empty names and values
   const metadata = Buffer.from(METADATA);
   metadata.writeBigInt64LE(BigInt(at), 40);
   metadata.writeBigInt64LE(BigInt(count), 72);
-  extents.flat().forEach((value, place) => metadata.writeBigInt64LE(BigInt(value), 88 + 8 * place));
+  extents.flat().forEach((value, index) => metadata.writeBigInt64LE(BigInt(value), 88 + 8 * index));
   const nodes = [count, nulls[0], count, nulls[1], count, 0, count, count, 0, 0, 0, 0, 0, 0];
-  nodes.forEach((value, place) => metadata.writeBigInt64LE(BigInt(value), 368 + 8 * place));
+  nodes.forEach((value, index) => metadata.writeBigInt64LE(BigInt(value), 368 + 8 * index));
   return { body: Buffer.concat([metadata, ...buffers]), raw_length: extents.reduce((sum, [, length]) => sum + length, 0) };
 }
 
-/** Records of a body that is not compressed, read by the message's own index of buffers (a flatbuffer). */
+/** Decode the records of an uncompressed body. The message's flatbuffer gives the location of each buffer. */
 export function decodeBody(frame) {
-  if (frame.flags & CODECS) throw new Error("the body is compressed: this example has no lz4 and no zstd");
+  if (frame.flags & CODECS) throw new Error("the body is compressed: this example supports neither lz4 nor zstd");
   const data = frame.body;
   const length = data.readInt32LE(4), metadata = data.subarray(8, 8 + length), content = data.subarray(8 + length);
   const table = (start) => ({ start, vtable: start - metadata.readInt32LE(start) });
@@ -222,13 +223,13 @@ export function decodeBody(frame) {
   const batch = table(follow(find(table(metadata.readInt32LE(0)), 2)));
   const rows = Number(metadata.readBigInt64LE(find(batch, 0)));
   const first = follow(find(batch, 2)) + 4;
-  const buffer = (place) => {
-    const start = Number(metadata.readBigInt64LE(first + 16 * place)), size = Number(metadata.readBigInt64LE(first + 16 * place + 8));
+  const buffer = (index) => {
+    const start = Number(metadata.readBigInt64LE(first + 16 * index)), size = Number(metadata.readBigInt64LE(first + 16 * index + 8));
     return content.subarray(start, start + size);
   };
-  const bytes = (place, row) => {
-    const [there, ends, all] = [buffer(place), buffer(place + 1), buffer(place + 2)];
-    if (there.length && !(there[row >> 3] & (1 << (row & 7)))) return null;
+  const bytes = (index, row) => {
+    const [validity, ends, all] = [buffer(index), buffer(index + 1), buffer(index + 2)];
+    if (validity.length && !(validity[row >> 3] & (1 << (row & 7)))) return null;
     return all.subarray(ends.readInt32LE(4 * row), ends.readInt32LE(4 * row + 4));
   };
   const times = buffer(7);
@@ -236,9 +237,9 @@ export function decodeBody(frame) {
     { key: bytes(0, row), value: bytes(3, row), timestamp: number(times.readBigInt64LE(8 * row)) }));
 }
 
-// ---- messages of the client port that are not msgpack
+// ---- messages of the client port without msgpack
 
-/** The parts of a submit message. */
+/** Return the parts of a submit message. */
 export function encodeSubmit(frames) {
   const inline = frames.every((frame) => frame.body.length <= 8192);
   const head = Buffer.alloc(8);
@@ -250,7 +251,7 @@ export function encodeSubmit(frames) {
   return [Buffer.concat([...first, ...frames.flatMap((frame) => [frame.body, padding(frame.body.length)])])];
 }
 
-/** Rows of a receipts message. */
+/** Decode the rows of a receipts message. */
 export function decodeReceipts(data) {
   const count = data.readUInt32LE(4);
   if (data.length !== 8 + 32 * count) throw new Error(`${count} receipts in ${data.length} bytes`);
@@ -265,16 +266,16 @@ export function decodeReceipts(data) {
 
 // ---- files
 
-/** Page 0 of a segment. */
+/** Decode page 0 of a segment. */
 export function decodeSegment(data) {
-  if (data.toString("latin1", 0, 4) !== "TUTL" || crc32c(data.subarray(0, 48)) !== data.readUInt32LE(48)) throw new Error("no segment");
+  if (data.toString("latin1", 0, 4) !== "TUTL" || crc32c(data.subarray(0, 48)) !== data.readUInt32LE(48)) throw new Error("not a segment");
   return {
     version: data.readUInt32LE(4), log: data.subarray(8, 24), first: number(data.readBigUInt64LE(24)),
     size: number(data.readBigUInt64LE(32)), chain: data.readUInt32LE(40),
   };
 }
 
-/** A row of an index, null where there is no good one. */
+/** Decode a row of an index; null if it is incomplete or its CRC is wrong. */
 export function decodeRow(data) {
   if (data.length < 96 || crc32c(data.subarray(0, 92)) !== data.readUInt32LE(92)) return null;
   const wide = (at) => number(data.readBigUInt64LE(at)), signed = (at) => number(data.readBigInt64LE(at));

@@ -1,4 +1,4 @@
-// Hold this code against the test vectors of the project: node check.mjs docs/vectors/*.json
+// Check this code against the test vectors of the project: node check.mjs docs/reference/vectors/*.json
 
 import { deepStrictEqual as same } from "node:assert";
 import { readFileSync } from "node:fs";
@@ -7,16 +7,16 @@ import {
 } from "./bytes.mjs";
 import { GREETING, READY, control, zmtp } from "./producer.mjs";
 
-/** What a vector says: {"hex": ...} are bytes. */
-const told = (value) => {
-  if (Array.isArray(value)) return value.map(told);
+/** Decode a value of a vector: {"hex": ...} is a buffer. */
+const decoded = (value) => {
+  if (Array.isArray(value)) return value.map(decoded);
   if (value === null || typeof value !== "object") return value;
   if (Object.keys(value).join() === "hex") return Buffer.from(value.hex, "hex");
-  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, told(inner)]));
+  return Object.fromEntries(Object.entries(value).map(([name, inner]) => [name, decoded(inner)]));
 };
 
 const plain = (value) => (value instanceof Uint8Array ? Buffer.from(value) : value);
-const framed = (frame) =>
+const encodeFrame = (frame) =>
   Buffer.concat([encodeHeader(frame), ...[frame.progress, frame.body].flatMap((part) => [part, Buffer.alloc(padded(part.length) - part.length)])]);
 
 const checks = {
@@ -37,7 +37,7 @@ const checks = {
   },
   frame(bytes, { previous_crc, ...says }) {
     same(decodeFrame(bytes, 0, previous_crc), says);
-    same(framed({ ...says, previous_crc }), bytes);
+    same(encodeFrame({ ...says, previous_crc }), bytes);
   },
   submit: (parts, says) => same(encodeSubmit(says), parts),
   receipts: (bytes, says) => same(decodeReceipts(bytes), says),
@@ -53,7 +53,7 @@ let count = 0;
 for (const file of process.argv.slice(2)) {
   for (const { name, kind, bytes, says } of JSON.parse(readFileSync(file)).vectors) {
     try {
-      checks[kind](Array.isArray(bytes) ? bytes.map((part) => Buffer.from(part, "hex")) : Buffer.from(bytes, "hex"), told(says));
+      checks[kind](Array.isArray(bytes) ? bytes.map((part) => Buffer.from(part, "hex")) : Buffer.from(bytes, "hex"), decoded(says));
       count += 1;
     } catch (error) {
       console.error(`${file}: ${kind} "${name}": ${error.message.split("\n")[0]}`);
@@ -61,5 +61,5 @@ for (const file of process.argv.slice(2)) {
     }
   }
 }
-console.log(`${count} vectors hold`);
+console.log(`${count} vectors match`);
 same(unpack(pack([1, -1, 255, 65536, -33, "x", null, true])), [1, -1, 255, 65536, -33, "x", null, true]);

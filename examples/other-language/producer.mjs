@@ -1,5 +1,5 @@
-// A producer in JavaScript, written from docs/wire.md alone: one connection to one gateway, nothing but Node's own library.
-// What a whole client does beyond it (other gateways when this one goes, sending again) is told there under "Fail-over".
+// A producer in JavaScript, written from docs/reference/wire.md, with Node's standard library only. It uses one connection to one
+// gateway. A complete client also fails over to other gateways and sends again, as the section "Fail-over" there describes.
 
 import { randomBytes } from "node:crypto";
 import { createConnection } from "node:net";
@@ -11,7 +11,7 @@ const MORE = 1, LONG = 2, COMMAND = 4;
 export const GREETING = Buffer.concat([
   Buffer.from("ff00000000000000017f0301", "hex"), Buffer.from("NULL".padEnd(20, "\0")), Buffer.alloc(32)]);
 
-/** One frame of ZMTP. */
+/** Encode one frame of ZMTP. */
 export function zmtp(data, flags = 0) {
   if (data.length < 256) return Buffer.concat([Buffer.from([flags, data.length]), data]);
   const head = Buffer.alloc(9);
@@ -26,10 +26,10 @@ const property = (name, value) => {
   return Buffer.concat([Buffer.from([name.length]), Buffer.from(name), length, Buffer.from(value)]);
 };
 
-/** The command behind the greeting: a DEALER that does not care what it is called. */
+/** The command after the greeting: a DEALER without an identity. */
 export const READY = zmtp(Buffer.concat([Buffer.from("\x05READY"), property("Socket-Type", "DEALER"), property("Identity", "")]), COMMAND);
 
-/** A control message. */
+/** Encode a control message. */
 export const control = (type, fields) => Buffer.concat([Buffer.from("C"), pack({ type, ...fields })]);
 
 export class Producer {
@@ -37,10 +37,10 @@ export class Producer {
   static async open(host, port, name) {
     const self = new Producer();
     self.requests = new Map(); // number -> {resolve, reject}
-    self.batches = []; // sent and not answered, in order
-    self.came = Buffer.alloc(0);
+    self.batches = []; // sent and unanswered, in order
+    self.received = Buffer.alloc(0);
     self.parts = [];
-    self.greeted = self.isReady = false;
+    self.greeted = false;
     self.topics = new Map();
     self.socket = createConnection({ host, port, noDelay: true });
     self.ended = new Promise((_, reject) => {
@@ -55,14 +55,14 @@ export class Producer {
     self.socket.on("close", () => self.end(new Error("the gateway ended the connection")));
     self.socket.on("data", (data) => {
       try {
-        self.take(data);
+        self.receive(data);
       } catch (error) {
         self.end(error);
       }
     });
     self.socket.write(Buffer.concat([GREETING, READY]));
     const hello = control("Hello", { protocol: 1, client: "tutti-javascript", session: randomBytes(16) });
-    self.welcome = await self.ask(0, hello);
+    self.welcome = await self.call(0, hello);
     const instance = randomBytes(16);
     for (let epoch = 1; ; ) {
       const answer = await self.request("OpenProducer", { name, instance, epoch });
@@ -70,12 +70,12 @@ export class Producer {
         Object.assign(self, { number: answer.producer, epoch, sequence: answer.sequence, progress: answer.progress });
         return self;
       }
-      epoch = answer.epoch + 1; // EpochFenced: an older instance has that one; the next is ours
+      epoch = answer.epoch + 1; // EpochFenced: another instance has this epoch
     }
   }
 
-  /** What is said and its answer. */
-  ask(request, message) {
+  /** Send a control message, and return its answer. */
+  call(request, message) {
     return new Promise((resolve, reject) => {
       this.requests.set(request, { resolve, reject });
       this.socket.write(zmtp(message));
@@ -85,14 +85,14 @@ export class Producer {
   async request(type, fields) {
     for (;;) {
       const number = (this.last = (this.last ?? 0) + 1);
-      const answer = await this.ask(number, control(type, { request: number, ...fields }));
+      const answer = await this.call(number, control(type, { request: number, ...fields }));
       if (answer.type !== "Denied") return answer;
       if (!answer.retry) throw new Error(`${answer.code}: ${answer.reason}`);
-      await new Promise((resolve) => setTimeout(resolve, 100)); // it passes: ask again
+      await new Promise((resolve) => setTimeout(resolve, 100)); // a temporary reason: repeat the request
     }
   }
 
-  /** Send records {key, value} as one batch; the offset of the first, once all are durable at every gateway of the view. */
+  /** Send records {key, value} as one batch. Returns the offset of the first one when all are durable at every member of the view. */
   async send(topic, records, progress = Buffer.alloc(0)) {
     if (!this.topics.has(topic)) this.topics.set(topic, this.request("OpenTopic", { name: topic }).then((answer) => answer.topic));
     const number = await this.topics.get(topic);
@@ -107,32 +107,32 @@ export class Producer {
     return new Promise((resolve, reject) => {
       this.batches.push({ first: frame.first_sequence, resolve, reject });
       const parts = encodeSubmit([frame]);
-      parts.forEach((part, place) => this.socket.write(zmtp(part, place < parts.length - 1 ? MORE : 0)));
+      parts.forEach((part, index) => this.socket.write(zmtp(part, index < parts.length - 1 ? MORE : 0)));
     });
   }
 
-  /** Say goodbye. */
+  /** Close the connection. */
   async close() {
     await new Promise((resolve) => this.socket.end(zmtp(control("Bye", {})), resolve));
     this.socket.destroy();
   }
 
-  take(data) {
-    this.came = this.came.length ? Buffer.concat([this.came, data]) : data;
+  receive(data) {
+    this.received = this.received.length ? Buffer.concat([this.received, data]) : data;
     if (!this.greeted) {
-      if (this.came.length < 64) return;
-      if (this.came[0] !== 0xff || this.came[10] < 3) throw new Error("who listens there is no gateway's client port");
+      if (this.received.length < 64) return;
+      if (this.received[0] !== 0xff || this.received[10] < 3) throw new Error("no gateway has its client port at this address");
       this.greeted = true;
-      this.came = this.came.subarray(64);
+      this.received = this.received.subarray(64);
     }
     for (;;) {
-      const [flags, short] = this.came;
+      const [flags, short] = this.received;
       const head = flags & LONG ? 9 : 2;
-      if (this.came.length < head) return;
-      const length = flags & LONG ? Number(this.came.readBigUInt64BE(1)) : short;
-      if (this.came.length < head + length) return;
-      const frame = this.came.subarray(head, head + length);
-      this.came = this.came.subarray(head + length);
+      if (this.received.length < head) return;
+      const length = flags & LONG ? Number(this.received.readBigUInt64BE(1)) : short;
+      if (this.received.length < head + length) return;
+      const frame = this.received.subarray(head, head + length);
+      this.received = this.received.subarray(head + length);
       if (flags & COMMAND) this.command(frame);
       else {
         this.parts.push(frame);
@@ -148,25 +148,25 @@ export class Producer {
 
   message([data]) {
     if (data[0] === 0x52) {
-      for (const row of decodeReceipts(data)) this.settle(row, (batch) => batch.resolve(row.offset < 0 ? -1 : row.offset + batch.first - row.first_sequence));
+      for (const row of decodeReceipts(data)) this.resolve(row, (batch) => batch.resolve(row.offset < 0 ? -1 : row.offset + batch.first - row.first_sequence));
       return;
     }
     const answer = unpack(data.subarray(1));
     if (["Aborted", "Fenced", "Refused", "Expected"].includes(answer.type)) {
-      this.end(new Error(`${answer.type} ${answer.reason ?? JSON.stringify(answer)}`)); // start again: resume tells where to go on
+      this.end(new Error(`${answer.type} ${answer.reason ?? JSON.stringify(answer)}`)); // a new Producer continues from the progress in the log
       return;
     }
     const request = answer.type === "Welcome" ? 0 : answer.request;
-    this.requests.get(request)?.resolve(answer); // a Welcome that nobody asked for says that the group changed
+    this.requests.get(request)?.resolve(answer); // a Welcome without a request reports a change of the group
     this.requests.delete(request);
   }
 
-  settle(row, outcome) {
+  resolve(row, outcome) {
     if (row.producer !== this.number || row.epoch !== this.epoch) return;
     this.batches = this.batches.filter((batch) => {
-      const its = batch.first >= row.first_sequence && batch.first < row.first_sequence + row.count;
-      if (its) outcome(batch);
-      return !its;
+      const covered = batch.first >= row.first_sequence && batch.first < row.first_sequence + row.count;
+      if (covered) outcome(batch);
+      return !covered;
     });
   }
 }

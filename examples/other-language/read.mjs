@@ -1,5 +1,5 @@
 // Print the committed records of a data directory, its gateway up or down: node read.mjs DIR
-// Written from docs/formats.md alone: index rows tell what is decided, frames are checked and read from the segments.
+// Written from docs/reference/formats.md. Index rows list the decided frames; frames are read from the segments and checked.
 
 import { existsSync, readdirSync, readFileSync } from "node:fs";
 import { join } from "node:path";
@@ -7,14 +7,14 @@ import { BATCH, TOPIC, TXN, decodeBody, decodeFrame, decodeRow, decodeSegment, u
 
 const ABORTED = 1, STAGED = 2;
 
-/** Where the log begins: position of the first segment that counts, and the first offset that may be read. */
-function begin(directory) {
+/** Return the start of the log: position of the first valid segment, and the first readable offset. */
+function logStart(directory) {
   if (!existsSync(join(directory, "start"))) return { first: 0, offset: 0 };
   const start = readFileSync(join(directory, "start"));
   return { first: Number(start.readBigUInt64LE(8)), offset: Number(start.readBigInt64LE(16)) };
 }
 
-/** {first, rows, segment} of each segment, in order. */
+/** Yield {first, rows, segment} for each segment, in order. */
 function* segments(log, from) {
   const names = readdirSync(log).filter((name) => /^\d{20}\.seg$/.test(name)).sort();
   for (const name of names) {
@@ -32,12 +32,12 @@ function* segments(log, from) {
   }
 }
 
-/** Records {offset, topic, key, value, timestamp} in their order. */
+/** Yield the records {offset, topic, key, value, timestamp}, in order. */
 export function* records(directory) {
-  const { first: from, offset: start } = begin(directory);
+  const { first: from, offset: start } = logStart(directory);
   const all = [...segments(join(directory, "log"), from)];
   const topics = new Map();
-  const at = (position) => {
+  const frameAt = (position) => {
     const one = all.findLast(({ first }) => first <= position);
     const row = one.rows[position - one.first];
     return decodeFrame(one.segment, row.place);
@@ -47,7 +47,7 @@ export function* records(directory) {
       if (row.kind === TOPIC) topics.set(row.topic, unpack(decodeFrame(segment, row.place).body)[0]);
       if (row.flags & (ABORTED | STAGED) || (row.kind !== BATCH && row.kind !== TXN)) continue;
       const frame = decodeFrame(segment, row.place);
-      const batches = row.kind === TXN ? unpack(frame.body)[0].map(at) : [frame];
+      const batches = row.kind === TXN ? unpack(frame.body)[0].map(frameAt) : [frame];
       let offset = row.offset;
       for (const batch of batches)
         for (const record of decodeBody(batch)) {

@@ -1,5 +1,5 @@
 // Send the lines of standard input, and print the offset of each: node send.mjs HOST PORT TOPIC PRODUCER
-// Started again under the same name it goes on behind the last line that is in the log: the number of lines is its progress.
+// A restart under the same name continues after the last line in the log: the progress is the number of lines.
 
 import { createInterface } from "node:readline";
 import { Producer } from "./producer.mjs";
@@ -10,14 +10,14 @@ if (!name) {
   process.exit(2);
 }
 const producer = await Producer.open(host, Number(port), name);
-const there = Number(producer.progress.toString() || 0);
+const committed = Number(producer.progress.toString() || 0);
 let count = 0;
 const waiting = [];
 for await (const line of createInterface({ input: process.stdin })) {
   count += 1;
-  if (count <= there) continue;
+  if (count <= committed) continue;
   waiting.push(producer.send(topic, [{ key: null, value: Buffer.from(line) }], Buffer.from(String(count))));
-  if (waiting.length >= 1000) await waiting[waiting.length - 1000]; // so many wait for their receipts at most
+  if (waiting.length >= 1000) await waiting[waiting.length - 1000]; // at most 1000 lines wait for their receipts
 }
 for (const offset of waiting) console.log(await offset);
 await producer.close();

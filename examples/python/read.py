@@ -1,6 +1,6 @@
-"""Print the records of a topic, and go on behind them when started again.
+"""Print the records of a topic. A restart continues after the last printed record.
 
-python examples/python/read.py TOPIC [--follow]    gateways are those of $TUTTI_URL, or the one of `tutti dev`
+python examples/python/read.py TOPIC [--follow]    $TUTTI_URL names the gateways; the default is that of `tutti dev`
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
 
 
 def read(topic: str, follow: bool) -> None:
-    """Print what was not read before; with `follow` also what is committed later, until Ctrl-C."""
+    """Print the records that no earlier run printed; with `follow`, also later ones, until Ctrl-C."""
     columns = ["offset", "value", "producer", "sequence"]
     with Reader(URL, topics=[topic], columns=columns, name=f"printer-of-{topic}", follow=follow) as reader:
-        for batch in reader:  # pyarrow.RecordBatch, in the one order of the log
+        for batch in reader:  # pyarrow.RecordBatch, in the order of the log
             for row in batch.to_pylist():
                 print(row["offset"], row["value"].decode(), f"({row['producer']} {row['sequence']})", flush=True)
-            reader.save()  # behind the work: after a crash in between these are printed again
+            reader.save()  # after the work: a crash before this line prints the batch again
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Send the lines of a file, each once, however often this is started and wherever it was killed.
+"""Send the lines of a file, each once, also across restarts and kills.
 
-python examples/python/send.py FILE TOPIC          gateways are those of $TUTTI_URL, or the one of `tutti dev`
+python examples/python/send.py FILE TOPIC          $TUTTI_URL names the gateways; the default is that of `tutti dev`
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
 
 
 def send(file: Path, topic: str) -> int:
-    """Send what the log has not of the file yet; how many lines that were."""
+    """Send the lines that the log lacks, and return their number."""
     count = 0
     with file.open("rb") as lines, Producer(URL, producer=f"lines-of-{file.name}") as producer:
-        # The log keeps the place behind the last line beside that line: both are there, or neither.
-        _, place = producer.resume()
-        lines.seek(int(place or b"0"))
-        while (line := lines.readline()).endswith(b"\n"):  # a last line that is still being written waits for the next run
+        # The position after a line commits together with that line.
+        _, position = producer.resume()
+        lines.seek(int(position or b"0"))
+        while (line := lines.readline()).endswith(b"\n"):  # the next run sends an incomplete last line
             producer.send(topic, line.rstrip(b"\n"), progress=b"%d" % lines.tell())
             count += 1
-    return count  # leaving `with` has waited for all receipts, or raised the first error
+    return count  # the end of `with` waits for all receipts, or raises the first error
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A Spark job: how much of each item was ordered, up to date after every micro-batch, each order counted once.
+"""A Spark job that sums the ordered quantity of each item after every micro-batch. It counts each order once.
 
 python -m tutti_spark.launch spark-submit examples/spark/totals.py DIRECTORY [--once]
 
-Its checkpoint is in DIRECTORY: started again it goes on where it was, killed or not. With --once it ends with what is there now.
-Gateways are those of $TUTTI_URL, or the one of `tutti dev`.
+The checkpoint is in DIRECTORY: a restart continues from it, also after a kill. With --once it ends after the available records.
+$TUTTI_URL names the gateways; the default is that of `tutti dev`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
 
 
 def show(totals: DataFrame, batch: int) -> None:
-    """What is done with the totals: an upsert by item would stand here. The same batch may come twice, with the same rows."""
+    """Print the totals; a real job would upsert them by item. A batch may be repeated, with the same rows."""
     for row in totals.orderBy("item").collect():
         print(f"batch {batch}: {row['item']} {row['total']}", flush=True)
 
 
 def main(directory: str, once: bool) -> None:
-    """Run until it is stopped, or until all that is there is counted."""
+    """Run until the query is stopped; with `once`, until the available records are counted."""
     spark = SparkSession.builder.appName("totals").config("spark.sql.shuffle.partitions", 2).getOrCreate()
     records = (
         spark.readStream.format("tutti")
@@ -36,10 +36,10 @@ def main(directory: str, once: bool) -> None:
         .option("topics", "orders")
         .option("columns", "value")
         .option("startingOffset", "earliest")
-        .option("queryName", "totals")  # so that `tutti queries` shows how far it is
+        .option("queryName", "totals")  # `tutti queries` shows the position of the query under this name
         .load()
     )
-    orders = records.select(f.from_json(f.col("value").cast("string"), "item string, quantity int").alias("it")).select("it.*")
+    orders = records.select(f.from_json(f.col("value").cast("string"), "item string, quantity int").alias("o")).select("o.*")
     totals = orders.groupBy("item").agg(f.sum("quantity").alias("total"))
     writer = totals.writeStream.outputMode("complete").foreachBatch(show).option("checkpointLocation", f"{directory}/checkpoint")
     query = (writer.trigger(availableNow=True) if once else writer).start()

@@ -1,9 +1,9 @@
-"""A web application that takes orders and answers when they are durable: its 201 means on disk at every gateway, at this offset.
+"""A web application that accepts orders: 201 means that the order is on disk at every member of the view, at the returned offset.
 
-uvicorn --app-dir examples/web app:app             gateways are those of $TUTTI_URL, or the one of `tutti dev`
+uvicorn --app-dir examples/web app:app             $TUTTI_URL names the gateways; the default is that of `tutti dev`
 
-A client that closes its side of the connection after the request (`nc -N`) gets no answer: uvicorn drops such a connection. The
-order may be committed. The HTTP connector answers such a client.
+uvicorn drops the connection of a client that closes its side after the request (`nc -N`): the client gets no answer, and the order
+may be committed. The HTTP connector answers such a client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TOPIC = "orders"
 
 
 class Order(BaseModel):
-    """What somebody orders."""
+    """An order of one customer."""
 
     order: int
     item: Annotated[str, Field(min_length=1, max_length=100)]
@@ -33,8 +33,8 @@ class Order(BaseModel):
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """One producer for all requests: it is thread-safe, and their records share batches."""
-    # A full buffer is an answer to the client, not a wait that stops everybody; ten seconds are what a client waits.
+    """Open one producer for all requests: it is thread-safe, and their records share batches."""
+    # A full buffer raises an error for one client instead of blocking all of them. A client waits at most ten seconds.
     with await asyncio.to_thread(Producer, URL, on_full="raise", delivery_timeout=10) as app.state.producer:
         yield
 
@@ -43,16 +43,16 @@ app = FastAPI(title="Orders", lifespan=lifespan)
 
 
 @app.post("/orders", status_code=201)
-async def take(order: Order, request: Request) -> dict[str, int]:
-    """Commit one order. 503 says that nobody knows whether it will be: ask again with the same number."""
+async def create_order(order: Order, request: Request) -> dict[str, int]:
+    """Commit one order. After 503 the order may be committed: send it again with the same number."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[int] = loop.create_future()
 
-    def delivered(error: Exception | None, receipt: Receipt) -> None:  # in the producer's own thread, which must not wait
-        loop.call_soon_threadsafe(settle, error, receipt)
+    def delivered(error: Exception | None, receipt: Receipt) -> None:  # runs in the producer's thread, which must not block
+        loop.call_soon_threadsafe(resolve, error, receipt)
 
-    def settle(error: Exception | None, receipt: Receipt) -> None:
-        if done.cancelled():  # the client has gone; the order is in the log all the same
+    def resolve(error: Exception | None, receipt: Receipt) -> None:
+        if done.cancelled():  # the client has disconnected; the order stays in the log
             return
         if error is not None:
             done.set_exception(error)
@@ -64,13 +64,13 @@ async def take(order: Order, request: Request) -> dict[str, int]:
         return {"offset": await done}
     except BufferFull as error:
         raise HTTPException(503, str(error), {"Retry-After": "1"}) from error
-    except TuttiError as error:  # Unknown: it may be in the log. Readers tell orders apart by their number
+    except TuttiError as error:  # Unknown: the order may be in the log. Readers detect repeats by the order's number
         raise HTTPException(503, str(error)) from error
 
 
 @app.get("/orders")
-def orders(start: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> dict[str, object]:
-    """Orders from an offset on, and where to go on. It waits on a socket, so FastAPI runs it in a thread."""
+def list_orders(start: Annotated[int, Query(ge=0)] = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> dict[str, object]:
+    """Return orders from an offset on, and the next offset. The function blocks on a socket, so FastAPI runs it in a thread."""
     found: list[object] = []
     try:
         with Reader(URL, topics=[TOPIC], start=start, columns=["offset", "value"]) as reader:

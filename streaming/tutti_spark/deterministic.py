@@ -56,8 +56,8 @@ class Finding:
 
     def __str__(self) -> str:
         """Return one line for people."""
-        place = "" if self.operator == self.expression else f" in {self.operator}"
-        return f"{self.expression}{place}: {self.why}; {self.instead}"
+        location = "" if self.operator == self.expression else f" in {self.operator}"
+        return f"{self.expression}{location}: {self.why}; {self.instead}"
 
 
 class _Reason(NamedTuple):
@@ -74,7 +74,7 @@ _CLOCK = _Reason(
     "it is the time at which a batch is planned, and a replay is planned at another time",
     "use the record's own time: its column `timestamp`, or a time in its value",
 )
-_CHANCE = _Reason(
+_RANDOM = _Reason(
     "planning draws its seed; a stream draws one for each micro-batch even if you set one; in a batch with a seed, a row's value "
     "depends on the row's position in its partition",
     "derive the value from the record: `offset` itself, or a hash of columns as in pmod(xxhash64(offset), 100)",
@@ -156,7 +156,7 @@ _LATEST_END = _Reason(
 #: Expressions that depend on more than the row.
 _EXPRESSIONS: dict[str, _Reason] = (
     _reasons(_CLOCK, "CurrentTimestamp Now CurrentDate CurrentTime LocalTimestamp CurrentBatchTimestamp")
-    | _reasons(_CHANCE, "Rand Randn RandStr Uniform Uuid Shuffle")
+    | _reasons(_RANDOM, "Rand Randn RandStr Uniform Uuid Shuffle")
     | _reasons(_PARTITIONS, "MonotonicallyIncreasingID SparkPartitionID")
     | _reasons(_FILES, "InputFileName InputFileBlockStart InputFileBlockLength")
 )
@@ -244,18 +244,18 @@ class _PlanCheck:
 
     def check_streams(self, empty_batches: bool) -> None:
         """Check how the streams are divided into micro-batches, which affects stateful operators."""
-        together: set[str | None] = set()
+        lockstep_names: set[str | None] = set()
         for stream in self._streams.values():
             expression = f"stream {stream.sourceName()}"
             if not is_tutti(class_name(stream), stream):
                 self._add(_OTHER_STREAM, expression, self.stateful[0])
-                together.add(None)
+                lockstep_names.add(None)
                 continue
             options = _options(stream, stream.extraOptions(), "stream")
-            together.add(options.lockstep)
+            lockstep_names.add(options.lockstep)
             if options.cut_ticks is None or options.records_max != 1:
                 self._add(_NO_CUT if options.cut_ticks is None else _LOOSE_CUT, expression, self.stateful[0])
-        if len(self._streams) > 1 and (len(together) > 1 or None in together):
+        if len(self._streams) > 1 and (len(lockstep_names) > 1 or None in lockstep_names):
             self._add(_MANY_STREAMS, f"{len(self._streams)} streams", self.stateful[0])
         if empty_batches and self._watermarks:
             self._add(_EMPTY, _EMPTY_BATCHES, self._watermarks[0])

@@ -48,7 +48,7 @@ def spark_environment() -> dict[str, str]:
     """Return the environment variables to set for a process that starts Spark.
 
     Raises:
-        UsageError: pyspark is not installed beside this package.
+        UsageError: pyspark is not installed next to this package.
     """
     variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": str(spark_home())}
     checkout = [str(root) for root in _roots() if root.name not in ("site-packages", "dist-packages")]
@@ -66,7 +66,7 @@ def _roots() -> list[Path]:
 def _package(name: str) -> Path:
     found = find_spec(name)
     if found is None or found.origin is None:
-        raise UsageError(f"the package {name} is missing beside {Path(__file__).parent.name}: install all of Tutti")
+        raise UsageError(f"the package {name} is not installed next to {Path(__file__).parent.name}: install all of Tutti")
     return Path(found.origin).resolve().parent
 
 
@@ -82,7 +82,7 @@ def check_spark() -> None:
     """Check that the source supports the installed Spark version.
 
     Raises:
-        UsageError: pyspark has another version, or is not installed beside this package.
+        UsageError: pyspark has another version, or is not installed next to this package.
     """
     home = spark_home()
     try:

@@ -127,7 +127,7 @@ def class_name(node: Any) -> str:
 
 def to_list(sequence: Any) -> list[Any]:
     """Return the elements of a Scala sequence as a list."""
-    return [sequence.apply(place) for place in range(sequence.size())]
+    return [sequence.apply(index) for index in range(sequence.size())]
 
 
 def printed(node: Any) -> str:

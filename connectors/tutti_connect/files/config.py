@@ -113,13 +113,13 @@ def load_inflow(path: str) -> Inflow:
     if config.topic:
         check_topic(path, "topic", config.topic)
     check_gateways(path, config.gateways)
-    wrong = _wrong(config)
-    if wrong:
-        raise ConfigError(f"{path}: {wrong}")
+    contradiction = _contradiction(config)
+    if contradiction:
+        raise ConfigError(f"{path}: {contradiction}")
     return config
 
 
-def _wrong(config: Inflow) -> str:
+def _contradiction(config: Inflow) -> str:
     """Return the first contradiction in the configuration, "" if there is none."""
     files, record, csv = config.files, config.record, config.csv
     if "/" in files.pattern:
@@ -143,10 +143,10 @@ def _wrong(config: Inflow) -> str:
         return f'[csv] is set, but files.format is "{files.format}": remove [csv]'
     if csv.delimiter in '"\r\n' or not csv.delimiter.isascii():
         return f"csv.delimiter is {csv.delimiter!r}: use one ASCII character other than a quote or a line break"
-    return _wrong_columns(csv.columns, record)
+    return _column_contradiction(csv.columns, record)
 
 
-def _wrong_columns(names: list[str], record: Columns) -> str:
+def _column_contradiction(names: list[str], record: Columns) -> str:
     if not names:
         return ""
     if len(names) > limits.COLUMNS_MAX:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("tutti.files")
 
 #: Errors that a retry does not repair. A fenced instance ends: a restart would fence its successor in turn.
-_FINAL = (ConfigError, DirectoryRefused, Fenced, FormatError, InvariantViolated, UsageError)
+_FATAL_ERRORS = (ConfigError, DirectoryRefused, Fenced, FormatError, InvariantViolated, UsageError)
 
 
 class Connector:
@@ -49,9 +49,9 @@ class Connector:
         self.quarantine = Quarantine(config.quarantine)
         self.records = self.bytes = self.files = self.failures = self.changed = self.waiting = 0
         self.flowing = False
-        self._waits = Backoff(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
+        self._backoff = Backoff(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
         self._logged: set[str] = set()
-        self._trouble = ""
+        self._last_error = ""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
         """Run until `stop` is set, or until an error that a retry does not repair.
@@ -77,30 +77,30 @@ class Connector:
                     finally:
                         self.flowing = False
                         session.close()
-                except _FINAL:
+                except _FATAL_ERRORS:
                     raise
                 except (TuttiError, OSError) as error:
                     if not started:
                         raise
                     self._fail(error)
-                    stop.wait(self._waits.next_s())
+                    stop.wait(self._backoff.next_s())
         finally:
             ledger.close()
 
-    def well(self) -> None:
+    def reset_backoff(self) -> None:
         """Reset the retry delay after a commit."""
-        self._waits.reset()
-        self._trouble = ""
+        self._backoff.reset()
+        self._last_error = ""
 
-    def tell_strange(self) -> None:
+    def log_skipped(self) -> None:
         """Log each skipped name once."""
-        for strange in sorted(self.directory.strange - self._logged):
-            LOG.warning("%s: skipped", strange)
-        self._logged = set(self.directory.strange)
+        for name in sorted(self.directory.skipped - self._logged):
+            LOG.warning("%s: skipped", name)
+        self._logged = set(self.directory.skipped)
 
     def _fail(self, error: Exception) -> None:
         self.failures += 1
-        trouble = f"{type(error).__name__}: {error}"
-        if trouble != self._trouble:
-            LOG.warning("%s: restarts after the last committed record: %s", self.config.name, trouble)
-        self._trouble = trouble
+        message = f"{type(error).__name__}: {error}"
+        if message != self._last_error:
+            LOG.warning("%s: restarts after the last committed record: %s", self.config.name, message)
+        self._last_error = message

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tutti.runtime.fsync import make_directory, sync_directory
-from tutti_connect.files.discovery.directory import ASIDE
+from tutti_connect.files.discovery.directory import RESERVED_PREFIX
 from tutti_connect.files.discovery.ledger import File, Ledger, State
 
 if TYPE_CHECKING:
@@ -29,28 +29,30 @@ class Disposal:
     def __init__(self, config: Inflow, ledger: Ledger) -> None:
         """Prepare the disposals of one session."""
         self._root = Path(config.files.directory)
-        self._what = config.files.after
+        self._action = config.files.after
         self._done = Path(config.files.done)
         self._ledger = ledger
-        self._waiting: dict[int, File] = {}
+        self._queued: dict[int, File] = {}
         self._logged: set[int] = set()
         for file in ledger.files.values():
             self.add(file)
 
     def add(self, file: File) -> None:
         """Queue a file for disposal if it is completely in the log."""
-        if file.state is State.AWAY and self._what == "keep":
-            self._log_once(file, "%s was renamed to %s under an earlier setting of files.after: it stays there", self._aside(file))
-        if self._what == "keep" or file.state not in (State.TAKEN, State.AWAY):
+        if file.state is State.DISPOSING and self._action == "keep":
+            self._log_once(
+                file, "%s was renamed to %s under an earlier setting of files.after: it stays there", self._reserved_path(file)
+            )
+        if self._action == "keep" or file.state not in (State.COPIED, State.DISPOSING):
             return
-        if self._what == "delete" and file.bad:
+        if self._action == "delete" and file.bad:
             self._log_once(file, "%s is not deleted: %d rows of it are in quarantine", file.bad)
             return
-        self._waiting[file.id] = file
+        self._queued[file.id] = file
 
-    def touched(self, file: File) -> None:
+    def add_touched(self, file: File) -> None:
         """Handle a file that was touched after it was copied, and whose compared parts are unchanged."""
-        if self._what == "delete" and not file.bad:
+        if self._action == "delete" and not file.bad:
             # Only parts of the file were compared, and a deletion is final.
             self._log_once(file, "%s was written to, or touched, after it was copied: it is not deleted")
             file.state = State.CHANGED
@@ -65,18 +67,18 @@ class Disposal:
             Unavailable: the ledger's disk write failed.
             OSError: a directory sync failed.
         """
-        if not self._waiting:
+        if not self._queued:
             return
-        waiting = list(self._waiting.values())
-        for file in self._each((one for one in waiting if one.state is State.TAKEN), self._reserve):
-            file.state = State.AWAY
+        queued = list(self._queued.values())
+        for file in self._run_step((one for one in queued if one.state is State.COPIED), self._reserve):
+            file.state = State.DISPOSING
             self._ledger.put(file)
         self._ledger.write()
         # Sync the directories before the ledger deletes its entries: a power failure could restore a file.
-        for file in self._each([one for one in waiting if one.state is State.AWAY], self._dispose):
+        for file in self._run_step([one for one in queued if one.state is State.DISPOSING], self._dispose):
             self._release(file)
 
-    def _each(self, files: Iterable[File], step: Callable[[File], set[Path]]) -> list[File]:
+    def _run_step(self, files: Iterable[File], step: Callable[[File], set[Path]]) -> list[File]:
         """Run a step for each file, sync the changed directories, and return the changed files.
 
         A failed step is logged, and retried at the next disposal.
@@ -87,9 +89,9 @@ class Disposal:
             try:
                 changed = step(file)
             except OSError as error:
-                where = f" (it is {self._aside(file).name} now)" if file.state is State.AWAY else ""
+                where = f" (it is {self._reserved_path(file).name} now)" if file.state is State.DISPOSING else ""
                 reason = (error.strerror or str(error)).lower()
-                self._log_once(file, "%s cannot be %sd%s: %s", self._what, where, reason)
+                self._log_once(file, "%s cannot be %sd%s: %s", self._action, where, reason)
                 continue
             if changed:
                 folders |= changed
@@ -103,48 +105,48 @@ class Disposal:
 
         Check the file again after the rename, because others may have replaced it.
         """
-        path, aside = self._root / file.name, self._aside(file)
-        if not _is(file, aside):  # otherwise an earlier run was killed after this step
-            if not aside.exists():
-                if not _is(file, path):
-                    del self._waiting[file.id]
+        path, reserved = self._root / file.name, self._reserved_path(file)
+        if not _is_unchanged(file, reserved):  # otherwise an earlier run was killed after this step
+            if not reserved.exists():
+                if not _is_unchanged(file, path):
+                    del self._queued[file.id]
                     return set()
-                if self._what == "move":
-                    self._folder(file)  # without a target directory, the file keeps its name
-                path.rename(aside)
-            if not _is(file, aside):
-                del self._waiting[file.id]
-                _restore(aside, path)
+                if self._action == "move":
+                    self._target_directory(file)  # without a target directory, the file keeps its name
+                path.rename(reserved)
+            if not _is_unchanged(file, reserved):
+                del self._queued[file.id]
+                _restore(reserved, path)
                 return set()
-        return {aside.parent}
+        return {reserved.parent}
 
     def _dispose(self, file: File) -> set[Path]:
         """Delete or move a renamed file; if it is missing, an earlier run did so."""
-        aside = self._aside(file)
-        if not aside.exists():
+        reserved = self._reserved_path(file)
+        if not reserved.exists():
             if file.id in self._logged:  # missing although no session disposed of it
-                LOG.warning("%s was renamed to %s, and is gone: others removed it", file.name, aside)
+                LOG.warning("%s was renamed to %s, and is missing: another process removed it", file.name, reserved)
             self._release(file)
             return set()
-        if self._what == "move":
-            return {aside.parent, _moved(aside, self._folder(file) / Path(file.name).name, file.id)}
-        if not _is(file, aside):
-            self._log_once(file, "%s was written to during its disposal: it is not deleted, and is now %s", aside)
+        if self._action == "move":
+            return {reserved.parent, _moved(reserved, self._target_directory(file) / Path(file.name).name, file.id)}
+        if not _is_unchanged(file, reserved):
+            self._log_once(file, "%s was written to during its disposal: it is not deleted, and is now %s", reserved)
             self._release(file)
             return set()
-        aside.unlink()
-        return {aside.parent}
+        reserved.unlink()
+        return {reserved.parent}
 
     def _release(self, file: File) -> None:
         """Release the file: its name is free."""
-        del self._waiting[file.id]
-        self._ledger.forget(file)
+        del self._queued[file.id]
+        self._ledger.remove(file)
 
-    def _aside(self, file: File) -> Path:
+    def _reserved_path(self, file: File) -> Path:
         """Return the reserved name of a file, which is unique among ledgers."""
-        return (self._root / file.name).with_name(f"{ASIDE}{self._ledger.id}-{file.id}")
+        return (self._root / file.name).with_name(f"{RESERVED_PREFIX}{self._ledger.id}-{file.id}")
 
-    def _folder(self, file: File) -> Path:
+    def _target_directory(self, file: File) -> Path:
         """Return the directory that the file is moved to."""
         folder = (self._done / file.name).parent
         make_directory(folder)
@@ -156,7 +158,7 @@ class Disposal:
             self._logged.add(file.id)
 
 
-def _is(file: File, path: Path) -> bool:
+def _is_unchanged(file: File, path: Path) -> bool:
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -164,17 +166,19 @@ def _is(file: File, path: Path) -> bool:
     return (status.st_ino, status.st_size, status.st_mtime_ns) == (file.inode, file.size, file.changed_ns)
 
 
-def _restore(aside: Path, path: Path) -> None:
+def _restore(reserved: Path, path: Path) -> None:
     try:
-        os.link(aside, path)  # a rename would replace a file that appeared meanwhile
+        os.link(reserved, path)  # a rename would replace a file that appeared meanwhile
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        LOG.warning("%s was replaced during its disposal, and the replacement is now %s: rename it back (%s)", path, aside, reason)
+        LOG.warning(
+            "%s was replaced during its disposal, and the replacement is now %s: rename it back (%s)", path, reserved, reason
+        )
     else:
-        aside.unlink()
+        reserved.unlink()
 
 
-def _moved(aside: Path, wanted: Path, number: int) -> Path:
+def _moved(reserved: Path, wanted: Path, number: int) -> Path:
     """Move a file to the first free name, NAME, NAME.NUMBER, NAME.NUMBER.1 and so on, and return the directory.
 
     An empty file reserves the name first: a rename would replace an existing file, and a link needs more permissions than a rename.
@@ -187,7 +191,7 @@ def _moved(aside: Path, wanted: Path, number: int) -> Path:
         except FileExistsError:
             continue
         try:
-            aside.rename(target)
+            reserved.rename(target)
         except OSError:
             target.unlink()
             raise

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("tutti.files")
 
 
-class _Ended(NamedTuple):
-    """A piece that was read to its end; it is settled when frame `last` is committed. `sent`: True if it has records."""
+class _PendingPiece(NamedTuple):
+    """A piece that was read to its end; it is complete when frame `last` is committed. `sent`: True if it has records."""
 
     piece: Piece
     last: int
@@ -39,7 +39,7 @@ class _Ended(NamedTuple):
 
 
 class Session:
-    """One session. One thread uses it; outcomes arrive in the producer's thread (`heard`)."""
+    """One session. One thread uses it; outcomes arrive in the producer's thread (`on_delivery`)."""
 
     def __init__(self, connector: Connector, ledger: Ledger, stop: threading.Event) -> None:
         """Start an epoch of the producer, which fences an older instance, and read the position.
@@ -61,21 +61,21 @@ class Session:
         )
         try:
             progress = self._producer.resume().progress
-            place = FilePosition.decode(progress, config.name) if progress else None
-            ledger.begin(place, self._producer.epoch, config.name)
+            position = FilePosition.decode(progress, config.name) if progress else None
+            ledger.take_over(position, self._producer.epoch, config.name)
         except BaseException:
             self._producer.close()
             raise
-        self._known = CandidateFinder(config, ledger)
-        self._after = Disposal(config, ledger)
+        self._finder = CandidateFinder(config, ledger)
+        self._disposal = Disposal(config, ledger)
         self._builder = Builder(ledger.id)
-        self._ended: collections.deque[_Ended] = collections.deque()
+        self._pending_pieces: collections.deque[_PendingPiece] = collections.deque()
         self._outcomes: collections.deque[tuple[TuttiError | None, int, int]] = collections.deque()
         self._outcome_event = threading.Event()
         self._committed = 0  # committed frames
-        self._settle_at = 0.0
+        self._ledger_write_at = 0.0
         self._retry_at: dict[str, float] = {}  # files that could not be read -> time of the next attempt
-        self._more = False  # True if a growing file was left before its end, so that other files have their turn
+        self._has_more = False  # True if a growing file was left before its end, to read other files
 
     def run(self) -> None:
         """Run until `stop` is set, and then deliver the sent records.
@@ -83,11 +83,11 @@ class Session:
         Raises:
             TuttiError: a failure: another session reads the uncommitted rows again.
         """
-        self._after.carry_out()
+        self._disposal.carry_out()
         while not self._stop.is_set():
             started = time.monotonic()
             self._scan()
-            self._wait(started + max(self._config.files.poll_ms / 1000, self._scan_s / limits.LOOK_SHARE))
+            self._wait(started + max(self._config.files.poll_ms / 1000, self._scan_s / limits.SCAN_TIME_SHARE))
         self._finish()
 
     def close(self) -> None:
@@ -97,27 +97,27 @@ class Session:
     def _scan(self) -> None:
         """Scan the directory, and read the files found."""
         connector, started = self._connector, time.monotonic()
-        found = connector.directory.look()
-        connector.tell_strange()
-        candidates = self._known.candidates(found)
-        for file in self._known.renamed:
-            self._after.add(file)
+        found = connector.directory.scan()
+        connector.log_skipped()
+        candidates = self._finder.candidates(found)
+        for file in self._finder.renamed:
+            self._disposal.add(file)
         self._scan_s = time.monotonic() - started
-        connector.waiting = sum(map(self._left, candidates))
-        self._more = False
-        # Pieces of these files are not settled yet: the position to continue from is known only afterwards.
-        busy = {ended.piece.file for ended in self._ended}
+        connector.waiting = sum(map(self._bytes_left, candidates))
+        self._has_more = False
+        # Pieces of these files are not committed yet: the position to continue from is known only afterwards.
+        busy = {pending.piece.file for pending in self._pending_pieces}
         for candidate in candidates:
             if self._stop.is_set():
                 return
-            free = candidate.file is None or candidate.file.id not in busy
-            if free and self._retry_at.get(candidate.seen.name, 0.0) <= started:
+            is_free = candidate.file is None or candidate.file.id not in busy
+            if is_free and self._retry_at.get(candidate.seen.name, 0.0) <= started:
                 self._read_candidate(candidate)
-                connector.waiting = max(0, connector.waiting - self._left(candidate))
-        for frame in self._builder.rest():
+                connector.waiting = max(0, connector.waiting - self._bytes_left(candidate))
+        for frame in self._builder.flush():
             self._send(frame)
 
-    def _left(self, candidate: Candidate) -> int:
+    def _bytes_left(self, candidate: Candidate) -> int:
         """Return the bytes of a file that are not copied yet; the whole size if positions do not map to bytes on disk."""
         size, file = candidate.seen.size, candidate.file
         return size if file is None or is_opaque(candidate.seen.name, self._config.files.format) else max(0, size - file.done)
@@ -128,64 +128,64 @@ class Session:
         try:
             source = FileReader(str(self._connector.directory.root / seen.name), self._config)
         except OSError as error:
-            self._try_later(seen.name, error)
+            self._retry_later(seen.name, error)
             return
         with source:
-            file = self._file(source, seen, candidate.file)
+            file = self._ledger_entry(source, seen, candidate.file)
             if file is not None:
                 self._read(source, file, seen.topic)
 
-    def _try_later(self, name: str, error: OSError) -> None:
+    def _retry_later(self, name: str, error: OSError) -> None:
         now = time.monotonic()
         self._retry_at = {other: at for other, at in self._retry_at.items() if at > now}
-        self._retry_at[name] = now + limits.AGAIN_S
+        self._retry_at[name] = now + limits.FILE_RETRY_S
         self._connector.failures += 1
-        LOG.warning("%s: %s: next attempt in %g s", name, (error.strerror or str(error)).lower(), limits.AGAIN_S)
+        LOG.warning("%s: %s: next attempt in %g s", name, (error.strerror or str(error)).lower(), limits.FILE_RETRY_S)
 
-    def _file(self, source: FileReader, seen: ScannedFile, file: File | None) -> File | None:
+    def _ledger_entry(self, source: FileReader, seen: ScannedFile, file: File | None) -> File | None:
         """Return the ledger entry of an opened file, None if nothing is to be read from it."""
         status = source.status
         if (status.st_ino, status.st_mtime_ns) != (seen.inode, seen.changed_ns) and not self._config.files.grows:
             return None  # replaced since the scan: the next scan finds the new file
-        if file is not None and not self._continues(source, seen, file):
-            return None if file.state is State.CHANGED else self._file(source, seen, None)
+        if file is not None and not self._is_continuation(source, seen, file):
+            return None if file.state is State.CHANGED else self._ledger_entry(source, seen, None)
         if file is None:
             file = self._ledger.new_file(seen.name)
-        elif file.state is State.TAKEN:
-            self._after.touched(file)
+        elif file.state is State.COPIED:
+            self._disposal.add_touched(file)
             return None
         file.name, file.state = seen.name, State.OPEN
         file.inode, file.size, file.changed_ns = status.st_ino, status.st_size, status.st_mtime_ns
         self._ledger.put(file)
         if self._config.files.grows and file.done == status.st_size:
-            self._known.looked[file.id] = (status.st_size, status.st_mtime_ns)
+            self._finder.read_to_end[file.id] = (status.st_size, status.st_mtime_ns)
             return None
         return file
 
-    def _continues(self, source: FileReader, seen: ScannedFile, file: File) -> bool:
+    def _is_continuation(self, source: FileReader, seen: ScannedFile, file: File) -> bool:
         """True if the opened file continues the known one. Otherwise its ledger entry is deleted, or marks the change as logged."""
         status, files = source.status, self._config.files
-        taken = file.state in (State.TAKEN, State.REFUSED, State.CHANGED)
-        if source.same_as_taken(file.done, file.mark) and not (
-            taken and (file.size != status.st_size or file.state != State.TAKEN)
+        copied = file.state in (State.COPIED, State.UNREADABLE, State.CHANGED)
+        if source.has_copied_content(file.done, file.mark) and not (
+            copied and (file.size != status.st_size or file.state != State.COPIED)
         ):
-            if taken:  # touched, or moved back: the content is unchanged
+            if copied:  # touched, or moved back: the content is unchanged
                 file.inode, file.changed_ns = status.st_ino, status.st_mtime_ns
                 self._ledger.put(file)
             return True
-        if file.state is State.REFUSED and not file.done:
-            self._ledger.forget(file)  # none of it is in the log
+        if file.state is State.UNREADABLE and not file.done:
+            self._ledger.remove(file)  # none of it is in the log
             return False
-        if file.done or taken:
-            self._tell_changed(seen, file)
-        if files.grows or files.changed == "take" or not (file.done or taken):
-            self._ledger.forget(file)
+        if file.done or copied:
+            self._log_changed(seen, file)
+        if files.grows or files.changed == "take" or not (file.done or copied):
+            self._ledger.remove(file)
             return False
         file.inode, file.size, file.changed_ns, file.state = status.st_ino, status.st_size, status.st_mtime_ns, State.CHANGED
         self._ledger.put(file)
         return False
 
-    def _tell_changed(self, seen: ScannedFile, file: File) -> None:
+    def _log_changed(self, seen: ScannedFile, file: File) -> None:
         self._connector.changed += 1
         grows, take = self._config.files.grows, self._config.files.changed == "take"
         what = 'no more of it is copied; rename it, or set changed = "take"'
@@ -197,7 +197,7 @@ class Session:
         piece = self._ledger.new_piece(file)
         sent = False
         blocks = source.rows(file.done, file.row)
-        while (rows := self._next(blocks, file, piece)) is not None:
+        while (rows := self._next_rows(blocks, file, piece)) is not None:
             self._quarantine(rows.bad, file, piece)
             for frame in self._builder.add(rows, topic, file.name, piece, source):
                 self._send(frame)
@@ -209,27 +209,27 @@ class Session:
                 break
         piece.mark, piece.ended = source.mark(piece.at), True
         self._ledger.put_piece(piece)
-        self._ended.append(_Ended(piece, self._builder.last, sent))
+        self._pending_pieces.append(_PendingPiece(piece, self._builder.last, sent))
         if self._config.files.grows:
             status = source.status
-            self._known.looked[file.id] = (status.st_size, status.st_mtime_ns)
-            self._more = self._more or status.st_size - piece.at > limits.ROW_BYTES_MAX
+            self._finder.read_to_end[file.id] = (status.st_size, status.st_mtime_ns)
+            self._has_more = self._has_more or status.st_size - piece.at > limits.ROW_BYTES_MAX
         elif source.changed():
             LOG.warning("%s changed while it was read: write files elsewhere, and rename them when they are complete", file.name)
 
-    def _next(self, blocks: Iterator[Rows], file: File, piece: Piece) -> Rows | None:
+    def _next_rows(self, blocks: Iterator[Rows], file: File, piece: Piece) -> Rows | None:
         """Return the next rows of a file, None at its end or after an error; `piece.state` is the state of the file then."""
         piece.state = State.OPEN
         try:
             rows = next(blocks, None)
         except Unreadable as error:
-            self._refuse(file, piece, error)
-            piece.state = State.REFUSED
+            self._quarantine_rest(file, piece, error)
+            piece.state = State.UNREADABLE
         except OSError as error:
-            self._try_later(file.name, error)
+            self._retry_later(file.name, error)
         else:
             if rows is None and not self._config.files.grows:
-                piece.state = State.TAKEN
+                piece.state = State.COPIED
             return rows
         return None
 
@@ -237,52 +237,52 @@ class Session:
         """Quarantine rejected rows; they are on disk before any later row is sent."""
         for one in bad:
             size = one.size or len(one.data)
-            told = {
+            fields = {
                 "file": file.name,
                 "row": one.row,
                 "at": one.at,
                 "bytes": size,
                 "row_base64": as_base64(one.data[: limits.KEPT_BYTES_MAX]),
             }
-            if self._connector.quarantine.put(f"{file.name}-{one.row}", (self._ledger.id, str(file.id)), one.reason, told):
+            if self._connector.quarantine.put(f"{file.name}-{one.row}", (self._ledger.id, str(file.id)), one.reason, fields):
                 LOG.warning("%s row %d: quarantined: %s", file.name, one.row, one.reason)
             piece.bad += 1
             self._ledger.put_piece(piece)
 
-    def _refuse(self, file: File, piece: Piece, error: Unreadable) -> None:
+    def _quarantine_rest(self, file: File, piece: Piece, error: Unreadable) -> None:
         """Log and quarantine a file whose rest is unreadable; the other files continue."""
-        told = {"file": file.name, "rows_taken": piece.row, "at": piece.at, "bytes": file.size}
-        self._connector.quarantine.put(f"{file.name}-file", (self._ledger.id, str(file.id)), str(error), told)
+        fields = {"file": file.name, "rows_taken": piece.row, "at": piece.at, "bytes": file.size}
+        self._connector.quarantine.put(f"{file.name}-file", (self._ledger.id, str(file.id)), str(error), fields)
         LOG.warning("%s is unreadable after row %d: %s", file.name, piece.row, error)
         piece.bad += 1
 
     # Frames in flight.
 
     def _send(self, frame: Frame) -> None:
-        """Hand a frame to the producer when its buffer has space; stop waiting after `stop`.
+        """Pass a frame to the producer when its buffer has space; stop waiting after `stop`.
 
         Raises:
             TuttiError: an earlier frame failed.
         """
         self._ledger.write()  # the ledger must have the piece before a frame names it
-        outcome = partial(self.heard, frame.number)
+        outcome = partial(self.on_delivery, frame.number)
         while not self._stop.is_set():
-            self._drain()
+            self._process_outcomes()
             try:
-                receipt = self._producer.send_batch(frame.topic, frame.records, frame.place.encode(), outcome)
+                receipt = self._producer.send_batch(frame.topic, frame.records, frame.position.encode(), outcome)
             except BufferFull:
                 self._outcome_event.wait(limits.WAIT_S)
                 continue
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # stop before sending frames whose progress would include this one
+                raise receipt.error  # stop here: the progress of a later frame would cover this one
             return
 
-    def heard(self, number: int, error: TuttiError | None, receipt: Receipt) -> None:
+    def on_delivery(self, number: int, error: TuttiError | None, receipt: Receipt) -> None:
         """Receive the outcome of a frame, in an I/O thread of the client."""
         self._outcomes.append((error, number, receipt.count))
         self._outcome_event.set()
 
-    def _drain(self) -> None:
+    def _process_outcomes(self) -> None:
         """Process outcomes.
 
         Raises:
@@ -295,36 +295,36 @@ class Session:
                 raise error
             self._committed = max(self._committed, number)
             self._connector.records += count
-            self._connector.well()
-        while self._ended and self._ended[0].last <= self._committed:
-            ended = self._ended.popleft()
-            file = self._ledger.settle(ended.piece, sent=ended.sent)
-            if file is not None and file.state is State.TAKEN:
+            self._connector.reset_backoff()
+        while self._pending_pieces and self._pending_pieces[0].last <= self._committed:
+            pending = self._pending_pieces.popleft()
+            file = self._ledger.apply_piece(pending.piece, sent=pending.sent)
+            if file is not None and file.state is State.COPIED:
                 self._connector.files += 1
-                self._after.add(file)
+                self._disposal.add(file)
 
-    def _write_settled(self) -> None:
-        """Write settled pieces to the ledger, and carry out disposals."""
+    def _write_ledger(self) -> None:
+        """Write committed pieces to the ledger, and carry out disposals."""
         self._ledger.write()
-        self._after.carry_out()
+        self._disposal.carry_out()
 
-    def _wait(self, until: float) -> None:
+    def _wait(self, deadline: float) -> None:
         """Wait until the next scan is due."""
         while not self._stop.is_set():
-            self._drain()
+            self._process_outcomes()
             now = time.monotonic()
-            if now >= self._settle_at or not self._ended:
-                self._settle_at = now + limits.SETTLE_S
-                self._write_settled()
-            if now >= until or (self._more and not self._ended):
+            if now >= self._ledger_write_at or not self._pending_pieces:
+                self._ledger_write_at = now + limits.LEDGER_WRITE_S
+                self._write_ledger()
+            if now >= deadline or (self._has_more and not self._pending_pieces):
                 return
-            if self._ended:
-                self._outcome_event.wait(min(limits.WAIT_S, until - now))
+            if self._pending_pieces:
+                self._outcome_event.wait(min(limits.WAIT_S, deadline - now))
             else:
-                self._stop.wait(until - now)
+                self._stop.wait(deadline - now)
 
     def _finish(self) -> None:
         """Deliver the sent records; the next instance reads again what is not delivered in time."""
         self._producer.flush(limits.DELIVERY_S)
-        self._drain()
-        self._write_settled()
+        self._process_outcomes()
+        self._write_ledger()

@@ -26,17 +26,17 @@ class Authorizer:
         """
         self.tokens = Tokens(path) if path else None
         self._name = name
-        self._told = ""
+        self._logged = ""
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Reload a changed token file, and log failures; called periodically."""
         if self.tokens is None:
             return
         self.tokens.refresh()
-        told, self._told = self._told, self.tokens.trouble
-        if self._told and self._told != told:
-            LOG.error("%s", self._told)
-        elif told and not self._told:
+        before, self._logged = self._logged, self.tokens.trouble
+        if self._logged and self._logged != before:
+            LOG.error("%s", self._logged)
+        elif before and not self._logged:
             LOG.info("the token file was read")
 
     @property
@@ -49,7 +49,7 @@ class Authorizer:
         """Return the number of rejected requests by reason."""
         return self.tokens.refused if self.tokens is not None else {}
 
-    def known(self, request: Request) -> Access:
+    def authenticate(self, request: Request) -> Access:
         """Return the access rights of the caller.
 
         Raises:
@@ -61,46 +61,46 @@ class Authorizer:
         try:
             return self.tokens.authenticate(token.strip() if kind.lower() == _BEARER else None)
         except NotAllowed as error:
-            told = str(error) if token else "a token is required: send the header Authorization: Bearer TOKEN"
-            raise Problem(401, told, close=True) from error
+            message = str(error) if token else "a token is required: send the header Authorization: Bearer TOKEN"
+            raise Problem(401, message, close=True) from error
 
-    def produce(self, request: Request, topic: str, producer: str | None) -> None:
+    def check_produce(self, request: Request, topic: str, producer: str | None) -> None:
         """Reject a caller that may not write to a topic, or under a producer name.
 
         Raises:
             Problem: 401, 403.
         """
-        access = self.known(request)
+        access = self.authenticate(request)
         self._check(lambda: access.require_produce(topic))
         if producer is not None:
             self._check(lambda: access.require_producer(f"{self._name}.{producer}"))
 
-    def resume(self, request: Request, producer: str) -> None:
+    def check_resume(self, request: Request, producer: str) -> None:
         """Reject a caller that may not write under a producer name.
 
         Raises:
             Problem: 401, 403.
         """
-        access = self.known(request)
+        access = self.authenticate(request)
         self._check(lambda: access.require_producer(f"{self._name}.{producer}"))
 
-    def read(self, request: Request, topics: Iterable[str] | None) -> Callable[[], bool]:
+    def check_read(self, request: Request, topics: Iterable[str] | None) -> Callable[[], bool]:
         """Reject a caller that may not read topics (None: all); return a function that checks the rights again.
 
         Raises:
             Problem: 401, 403.
         """
-        access, tokens = self.known(request), self.tokens
+        access, tokens = self.authenticate(request), self.tokens
         self._check(lambda: access.require_read(topics))
 
-        def still() -> bool:
+        def still_allowed() -> bool:
             if tokens is None:
                 return True
             tokens.refresh()
-            now = tokens.current_access(access)
-            return now is not None and (now.may_read_all if topics is None else all(map(now.may_read, topics)))
+            current = tokens.current_access(access)
+            return current is not None and (current.may_read_all if topics is None else all(map(current.may_read, topics)))
 
-        return still
+        return still_allowed
 
     def _check(self, required: Callable[[], None]) -> None:
         try:

@@ -53,13 +53,13 @@ class Metrics:
         service = self._service
         gauges = {
             "posts": (service.posts, "Posts in progress."),
-            "body_bytes": (service.intake.held, "Bytes of posts with unknown outcome."),
+            "body_bytes": (service.body_reader.reserved_bytes, "Bytes of posts with unknown outcome."),
             "receipts_pending": (service.receipts.pending, "Posts with wait=false that have no outcome yet."),
             "producers": (service.producers.opened, "Open producers with a name."),
             "streams": (service.streams.open, "Open streams."),
             "ready": (float(service.health.ready), "1 while posts can be committed."),
             "tokens_trouble": (
-                float(bool(service.guard.trouble)),
+                float(bool(service.authorizer.trouble)),
                 "1 while the token file cannot be read; the last valid content stays in use.",
             ),
         }
@@ -69,7 +69,7 @@ class Metrics:
             yield family
         counters = {
             "repeated": (service.producers.repeated, "Repeated posts that were already committed."),
-            "taken_back": (service.producers.taken_back, "Times that a producer was taken back from another process."),
+            "taken_back": (service.producers.reclaimed, "Times that a producer was taken back from another process."),
         }
         for name, (value, about) in counters.items():
             counter = CounterMetricFamily(f"tutti_http_{name}", about, labels=["connector"])
@@ -82,7 +82,7 @@ class Metrics:
                 "why",
                 self.turned_away,
             ),
-            ("tokens_refused", "Requests rejected for a wrong or missing token.", "reason", service.guard.refused),
+            ("tokens_refused", "Requests rejected for a wrong or missing token.", "reason", service.authorizer.refused),
         ):
             counter = CounterMetricFamily(f"tutti_http_{name}", about, labels=["connector", label])
             for why, count in dict(counts).items():

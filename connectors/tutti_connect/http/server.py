@@ -81,7 +81,7 @@ class Connector:
             ConfigError: the address cannot be bound, or a key or token file is invalid.
         """
         self.config = config
-        self._guard = Authorizer(config.tokens, config.name)
+        self._authorizer = Authorizer(config.tokens, config.name)
         self._listener = _listen(config)
         self._tls = Tls(config.tls.certificate, config.tls.key)
         # Uvicorn warns about each invalid request, so untrusted peers could flood the log.
@@ -105,7 +105,7 @@ class Connector:
         try:
             health.start(needed=not self.config.spool)
             spool = Spool(self.config.spool, self.config.gateways, self.config.name) if self.config.spool else None
-            asyncio.run(self._serve(stop, ready, Service(self.config, self._guard, reads, health, spool)))
+            asyncio.run(self._serve(stop, ready, Service(self.config, self._authorizer, reads, health, spool)))
         finally:
             health.stop()
             self._listener.close()
@@ -133,13 +133,13 @@ class Connector:
         ready()
         await serving
         stop.set()
-        await service.finish()
+        await service.shut_down()
 
     def _watch(self, stop: threading.Event, server: Server, service: Service) -> None:
         """Reload a renewed certificate and changed tokens for new connections, until the end."""
         while not stop.wait(limits.CERTIFICATE_POLL_S):
             self._tls.refresh()
-            self._guard.look()
+            self._authorizer.refresh()
         service.end()
         server.end()
 
@@ -147,11 +147,11 @@ class Connector:
 def _listen(config: Http) -> socket.socket:
     host, port = config.address
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         # the explicit protocol lets asyncio set TCP_NODELAY, which saves 40 ms for each answer
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
+        listener.bind(address)
     except OSError as error:
         raise Unavailable(
             f"{config.listen} cannot be bound: {error.strerror or error}; "

@@ -30,7 +30,7 @@ from tutti_connect.http.interface.problems import Problem, problem_of
 from tutti_connect.http.interface.requests import Query, bound, flag, number, producer_and_sequence, single, topic_named, topics_of
 from tutti_connect.http.metrics import Metrics
 from tutti_connect.http.produce.bodies import ARROW, CONTENT_TYPES, JSON, NDJSON, Records, parse
-from tutti_connect.http.produce.body_intake import BodyReader, BodyReservation
+from tutti_connect.http.produce.body_reader import BodyReader, BodyReservation
 from tutti_connect.http.produce.producers import Outcome, Producers
 from tutti_connect.http.produce.receipts import Receipts
 from tutti_connect.http.produce.spool import STAYS_IN_SPOOL, Spool
@@ -43,12 +43,12 @@ Result = TypeVar("Result")
 class Service:
     """State shared by all requests. Created in the event loop."""
 
-    def __init__(self, config: Http, guard: Authorizer, reads: FlightSource, health: Health, spool: Spool | None) -> None:
+    def __init__(self, config: Http, authorizer: Authorizer, reads: FlightSource, health: Health, spool: Spool | None) -> None:
         """Take the parts; open no new connection."""
-        self.name, self.guard, self.reads, self.health, self.spool = config.name, guard, reads, health, spool
+        self.name, self.authorizer, self.reads, self.health, self.spool = config.name, authorizer, reads, health, spool
         self._url = config.gateways
         self.producers = Producers(config.gateways, config.name, partial(queries.search, reads))
-        self.intake, self.receipts, self.streams = BodyReader(), Receipts(time.monotonic), Streams()
+        self.body_reader, self.receipts, self.streams = BodyReader(), Receipts(time.monotonic), Streams()
         self.metrics = Metrics(self)
         self.posts = 0  # posts in progress
         self._reading = 0
@@ -62,30 +62,31 @@ class Service:
         """Commit records."""
         topic = topic_named(request.path_params["topic"])
         named = producer_and_sequence(single(request.headers, "tutti-producer", "tutti-sequence"))
-        self.guard.produce(request, topic, named and named[0])
+        self.authorizer.check_produce(request, topic, named and named[0])
         wait, plain = flag(query, "wait", True), flag(query, "plain", False)
         content_type = _content_type(request, plain)
         spool = self.spool if named is None and not wait else None
         if not self.health.ready and spool is None:
             raise Problem(503, self.health.message, committed="no")
-        held = BodyReservation(self.intake, request.client.host if request.client else "")
+        reservation = BodyReservation(self.body_reader, request.client.host if request.client else "")
         started = time.monotonic()
         try:
-            body = await self.intake.body(request, held)  # read before the slot is taken, so that a slow caller does not occupy one
+            # The body is read before the post counts as in progress, so that slow callers do not use up the limit.
+            body = await self.body_reader.body(request, reservation)
             with self._in_progress():
-                records = await self._parsed(body, topic, content_type, plain, held)
+                records = await self._parsed(body, topic, content_type, plain, reservation)
                 del body
                 if wait:
                     return _committed(records, await self._commit(records, named, _ignore), named)
                 if spool is not None:
-                    return await self._spooled(spool, records, held)
-                return await self._answer_when_sent(records, named, held)
+                    return await self._spooled(spool, records, reservation)
+                return await self._answer_when_sent(records, named, reservation)
         except BaseException:
-            held.release()
+            reservation.release()
             raise
         finally:
             if wait:
-                held.release()
+                reservation.release()
                 self.metrics.posts.observe(time.monotonic() - started)
 
     @contextlib.contextmanager
@@ -103,13 +104,13 @@ class Service:
         finally:
             self.posts -= 1
 
-    async def _parsed(self, body: bytes, topic: str, content_type: str, plain: bool, held: BodyReservation) -> Records:
+    async def _parsed(self, body: bytes, topic: str, content_type: str, plain: bool, reservation: BodyReservation) -> Records:
         if len(body) > limits.LOOP_BYTES_MAX:
             self.health.busy = True
-            records = await self._in(self._parsers, partial(parse, topic, content_type, body, plain))
+            records = await self._in_thread(self._parsers, partial(parse, topic, content_type, body, plain))
         else:
             records = parse(topic, content_type, body, plain)
-        held.grow(records.batch.nbytes)
+        reservation.grow(records.batch.nbytes)
         return records
 
     async def _commit(self, records: Records, named: tuple[str, int] | None, sent: Callable[[], None]) -> Outcome:
@@ -126,7 +127,7 @@ class Service:
             self.metrics.records.inc(records.count)
         return outcome
 
-    async def _answer_when_sent(self, records: Records, named: tuple[str, int] | None, held: BodyReservation) -> Response:
+    async def _answer_when_sent(self, records: Records, named: tuple[str, int] | None, reservation: BodyReservation) -> Response:
         """Answer a post that does not wait: when it is sent, or at once if its outcome is known."""
         name = self.receipts.open()
         sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -138,51 +139,51 @@ class Service:
         task = asyncio.create_task(self._commit(records, named, on_sent))
         self._tasks.add(task)
 
-        def known(done: asyncio.Task[Outcome]) -> None:
+        def on_outcome(done: asyncio.Task[Outcome]) -> None:
             self._tasks.discard(done)
-            held.release()
-            self.receipts.settle(name, _receipt_fields(records, done, named))
+            reservation.release()
+            self.receipts.resolve(name, _receipt_fields(records, done, named))
 
-        task.add_done_callback(known)
+        task.add_done_callback(on_outcome)
         either: set[asyncio.Future[Any]] = {task, sent}
         await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return _committed(records, task.result(), named)
-        told = {"id": name, "topic": records.topic, "count": records.count}
-        return _json(told, 202, {"location": f"/v1/receipts/{name}"})
+        fields = {"id": name, "topic": records.topic, "count": records.count}
+        return _json(fields, 202, {"location": f"/v1/receipts/{name}"})
 
-    async def _spooled(self, spool: Spool, records: Records, held: BodyReservation) -> Response:
+    async def _spooled(self, spool: Spool, records: Records, reservation: BodyReservation) -> Response:
         """Answer a post that does not wait, after it is durable in the spool."""
         name = self.receipts.open_spooled()
 
-        def known(outcome: Outcome | TuttiError) -> None:
+        def on_outcome(outcome: Outcome | TuttiError) -> None:
             if isinstance(outcome, Outcome):
                 self.metrics.records.inc(records.count)
-                self.receipts.settle(name, {"state": "committed", **_fields(records, outcome, None)})
+                self.receipts.resolve(name, {"state": "committed", **_fields(records, outcome, None)})
             elif not isinstance(outcome, STAYS_IN_SPOOL):
                 problem = problem_of(outcome)
-                self.receipts.settle(name, {"state": "failed", "status": int(problem.status), **orjson.loads(problem.body())})
+                self.receipts.resolve(name, {"state": "failed", "status": int(problem.status), **orjson.loads(problem.body())})
 
         try:
-            await spool.post(records, known)
+            await spool.post(records, on_outcome)
         except BaseException:
             self.receipts.drop(name)  # the caller does not know the receipt
             raise
         finally:
-            held.release()
-        told = {"id": name, "topic": records.topic, "count": records.count, "spooled": True}
-        return _json(told, 202, {"location": f"/v1/receipts/{name}"})
+            reservation.release()
+        fields = {"id": name, "topic": records.topic, "count": records.count, "spooled": True}
+        return _json(fields, 202, {"location": f"/v1/receipts/{name}"})
 
     async def receipt(self, request: Request, _query: Query) -> Response:
         """Return the outcome of a post."""
-        self.guard.known(request)
-        return _json(self.receipts.look(request.path_params["id"]))
+        self.authorizer.authenticate(request)
+        return _json(self.receipts.get(request.path_params["id"]))
 
     async def producer(self, request: Request, _query: Query) -> Response:
         """Return the sequence that a producer continues with."""
         name = request.path_params["producer"]
         producer_and_sequence({"tutti-producer": name, "tutti-sequence": "1"})
-        self.guard.resume(request, name)
+        self.authorizer.check_resume(request, name)
         return _json({"producer": name, "expected": await self.producers.expected(name)})
 
     # Reads.
@@ -190,12 +191,12 @@ class Service:
     async def records(self, request: Request, query: Query) -> Response:
         """Return a page of records."""
         topics = topics_of(query)
-        self.guard.read(request, topics)
+        self.authorizer.check_read(request, topics)
         form = _form(request.headers.get("accept", "*/*"))
-        start: Bound = "earliest" if "start" not in query else _given(query, "start")
+        start: Bound = "earliest" if "start" not in query else _required_bound(query, "start")
         limit = number(query, "limit", limits.PAGE_RECORDS, limits.PAGE_RECORDS_MAX)
-        question = queries.PageQuery(start, bound(query, "end"), topics, _key(query), limit, form)
-        found = await self._read(partial(queries.page, self.reads, question))
+        page_query = queries.PageQuery(start, bound(query, "end"), topics, _key(query), limit, form)
+        found = await self._read(partial(queries.page, self.reads, page_query))
         headers = {"cache-control": "no-store"}
         if found.next is not None:
             more = dict(query) | {"start": str(found.next), "end": str(found.end)}
@@ -205,29 +206,29 @@ class Service:
     async def stream(self, request: Request, query: Query) -> Response:
         """Stream records as they commit."""
         topics = topics_of(query)
-        still = self.guard.read(request, topics)
+        still_allowed = self.authorizer.check_read(request, topics)
         self.health.busy = True
         last = request.headers.get("last-event-id")
-        start: Bound = "latest" if "start" not in query else _given(query, "start")
+        start: Bound = "latest" if "start" not in query else _required_bound(query, "start")
         if last:
             if not ((last.isascii() and last.isdigit()) or last == "-1") or len(last) > 18:
                 raise Problem(400, f"Last-Event-ID is {last[:40]!r}: give the offset of the last event")
             start = int(last) + 1
         make = partial(Reader, self._url, topics, start, follow=True, connect_timeout=limits.READ_S)
-        return await self.streams.begin(make, _key(query), still)
+        return await self.streams.begin(make, _key(query), still_allowed)
 
     async def topics(self, request: Request, _query: Query) -> Response:
         """List the topics that the caller may read."""
-        mine = self.guard.known(request).may_read
-        return Response(await self._read(partial(queries.topics, self.reads, mine)), 200, media_type=JSON)
+        may_read = self.authorizer.authenticate(request).may_read
+        return Response(await self._read(partial(queries.topics, self.reads, may_read)), 200, media_type=JSON)
 
-    async def _read(self, act: Callable[[], Result]) -> Result:
+    async def _read(self, call: Callable[[], Result]) -> Result:
         if self._reading >= limits.READERS + limits.READS_WAITING_MAX:
             raise Problem(429, f"{self._reading} reads are in progress: retry later")
         self._reading += 1
         self.health.busy = True
         try:
-            return await self._in(self._readers, act)
+            return await self._in_thread(self._readers, call)
         finally:
             self._reading -= 1
 
@@ -247,24 +248,24 @@ class Service:
 
     async def readyz(self, _request: Request, _query: Query) -> Response:
         """Report whether posts can be committed."""
-        told = {"ready": self.health.ready, "state": self.health.state, "message": self.health.message}
-        return _json(told, 200 if self.health.ready else 503)
+        fields = {"ready": self.health.ready, "state": self.health.state, "message": self.health.message}
+        return _json(fields, 200 if self.health.ready else 503)
 
     async def metrics_page(self, request: Request, _query: Query) -> Response:
         """Return the Prometheus metrics."""
-        self.guard.known(request)
+        self.authorizer.authenticate(request)
         return Response(self.metrics.page(), 200, media_type=METRICS)
 
     # Its end.
 
-    async def _in(self, pool: ThreadPoolExecutor, act: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(pool, act)
+    async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(pool, call)
 
     def end(self) -> None:
         """End the streams; posts in progress continue."""
         self.streams.end()
 
-    async def finish(self) -> None:
+    async def shut_down(self) -> None:
         """Wait for posts in progress, within a time limit, and then release everything."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limits.STOP_S)
@@ -310,7 +311,7 @@ def _form(accept: str) -> queries.Form:
     raise Problem(406, f"Accept is {accept[:80]!r}: supported are {NDJSON} and {ARROW}")
 
 
-def _given(query: Query, name: str) -> Bound:
+def _required_bound(query: Query, name: str) -> Bound:
     found = bound(query, name)
     return "earliest" if found is None else found
 
@@ -320,10 +321,10 @@ def _key(query: Query) -> bytes | None:
 
 
 def _fields(records: Records, outcome: Outcome, named: tuple[str, int] | None) -> dict[str, Any]:
-    told: dict[str, Any] = {"topic": records.topic, "offset": outcome.offset, "count": records.count}
+    fields: dict[str, Any] = {"topic": records.topic, "offset": outcome.offset, "count": records.count}
     if named is not None:
-        told |= {"producer": named[0], "sequence": named[1], "repeated": outcome.repeated}
-    return told
+        fields |= {"producer": named[0], "sequence": named[1], "repeated": outcome.repeated}
+    return fields
 
 
 def _committed(records: Records, outcome: Outcome, named: tuple[str, int] | None) -> Response:

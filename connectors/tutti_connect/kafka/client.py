@@ -38,7 +38,9 @@ FINAL_ERRORS = {
 }
 
 
-def settings_of(servers: str, given: Mapping[str, Any], fixed: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
+def client_settings(
+    servers: str, given: Mapping[str, Any], fixed: Mapping[str, Any], defaults: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return the checked settings for Kafka's client.
 
     Raises:
@@ -50,7 +52,7 @@ def settings_of(servers: str, given: Mapping[str, Any], fixed: Mapping[str, Any]
     return {**defaults, **given, **own, "logger": CLIENT_LOG}
 
 
-def made(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
+def create_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
     """Return a Kafka client.
 
     Raises:
@@ -73,7 +75,7 @@ def converted_error(error: KafkaException, where: str, since: float | None = Non
 
 def with_cause(kafka_error: KafkaError, since: float) -> str:
     """Return the text of an error; for a local error such as a timeout, add the logged cause of the connection failure."""
-    cause = CONNECTION_FAILURES.heard(since) if kafka_error.code() < 0 else ""
+    cause = CONNECTION_FAILURES.failure_since(since) if kafka_error.code() < 0 else ""
     return f"{kafka_error.str()}: {cause}" if cause else kafka_error.str()
 
 
@@ -94,7 +96,7 @@ def converted_errors(admin: Any, where: str) -> Iterator[None]:
         raise converted_error(error, where, started) from error
 
 
-def end_of(admin: Any, one: TopicPartition, isolation: Any) -> int:
+def end_offset(admin: Any, one: TopicPartition, isolation: Any) -> int:
     """Return the offset after the last message of a partition; wait for its leader.
 
     With READ_COMMITTED, the offset is before the first undecided message.
@@ -133,7 +135,7 @@ class ConnectionFailureFilter(logging.Filter):
             self._last = time.monotonic(), found[1]
         return True
 
-    def heard(self, since: float) -> str:
+    def failure_since(self, since: float) -> str:
         """Return the last connection failure after `since` (monotonic), "" if there is none."""
         at, text = self._last
         return text if at >= since else ""

@@ -18,8 +18,8 @@ def kafka_in(path: str) -> int:
     """Copy topics of Kafka to the log, each record once, in the order of each partition.
 
     Several instances with one configuration share the partitions. One line of JSON on standard output reports the connector as
-    ready; logs go to standard error. After SIGTERM or Ctrl-C, it delivers the messages that it has taken, and ends. Exit codes: 2
-    for a wrong configuration, 3 if Kafka or the gateways do not answer at the start.
+    ready; logs go to standard error. After SIGTERM or Ctrl-C, it delivers the messages that it has received, and ends. Exit codes:
+    2 for a wrong configuration, 3 if Kafka or the gateways do not answer at the start.
     """
     from tutti.runtime.worker import run
     from tutti_connect.kafka.config import load_inflow
@@ -27,12 +27,12 @@ def kafka_in(path: str) -> int:
     config = load_inflow(path)
     with _client():
         from tutti_connect.kafka.source.consumer import KafkaSource
-    from tutti_connect.kafka.gateway_clients import gateway_asker, producer_opener, progress_committer
+    from tutti_connect.kafka.gateway_clients import gateway_check, producer_opener, progress_committer
     from tutti_connect.kafka.metrics import InflowMetrics
     from tutti_connect.kafka.source.connector import Connector
 
     url = config.gateways
-    connector = Connector(config, KafkaSource(config), producer_opener(url), gateway_asker(url), progress_committer(url))
+    connector = Connector(config, KafkaSource(config), producer_opener(url), gateway_check(url), progress_committer(url))
     ready_fields = {"name": config.name, "topics": config.kafka.topics}
     return run(connector, ready_fields, config.metrics, InflowMetrics(connector), insecure=config.insecure, file=path)
 
@@ -44,9 +44,9 @@ def kafka_in(path: str) -> int:
 def kafka_out(path: str) -> int:
     """Copy the log, or some of its topics, to Kafka, each record once, in the log's order.
 
-    The connector writes transactions that also hold its position. One instance of a name runs: a second one takes over, and the
-    first ends with exit code 1. One line of JSON on standard output reports the connector as ready; logs go to standard error.
-    After SIGTERM or Ctrl-C, it commits the records that it has taken, and ends. Exit codes: 2 for a wrong configuration, 3 if Kafka
+    The connector writes transactions that also contain its position. Only one instance of a name runs: a second one takes over, and
+    the first ends with exit code 1. One line of JSON on standard output reports the connector as ready; logs go to standard error.
+    After SIGTERM or Ctrl-C, it commits the records that it has read, and ends. Exit codes: 2 for a wrong configuration, 3 if Kafka
     or the gateways do not answer at the start.
     """
     from tutti.runtime.worker import run

@@ -54,7 +54,7 @@ class CommittedLog:
         return reader
 
 
-def gateway_asker(url: str) -> Callable[[], object]:
+def gateway_check(url: str) -> Callable[[], object]:
     """Return a function that checks that a gateway answers."""
 
     def check() -> object:

@@ -8,15 +8,15 @@ from tutti import limits
 KAFKA_S = 10.0  # time limit of a request to Kafka or a gateway
 TOPIC_KNOWN_S, TOPIC_KNOWN_POLL_S = 3.0, 0.05  # until every broker knows a new topic, and between two requests
 RETRY_S_MIN, RETRY_S_MAX = limits.RETRY_US_MIN / 1e6, limits.RETRY_US_MAX / 1e6  # before a restart; doubles
-LOOK_S = 0.5  # between two updates of the lag
+LAG_UPDATE_S = 0.5  # between two updates of the lag
 REPEATED_LINE_S, LINES_MAX = 600.0, 1000  # interval between equal log lines of Kafka's client, and number of remembered lines
 
 # From Kafka
-MESSAGES_A_TURN = 10_000  # taken from Kafka's client in one turn; a partition without buffer space holds at most this number
-TURN_S = 0.02  # wait of one turn for messages: Kafka's client returns what it has at the end
+MESSAGES_A_POLL = 10_000  # received in one poll; a partition with a full producer buffer queues at most this number
+POLL_S = 0.02  # longest wait of one poll: Kafka's client then returns the messages that it has
 OPENERS = 4  # threads that open and close producers
 LEADER_POLL_S = 0.1  # between two checks for the leader of a new partition
-DELIVERY_S = 30.0  # afterwards a new epoch finds out a frame's outcome
+DELIVERY_S = 30.0  # delivery timeout of a frame; afterwards a new epoch of the producer finds out its outcome
 HANDOVER_S = 5.0  # longest time to deliver records of partitions that move to another instance
 CHECK_S = 1.0  # between two checks that the topics are unchanged
 REPORT_S = 5.0  # between two commits of offsets to Kafka, from which other tools compute the lag
@@ -39,6 +39,6 @@ END_S = 10.0  # for the last transaction at the end
 UNREACHABLE_RETRY_S_MAX = 10.0  # longest time between two attempts while Kafka or the gateways are unreachable
 IDLE_S = 5.0  # a position that moved without records is committed after this time
 # messages read first from the end of the position topic; the number grows by a factor of 16 until the position is found
-POSITION_LOOK_BACK = 64
+POSITION_SEARCH_MESSAGES = 64
 POSITION_SEGMENT_BYTES = 16 * limits.MIB  # of the position topic: compaction does not touch the open segment
 TARGETS_MAX = 10_000  # topics known to exist in Kafka

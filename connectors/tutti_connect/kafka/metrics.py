@@ -27,7 +27,7 @@ class InflowMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield all metric families."""
         records = CounterMetricFamily("tutti_kafka_in_records", "Records committed by this instance.", labels=_LABELS)
-        place = GaugeMetricFamily(
+        offset = GaugeMetricFamily(
             "tutti_kafka_in_offset", "Offset in Kafka up to which the partition is in the log.", labels=_LABELS
         )
         lag = GaugeMetricFamily("tutti_kafka_in_lag", "Messages in Kafka that are not in the log yet.", labels=_LABELS)
@@ -40,12 +40,12 @@ class InflowMetrics(Collector):
             up.add_metric(labels, float(partition.state is State.FLOWING))
             failures.add_metric(labels, partition.failures)
             if partition.state is State.FLOWING:
-                place.add_metric(labels, partition.committed)
-                if partition.high >= 0:
-                    lag.add_metric(labels, max(0, partition.high - partition.committed))
+                offset.add_metric(labels, partition.committed)
+                if partition.high_watermark >= 0:
+                    lag.add_metric(labels, max(0, partition.high_watermark - partition.committed))
         quarantined = GaugeMetricFamily("tutti_kafka_in_quarantined", "Records in quarantine.", labels=_LABELS[:1])
         quarantined.add_metric([name], self._connector.quarantine.count)
-        yield from (records, place, lag, up, failures, quarantined)
+        yield from (records, offset, lag, up, failures, quarantined)
 
 
 class OutflowMetrics(Collector):
@@ -71,10 +71,10 @@ class OutflowMetrics(Collector):
             "flowing": ("1 while records are copied, 0 while the connector waits.", float(one.flowing)),
             "quarantined": ("Records in quarantine.", one.quarantine.count),
         }
-        following, frontier = one.next, one.frontier
-        if following >= 0:
-            gauges["offset"] = ("Offset up to which the log is in Kafka.", following)
-            gauges["lag"] = ("Records of the log, of all topics, that are not processed yet.", max(0, frontier - following))
+        next_offset, frontier = one.next, one.frontier
+        if next_offset >= 0:
+            gauges["offset"] = ("Offset up to which the log is in Kafka.", next_offset)
+            gauges["lag"] = ("Records of the log, of all topics, that are not processed yet.", max(0, frontier - next_offset))
         for name, (about, level) in gauges.items():
             gauge = GaugeMetricFamily(f"tutti_kafka_out_{name}", about, labels=labels)
             gauge.add_metric([one.config.name], level)

@@ -35,8 +35,8 @@ class TopicBatch(NamedTuple):
     size: int
 
 
-#: Called with a rejected topic, the reason, and its held records, which do not go to the log.
-OnRefused = Callable[[str, str, Sequence[TopicBatch]], None]
+#: Called with a rejected topic, the reason, and its buffered records, which do not go to the log.
+OnRejectedTopic = Callable[[str, str, Sequence[TopicBatch]], None]
 
 
 class _Column:
@@ -62,27 +62,27 @@ class MessageConverter:
         )
         self._fixed = topic
         self._topics: dict[bytes, str] = {}
-        self._refused: dict[bytes, str] = {}  # topic -> reason
+        self._rejected_topics: dict[bytes, str] = {}  # topic -> reason
 
-    def refuse(self, topic: str, reason: str) -> None:
+    def reject_topic(self, topic: str, reason: str) -> None:
         """Reject further messages of a topic."""
         self._topics.pop(topic.encode(), None)
-        self._refused[topic.encode()] = reason
+        self._rejected_topics[topic.encode()] = reason
 
-    def messages(self, part: TopicBatch) -> Iterator[Message]:
+    def original_messages(self, part: TopicBatch) -> Iterator[Message]:
         """Yield the original messages of these records. Skipped parts are empty."""
         for row in part.records.to_pylist():
             yield [part.topic.encode() if role == "topic" else row.get(role) or b"" for role in self._frames]
 
-    def sorted(self, messages: Sequence[Message]) -> tuple[list[TopicBatch], list[RejectedMessage]]:
+    def to_batches(self, messages: Sequence[Message]) -> tuple[list[TopicBatch], list[RejectedMessage]]:
         """Convert messages in order of arrival, by topic; the timestamp is the current time."""
         columns: dict[str, _Column] = {}
-        bad: list[RejectedMessage] = []
+        rejected: list[RejectedMessage] = []
         for message in messages:
             try:
                 topic, key, value = self._record(message)
             except ValueError as error:
-                bad.append(RejectedMessage(message, str(error)))
+                rejected.append(RejectedMessage(message, str(error)))
                 continue
             column = columns.get(topic)
             if column is None:
@@ -91,7 +91,7 @@ class MessageConverter:
             column.values.append(value)
             column.sizes.append(len(value) + (len(key) if key else 0) + limits.RECORD_OVERHEAD_BYTES)
         now_us = time.time_ns() // 1000
-        return [part for topic, column in columns.items() for part in _parts(topic, column, now_us)], bad
+        return [part for topic, column in columns.items() for part in _split(topic, column, now_us)], rejected
 
     def _record(self, message: Message) -> tuple[str, bytes | None, bytes]:
         if len(message) != self._count:
@@ -107,18 +107,18 @@ class MessageConverter:
         return topic or self._new_topic(message[self._topic_at]), key, value
 
     def _new_topic(self, name: bytes) -> str:
-        if name in self._refused:
-            raise ValueError(self._refused[name])
+        if name in self._rejected_topics:
+            raise ValueError(self._rejected_topics[name])
         text = name[: NAME_BYTES_MAX + 1].decode("ascii", "replace")
         if not is_name(text):
             raise ValueError(f"its topic is {text[:60]!r}: a topic has 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'")
-        if len(self._topics) + len(self._refused) >= limits.TOPICS_MAX:
+        if len(self._topics) + len(self._rejected_topics) >= limits.TOPICS_MAX:
             raise ValueError(f"its topic {text!r} exceeds the limit of {limits.TOPICS_MAX} topics")
         self._topics[name] = text
         return text
 
 
-def _parts(topic: str, column: _Column, now_us: int) -> Iterator[TopicBatch]:
+def _split(topic: str, column: _Column, now_us: int) -> Iterator[TopicBatch]:
     count = len(column.values)
     records = pa.RecordBatch.from_arrays(
         [_bytes(column.keys), _bytes(column.values), pa.array(np.full(count, now_us, np.int64)).cast(TIMESTAMP)],

@@ -18,7 +18,7 @@ def zeromq_in(path: str) -> int:
     """Copy messages from ZeroMQ PUSH or PUB sockets to the log.
 
     One line of JSON on standard output reports the connector as ready, with its bound addresses; logs go to standard error. After
-    SIGTERM or Ctrl-C, it delivers the messages that it has taken, and ends. Exit codes: 2 for a wrong configuration, 3 if no
+    SIGTERM or Ctrl-C, it delivers the messages that it has received, and ends. Exit codes: 2 for a wrong configuration, 3 if no
     gateway answers.
     """
     from tutti_connect.zeromq.config import load_inflow
@@ -30,8 +30,8 @@ def zeromq_in(path: str) -> int:
 
     config = load_inflow(path)
     connector = Connector(config)
-    connector.told["name"] = config.name
-    return run(connector, connector.told, config.metrics, InMetrics(connector), insecure=config.insecure, file=path)
+    connector.ready_fields["name"] = config.name
+    return run(connector, connector.ready_fields, config.metrics, InMetrics(connector), insecure=config.insecure, file=path)
 
 
 @click.command("zeromq-out")
@@ -53,8 +53,8 @@ def zeromq_out(path: str) -> int:
 
     config = load_outflow(path)
     publisher = Publisher(config)
-    publisher.told["name"] = config.name
-    return run(publisher, publisher.told, config.metrics, OutMetrics(publisher), insecure=config.insecure, file=path)
+    publisher.ready_fields["name"] = config.name
+    return run(publisher, publisher.ready_fields, config.metrics, OutMetrics(publisher), insecure=config.insecure, file=path)
 
 
 @contextmanager

@@ -59,7 +59,7 @@ class Inflow(Struct, frozen=True):
         zeromq: the source.
         quarantine: directory for messages that the log rejects.
         topic: topic of all records, if no frame has the role "topic".
-        spool: directory for messages that are taken but not committed; by default they are in memory.
+        spool: directory for messages that are received but not committed; by default they are in memory.
         metrics: HOST:PORT of the Prometheus page; by default none.
         insecure: True to allow other hosts to reach sockets without [curve], and the metrics page, which has no TLS or token.
     """

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tutti import limits
 
-MESSAGES_A_TURN = 4096  # read from the socket in one batch
-BYTES_A_TURN = 4 * limits.MIB  # read from the socket in one batch; one more message always fits
-TURN_S = 0.02  # time of one wait for messages, or for free space
+MESSAGES_A_BATCH = 4096  # read from the socket in one batch
+BYTES_A_BATCH = 4 * limits.MIB  # read from the socket in one batch; one more message always fits
+SOCKET_POLL_S = 0.02  # time of one wait for messages, or for free space
 HIGH_WATER_MARK = 1000  # messages that ZeroMQ buffers for one connection
 HIGH_WATER_MARK_MAX = 1_000_000
 MESSAGE_BYTES_MAX = 2 * limits.RECORD_BYTES_MAX  # of one message part; a peer that sends a larger one is disconnected
@@ -15,8 +15,8 @@ RECORD_OVERHEAD_BYTES = 32
 FRAME_BYTES = 256 * limits.KIB  # target size of one frame of the log; one more record always fits
 TOPICS_MAX = 1000  # topics that messages may name to one instance
 ENDPOINTS_MAX = 64
-HELD_BYTES_MAX = 32 * limits.MIB  # taken but not committed, and the same size again in the producer
-DELIVERY_S = 30.0  # afterwards a new epoch finds out a frame's outcome
+BUFFER_BYTES = 32 * limits.MIB  # received but not committed, and the same size again in the producer
+DELIVERY_S = 30.0  # delivery timeout of a frame; afterwards a new epoch of the producer finds out its outcome
 RETRY_S_MIN, RETRY_S_MAX = limits.RETRY_US_MIN / 1e6, 5.0  # before a restart; doubles
 DRAIN_S = 1.0  # at the end, to read the messages that ZeroMQ buffers
 KEPT_FRAMES_MAX = 16  # parts of a quarantined message that are kept
@@ -24,7 +24,7 @@ KEPT_BYTES_MAX = 64 * limits.KIB  # bytes of each part of a quarantined message 
 POLL_S = 0.2  # wait for records before the next check for subscriptions
 SLOW_MS_MAX = 20  # longest wait between two send attempts to a slow subscriber; starts at 1 and doubles
 SUBSCRIPTION_CHECK_RECORDS = 128  # records between two checks for subscriptions while a batch is published
-SUBSCRIPTIONS_A_TURN = 1000  # subscription messages read in one check
+SUBSCRIPTIONS_A_CHECK = 1000  # subscription messages read in one check
 SUBSCRIPTION_BYTES_MAX = 1024  # of one prefix; a peer that sends a larger one is disconnected
 START_POLL_S = 0.2  # between two checks for the start of the log
 SAVE_S = 1.0  # between two offset commits: a crash repeats the records of this time

@@ -37,7 +37,7 @@ class InMetrics(Collector):
         yield _family(counter, "in_bytes", "Bytes of the messages read from the socket.", name, one.bytes)
         yield _family(counter, "in_dropped", "Messages dropped because the buffer was full.", name, one.dropped)
         yield _family(counter, "in_failures", "Restarts of the producer.", name, flow.failures)
-        yield _family(gauge, "in_waiting", "Records taken but not committed yet.", name, flow.waiting)
+        yield _family(gauge, "in_waiting", "Records received but not committed yet.", name, flow.waiting)
         if isinstance(flow, SpooledFlow):
             yield _family(gauge, "in_spooled", "Waiting records that are on disk and survive a crash.", name, flow.spooled)
         yield _family(gauge, "in_flowing", "1 with an open producer, 0 while waiting for a restart.", name, flow.flowing)

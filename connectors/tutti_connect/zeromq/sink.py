@@ -42,8 +42,8 @@ class Publisher:
         self.config = config
         self.records = self.failures = self.position = 0
         self.subscriptions = 0
-        self.told: dict[str, object] = {}
-        self._since = 0  # everything from this offset was published, and none of it is of a topic missing in `_previous`
+        self.ready_fields: dict[str, object] = {}
+        self._since = 0  # all records from here on were published, and each has its topic in `_previous`
         self._previous: dict[str, int] = {}
         self._saved = -1
         self._save_at = 0.0
@@ -68,7 +68,7 @@ class Publisher:
             with open_socket(zmq.XPUB, target.bind, target.connect, self.config.curve, mark, linger) as (socket, addresses):
                 if target.slow == "wait":
                     socket.set(zmq.XPUB_NODROP, 1)
-                self.told["bound"] = addresses
+                self.ready_fields["bound"] = addresses
                 ready()
                 while not stop.is_set():
                     self._read_subscriptions(socket, 0)
@@ -80,7 +80,7 @@ class Publisher:
                         batch = reader.poll(limits.POLL_S)
                     except OffsetOutOfRange as error:
                         reader.close()
-                        reader = self._skipped(error)
+                        reader = self._reader_after_loss(error)
                         continue
                     except Unavailable as error:
                         self.failures += 1
@@ -102,16 +102,16 @@ class Publisher:
             Unavailable: no gateway answers.
         """
         with QueryProgress(self.config.gateways) as progress:
-            awaited = False
+            waited = False
             while not (frontier := progress.frontier()).log:
-                if not awaited:
+                if not waited:
                     LOG.info("%s: waiting for the log to start", self.config.name)
-                awaited = True
+                waited = True
                 if stop.wait(limits.START_POLL_S):
                     return
             if self.config.name not in progress.readers():
                 # all records of a log that started after this instance are also new
-                progress.save_offset(self.config.name, frontier.start if awaited else frontier.offset)
+                progress.save_offset(self.config.name, frontier.start if waited else frontier.offset)
 
     def _reader(self, start: str | None) -> Reader:
         config = self.config
@@ -126,12 +126,12 @@ class Publisher:
                 patience=limits.READER_PATIENCE_S,
             )
         except OffsetOutOfRange as error:
-            return self._skipped(error)
+            return self._reader_after_loss(error)
         self.position = self._since = int(reader.position)
         self._previous.clear()
         return reader
 
-    def _skipped(self, error: OffsetOutOfRange) -> Reader:
+    def _reader_after_loss(self, error: OffsetOutOfRange) -> Reader:
         """Open a reader after the deleted records, if the configuration allows it."""
         if self.config.lost == "fail":
             raise OffsetOutOfRange(f'{error}. To publish what is there, set lost = "skip" at the top of the file') from error
@@ -141,7 +141,7 @@ class Publisher:
 
     def _read_subscriptions(self, socket: Socket, wait_ms: int) -> None:
         """Read subscription messages; the number is limited so that records continue under a flood."""
-        for _ in range(limits.SUBSCRIPTIONS_A_TURN):
+        for _ in range(limits.SUBSCRIPTIONS_A_CHECK):
             if not socket.poll(wait_ms):
                 return
             first = socket.recv()[:1]
@@ -154,7 +154,7 @@ class Publisher:
             if number % limits.SUBSCRIPTION_CHECK_RECORDS == 0:
                 self._read_subscriptions(socket, 0)
             wait_ms = 1
-            while not self._sent(socket, message):  # wait for a slow subscriber, or for the first one
+            while not self._try_send(socket, message):  # wait for a slow subscriber, or for the first one
                 self._read_subscriptions(socket, wait_ms)
                 wait_ms = min(2 * wait_ms, limits.SLOW_MS_MAX)
                 if stop.is_set():
@@ -163,7 +163,7 @@ class Publisher:
             self.position = offset + 1
         return True
 
-    def _sent(self, socket: Socket, message: list[bytes]) -> bool:
+    def _try_send(self, socket: Socket, message: list[bytes]) -> bool:
         if not self.subscriptions and self.config.zeromq.nobody == "wait":
             return False
         try:
@@ -176,22 +176,22 @@ class Publisher:
         """Yield each record's offset and message: topic, key, value, and the other fields as JSON."""
         columns: list[Any] = [batch.column(name).to_pylist() for name in _COLUMNS]
         for offset, topic, key, value, stamp, headers in zip(*columns, strict=True):
-            told: dict[str, Any] = {"offset": offset, "timestamp": _time(stamp)}
+            fields: dict[str, Any] = {"offset": offset, "timestamp": _time(stamp)}
             previous = self._previous.get(topic)
             if previous is None:
-                told["since"] = self._since  # no record of this topic exists between this offset and the current one
+                fields["since"] = self._since  # no record of this topic exists between this offset and the current one
             else:
-                told["previous"] = previous
+                fields["previous"] = previous
             null = [name for name, data in (("key", key), ("value", value)) if data is None]
             if null:
-                told["null"] = null
+                fields["null"] = null
             if headers:
-                told["headers"] = [[header["key"], _text(header["value"])] for header in headers]
-            self._remember(topic, offset)
-            yield offset, [topic.encode(), key or b"", value or b"", orjson.dumps(told)]
+                fields["headers"] = [[header["key"], _text(header["value"])] for header in headers]
+            self._record_offset(topic, offset)
+            yield offset, [topic.encode(), key or b"", value or b"", orjson.dumps(fields)]
 
-    def _remember(self, topic: str, offset: int) -> None:
-        """Remember the last offset of a topic. A topic that is no longer remembered has no record after `_since`."""
+    def _record_offset(self, topic: str, offset: int) -> None:
+        """Record the last offset of a topic. A topic missing in `_previous` has no record from `_since` on."""
         self._previous.pop(topic, None)
         self._previous[topic] = offset  # reinserted at the end, so that the order is by offset
         if len(self._previous) > limits.PREVIOUS_MAX:

@@ -55,21 +55,21 @@ def open_socket(
         addresses: list[str] = []
         for endpoint in bind:
             _attach(socket.bind, endpoint, "bind")
-            addresses.append(_last(socket))
+            addresses.append(_bound_address(socket))
         for endpoint in connect:
             _attach(socket.connect, endpoint, "connect")
         yield socket, addresses
 
 
-def _last(socket: Socket) -> str:
+def _bound_address(socket: Socket) -> str:
     """Return the last bound address; a dual-stack socket reports an IPv4 address in IPv6 form, which is converted back."""
-    said: Any = socket.get(zmq.LAST_ENDPOINT)
-    return _MAPPED.sub(r"\1", said.rstrip(b"\0").decode())
+    endpoint: Any = socket.get(zmq.LAST_ENDPOINT)
+    return _MAPPED.sub(r"\1", endpoint.rstrip(b"\0").decode())
 
 
-def _attach(act: Callable[[str], object], endpoint: str, key: str) -> None:
+def _attach(attach: Callable[[str], object], endpoint: str, key: str) -> None:
     try:
-        act(endpoint)
+        attach(endpoint)
     except zmq.ZMQError as error:
         reason = zmq.strerror(error.errno or 0).lower()
         raise ConfigError(f"zeromq.{key}: {endpoint} cannot be used ({reason}): choose another one") from error

@@ -40,10 +40,10 @@ class Connector:
         """
         self.config = config
         self.quarantine = QuarantineLog(config.quarantine, config.name)
-        self.flow: Flow | SpooledFlow = (SpooledFlow if config.spool else Flow)(config, self._refuse_topic)
+        self.flow: Flow | SpooledFlow = (SpooledFlow if config.spool else Flow)(config, self._reject_topic)
         self.messages = self.bytes = self.dropped = 0
-        self.told: dict[str, object] = {}
-        self._sorter = MessageConverter(config.zeromq.frames, config.topic)
+        self.ready_fields: dict[str, object] = {}
+        self._converter = MessageConverter(config.zeromq.frames, config.topic)
         self._dropping = False
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
@@ -63,27 +63,27 @@ class Connector:
             with open_socket(kind, source.bind, source.connect, self.config.curve, source.high_water_mark) as (socket, addresses):
                 for prefix in source.subscribe or ([] if pull else [""]):
                     socket.set(zmq.SUBSCRIBE, prefix.encode())
-                self.told["bound"] = addresses
+                self.ready_fields["bound"] = addresses
                 ready()
                 while not stop.is_set():
-                    self._turn(socket, pull=pull)
+                    self._run_once(socket, pull=pull)
                 self._drain(socket)
             drain_s = limits.DELIVERY_S
         finally:
             undelivered = self.flow.close(drain_s)
             if undelivered:
-                LOG.error("%s: %d records that were taken are not known to be in the log", self.config.name, undelivered)
+                LOG.error("%s: %d received records are not known to be in the log", self.config.name, undelivered)
 
-    def _turn(self, socket: Socket, *, pull: bool) -> None:
-        self.flow.tend(time.monotonic())
-        room = self.flow.room
-        if pull and not room:
-            self.flow.wait(limits.TURN_S)  # ZeroMQ buffers the messages, and back pressure slows the PUSH peers
+    def _run_once(self, socket: Socket, *, pull: bool) -> None:
+        self.flow.run_once(time.monotonic())
+        has_space = self.flow.has_space
+        if pull and not has_space:
+            self.flow.wait(limits.SOCKET_POLL_S)  # ZeroMQ buffers the messages, and back pressure slows the PUSH peers
             return
-        if not socket.poll(int(limits.TURN_S * 1000)):
+        if not socket.poll(int(limits.SOCKET_POLL_S * 1000)):
             return
         messages = self._receive(socket)
-        if room:
+        if has_space:
             self._process(messages)
             self._dropping = False
             return
@@ -93,10 +93,10 @@ class Connector:
         self._dropping = True
 
     def _receive(self, socket: Socket) -> list[Message]:
-        """Read the available messages, within the limits of a turn."""
+        """Read the available messages, within the limits of one batch."""
         messages: list[Message] = []
         size = 0
-        while len(messages) < limits.MESSAGES_A_TURN and size < limits.BYTES_A_TURN:
+        while len(messages) < limits.MESSAGES_A_BATCH and size < limits.BYTES_A_BATCH:
             try:
                 message = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
@@ -108,30 +108,33 @@ class Connector:
         return messages
 
     def _process(self, messages: list[Message]) -> None:
-        parts, bad = self._sorter.sorted(messages)
-        self._quarantine(bad)
+        parts, rejected = self._converter.to_batches(messages)
+        self._quarantine(rejected)
         self.flow.add(parts)
-        self.flow.tend(time.monotonic())
+        self.flow.run_once(time.monotonic())
 
-    def _quarantine(self, bad: list[RejectedMessage]) -> None:
-        """Quarantine rejected messages. Untrusted peers can send them, so the cost is bounded: one write in a turn, no blocking."""
-        if bad:
-            self.quarantine.append([(one.reason, _shown(one.message)) for one in bad])
+    def _quarantine(self, rejected: list[RejectedMessage]) -> None:
+        """Quarantine rejected messages.
 
-    def _refuse_topic(self, topic: str, reason: str, parts: Sequence[TopicBatch]) -> None:
-        """Quarantine the records of a refused topic; the other topics continue."""
+        Untrusted peers can send them, so the cost is bounded: one write for each batch, and it never blocks.
+        """
+        if rejected:
+            self.quarantine.append([(one.reason, _shown(one.message)) for one in rejected])
+
+    def _reject_topic(self, topic: str, reason: str, parts: Sequence[TopicBatch]) -> None:
+        """Quarantine the records of a rejected topic; the other topics continue."""
         LOG.warning(
             "%s: messages to topic %s go to quarantine: %s. When the log accepts the topic, restart the connector",
             self.config.name, topic, reason,
         )  # fmt: skip
-        self._sorter.refuse(topic, reason)
+        self._converter.reject_topic(topic, reason)
         for part in parts:
-            self._quarantine([RejectedMessage(message, reason) for message in self._sorter.messages(part)])
+            self._quarantine([RejectedMessage(message, reason) for message in self._converter.original_messages(part)])
 
     def _drain(self, socket: Socket) -> None:
         """Read the messages that ZeroMQ has buffered, within a time limit."""
         deadline = time.monotonic() + limits.DRAIN_S
-        while time.monotonic() < deadline and self.flow.room and socket.poll(int(limits.TURN_S * 1000)):
+        while time.monotonic() < deadline and self.flow.has_space and socket.poll(int(limits.SOCKET_POLL_S * 1000)):
             self._process(self._receive(socket))
 
 

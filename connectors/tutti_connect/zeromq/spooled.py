@@ -15,7 +15,7 @@ from tutti_connect.zeromq import limits
 
 if TYPE_CHECKING:
     from tutti.batching.receipt import Receipt
-    from tutti_connect.zeromq.batches import OnRefused, TopicBatch
+    from tutti_connect.zeromq.batches import OnRejectedTopic, TopicBatch
     from tutti_connect.zeromq.config import Inflow
 
 LOG = logging.getLogger("tutti.zeromq")
@@ -30,21 +30,21 @@ class _NamedTopics(Producer):
 class SpooledFlow:
     """On-disk variant of `Flow`. Its failures need an operator: the spool stays unchanged.
 
-    The first records of each topic have a delivery callback, which reports a refused topic: its later records go to quarantine. Its
-    records already in the spool go to the spool's folder `refused`.
+    The first records of each topic have a delivery callback, which reports a rejected topic: its later records go to quarantine.
+    Its records already in the spool go to the spool's folder `refused`.
     """
 
     failures = 0
 
-    def __init__(self, config: Inflow, on_refused: OnRefused) -> None:
+    def __init__(self, config: Inflow, on_rejected_topic: OnRejectedTopic) -> None:
         """Prepare; open nothing yet."""
         self._config = config
-        self._on_refused = on_refused
-        self._known: set[str] = set()  # topics with committed records, or with a pending callback
+        self._on_rejected_topic = on_rejected_topic
+        self._known_topics: set[str] = set()  # topics with committed records, or with a pending callback
         self._outcomes: collections.deque[tuple[str, TuttiError | None]] = collections.deque()
-        self._held: collections.deque[TopicBatch] = collections.deque()
+        self._buffer: collections.deque[TopicBatch] = collections.deque()
         self._producer: Producer | None = None
-        self._taken = self._committed = 0
+        self._received = self._committed = 0
         self._count_lock = threading.Lock()
         self._last: Receipt | None = None
 
@@ -57,11 +57,11 @@ class SpooledFlow:
     def waiting(self) -> int:
         """Return the number of uncommitted records, including those of earlier runs.
 
-        Other threads may call this. During handover, a part counts twice and never zero times: held parts are counted before the
-        producer's.
+        Other threads may call this. A part that moves to the producer meanwhile counts twice, and never zero times: the buffer is
+        counted before the producer.
         """
-        held = sum(part.records.num_rows for part in list(self._held))
-        return held + (len(self._producer) if self._producer is not None else 0)
+        buffered = sum(part.records.num_rows for part in list(self._buffer))
+        return buffered + (len(self._producer) if self._producer is not None else 0)
 
     @property
     def spooled(self) -> int:
@@ -72,13 +72,13 @@ class SpooledFlow:
     def records(self) -> int:
         """Return the number of records committed by this instance, after those of earlier runs. The value never decreases."""
         with self._count_lock:
-            self._committed = max(self._committed, self._taken - self.waiting)
+            self._committed = max(self._committed, self._received - self.waiting)
             return self._committed
 
     @property
-    def room(self) -> bool:
+    def has_space(self) -> bool:
         """True if no part waits for the producer."""
-        return not self._held
+        return not self._buffer
 
     def open(self) -> None:
         """Open the spool; this step needs no gateway.
@@ -90,7 +90,7 @@ class SpooledFlow:
         self._producer = (Producer if config.topic else _NamedTopics)(
             config.gateways,
             producer=config.name,
-            buffer_bytes=limits.HELD_BYTES_MAX,
+            buffer_bytes=limits.BUFFER_BYTES,
             on_full="raise",
             delivery_timeout=limits.DELIVERY_S,
             spool=config.spool,
@@ -101,29 +101,29 @@ class SpooledFlow:
 
     def add(self, parts: list[TopicBatch]) -> None:
         """Add records to the buffer."""
-        self._held.extend(parts)  # extended before the count is raised: records count as committed when they are no longer held
-        self._taken += sum(part.records.num_rows for part in parts)
+        self._buffer.extend(parts)  # before the count: a record that is counted but not in the buffer is taken for committed
+        self._received += sum(part.records.num_rows for part in parts)
 
-    def tend(self, _now: float) -> None:
-        """Hand to the producer as many records as its buffer takes.
+    def run_once(self, _now: float) -> None:
+        """Pass buffered records to the producer until its buffer is full.
 
         Raises:
             TuttiError: the error that ended the producer.
         """
         self._process_outcomes()
-        while self._held and self._producer is not None:
-            part = self._held[0]
-            outcome = None if part.topic in self._known else partial(self.heard, part.topic)
+        while self._buffer and self._producer is not None:
+            part = self._buffer[0]
+            outcome = None if part.topic in self._known_topics else partial(self.on_delivery, part.topic)
             try:
                 self._last = self._producer.send_batch(part.topic, part.records, on_delivery=outcome)
             except BufferFull:
                 return
             if self._last.done() and isinstance(self._last.error, TooLarge):
                 raise self._last.error  # parts are split so that none is too large
-            self._known.add(part.topic)
-            self._held.popleft()
+            self._known_topics.add(part.topic)
+            self._buffer.popleft()
 
-    def heard(self, topic: str, error: TuttiError | None, _receipt: Receipt) -> None:
+    def on_delivery(self, topic: str, error: TuttiError | None, _receipt: Receipt) -> None:
         """Receive the outcome of the first records of a topic, in an I/O thread of the client."""
         self._outcomes.append((topic, error))
 
@@ -132,31 +132,31 @@ class SpooledFlow:
             topic, error = self._outcomes.popleft()
             if error is None:
                 continue
-            self._known.discard(topic)
+            self._known_topics.discard(topic)
             if isinstance(error, Refused) and error.topic and not self._config.topic:
-                parts = [part for part in self._held if part.topic == topic]
-                self._on_refused(topic, str(error), parts)
-                self._held = collections.deque(part for part in self._held if part.topic != topic)
-                self._taken -= sum(part.records.num_rows for part in parts)
+                parts = [part for part in self._buffer if part.topic == topic]
+                self._on_rejected_topic(topic, str(error), parts)
+                self._buffer = collections.deque(part for part in self._buffer if part.topic != topic)
+                self._received -= sum(part.records.num_rows for part in parts)
 
     def wait(self, seconds: float) -> None:
         """Wait for free space, `seconds` long."""
         time.sleep(seconds)
 
     def close(self, seconds: float) -> int:
-        """Hand over the held records within `seconds`, and return the number of records that did not fit in the spool.
+        """Pass the buffered records to the producer within `seconds`; return the number of those that did not fit in the spool.
 
         Raises:
             TuttiError: the error that ended the producer.
         """
         deadline = time.monotonic() + seconds
         try:
-            while self._held and time.monotonic() < deadline:
-                self.tend(time.monotonic())
-                self.wait(limits.TURN_S if self._held else 0.0)
-            if self._last is not None and not self._held:
+            while self._buffer and time.monotonic() < deadline:
+                self.run_once(time.monotonic())
+                self.wait(limits.SOCKET_POLL_S if self._buffer else 0.0)
+            if self._last is not None and not self._buffer:
                 self._last.spooled(max(0.1, deadline - time.monotonic()))
         finally:
             if self._producer is not None:
                 self._producer.close()
-        return sum(part.records.num_rows for part in self._held)
+        return sum(part.records.num_rows for part in self._buffer)

@@ -55,7 +55,7 @@ COMMANDS = {
     ),
 }
 
-#: The shell sets this variable when it asks for completions.
+#: The shell sets this variable to request completions.
 COMPLETION_VARIABLE = "_TUTTI_COMPLETE"
 
 
@@ -85,7 +85,7 @@ EXTRAS = {
 }
 
 
-@click.group(cls=LazyGroup, places=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, paths=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show the version.")
 def tutti() -> None:
     """Tutti: atomic multicast as the front door of Spark.
@@ -107,8 +107,8 @@ def run(arguments: Sequence[str]) -> int:
     try:
         code = _run(arguments)
         sys.stdout.flush()
-    except click.exceptions.Exit as exit_asked:
-        return exit_asked.exit_code
+    except click.exceptions.Exit as exit_request:
+        return exit_request.exit_code
     except click.exceptions.NoArgsIsHelpError as no_arguments:
         print(no_arguments.format_message(), file=sys.stderr)
         return 2

@@ -64,20 +64,20 @@ def unknown_hosts(config: Config, wait_s: float) -> list[Mistake]:
     """
     from tutti.runtime.dns import Resolver  # noqa: PLC0415 - loaded only for this check
 
-    places = {"listen": parse_host_port(config.listen).host}
+    hosts = {"listen": parse_host_port(config.listen).host}
     if config.advertise is not None:
-        places["advertise"] = parse_host_port(config.advertise).host
-    places |= {f"group.members.{name}": parse_member(text).clients.host for name, text in config.group.members.items()}
+        hosts["advertise"] = parse_host_port(config.advertise).host
+    hosts |= {f"group.members.{name}": parse_member(text).clients.host for name, text in config.group.members.items()}
     names = Resolver()
     end_s = time.monotonic() + wait_s
     try:
-        waiting = set(places.values())
+        waiting = set(hosts.values())
         while waiting and time.monotonic() < end_s:
             waiting = {host for host in waiting if not names.address(host) and not names.error(host)}
             if waiting:
                 names.wait(end_s - time.monotonic())
                 names.drain()
-        wrong = {host: names.error(host) or f"no answer within {wait_s:g} s" for host in places.values() if not names.address(host)}
+        wrong = {host: names.error(host) or f"no answer within {wait_s:g} s" for host in hosts.values() if not names.address(host)}
     finally:
         names.close()
     return [
@@ -87,6 +87,6 @@ def unknown_hosts(config: Config, wait_s: float) -> list[Mistake]:
             f"names host {host!r}, which this host cannot resolve ({wrong[host]})",
             "correct it, or make the name resolvable",
         )
-        for key, host in places.items()
+        for key, host in hosts.items()
         if host in wrong
     ]

@@ -74,15 +74,15 @@ class Relations:
 
     def _retention(self) -> None:
         """Check that the limit holds at least two segments, because retention removes whole segments and keeps the newest."""
-        kept, segment = self._config.retention, self._config.log.segment_bytes
-        if self._good("retention", "bytes") and self._good("log", "segment_bytes") and 0 < kept.bytes < 2 * segment:
-            what = f"is {kept.bytes}, less than two segments ({segment} bytes each)"
+        retention, segment = self._config.retention, self._config.log.segment_bytes
+        if self._good("retention", "bytes") and self._good("log", "segment_bytes") and 0 < retention.bytes < 2 * segment:
+            what = f"is {retention.bytes}, less than two segments ({segment} bytes each)"
             self._mistake(("retention", "bytes"), what, f"make it at least {2 * segment}, or log.segment_bytes smaller")
-        if self._good("retention", "time") and kept.time:
+        if self._good("retention", "time") and retention.time:
             try:
-                parse_duration(kept.time)
+                parse_duration(retention.time)
             except ConfigError:
-                what = f"is {kept.time!r}"
+                what = f"is {retention.time!r}"
                 self._mistake(
                     ("retention", "time"),
                     what,
@@ -90,15 +90,15 @@ class Relations:
                 )
 
         if self._good("retention", "keep_for"):
-            self._keep_for(kept)
+            self._keep_for(retention)
 
-    def _keep_for(self, kept: Retention) -> None:
-        for name in kept.keep_for:
+    def _keep_for(self, retention: Retention) -> None:
+        for name in retention.keep_for:
             self._name(("retention", "keep_for"), "reader", name)
-            if kept.keep_for.count(name) > 1:
+            if retention.keep_for.count(name) > 1:
                 self._mistake(("retention", "keep_for"), f"has {name!r} twice", "name each reader once")
                 return
-        if kept.keep_for and not kept.bytes and not kept.time:
+        if retention.keep_for and not retention.bytes and not retention.time:
             self._mistake(
                 ("retention", "keep_for"),
                 "has an effect only with a retention limit, and none is set",
@@ -119,8 +119,8 @@ class Relations:
             return
         needed = limits.node_bytes(**values)
         if needed > limits.NODE_MEMORY_BYTES_MAX:
-            asked = ", ".join(f"{name} = {value}" for name, value in values.items())
-            what = f"need {needed} bytes of memory at full load ({asked}), but a gateway may use {limits.NODE_MEMORY_BYTES_MAX}"
+            settings = ", ".join(f"{name} = {value}" for name, value in values.items())
+            what = f"need {needed} bytes of memory at full load ({settings}), but a gateway may use {limits.NODE_MEMORY_BYTES_MAX}"
             self._mistake(("limits",), what, "make one of them smaller")
 
     def _name(self, path: KeyPath, what: str, name: str) -> None:
@@ -156,18 +156,18 @@ class Relations:
                 f"name {', '.join(missing)} in [security], listen on 127.0.0.1 only, or set [security] insecure = true where the "
                 "network is trusted"
             )
-            lacks = (
+            missing_protection = (
                 "without keys nothing is encrypted or authenticated"
                 if not config.security.has_keys
                 else "not every port is protected"
             )
-            beyond = [name for name, address in members.items() if not is_loopback(address.clients.host)]
+            remote = [name for name, address in members.items() if not is_loopback(address.clients.host)]
             if not is_loopback(listen.host):
-                what = f"is {config.listen!r}, which other hosts can reach, and {lacks}"
+                what = f"is {config.listen!r}, which other hosts can reach, and {missing_protection}"
                 self._mistake(("listen",), what, do)
-            elif beyond:
-                what = f"is {config.group.members[beyond[0]]!r}, on another host, and {lacks}"
-                self._mistake(("group", "members", beyond[0]), what, do)
+            elif remote:
+                what = f"is {config.group.members[remote[0]]!r}, on another host, and {missing_protection}"
+                self._mistake(("group", "members", remote[0]), what, do)
         if config.advertise is None and (reason := unreachable_reason(listen.host)):
             self._mistake(("advertise",), f"is missing, and {reason}", "add HOST:PORT for clients")
 
@@ -206,7 +206,7 @@ class Relations:
             self._mistake(("multicast", "interface"), what, "name keys in [security], or set insecure = true there")
 
     def _ports(self, listen: Address) -> None:
-        taken_by = {listen.port: "listen"}
+        used_by = {listen.port: "listen"}
         for distance, name in enumerate(("group", "reads", "admin"), 1):
             if not self._good("ports", name):
                 continue
@@ -214,9 +214,9 @@ class Relations:
             if port > PORT_MAX:
                 self._mistake(("listen",), f"leaves no port for {name} ({port})", f"choose a port up to {PORT_MAX - 3}")
                 break
-            if port in taken_by:
-                self._mistake(("ports", name), f"is {port}, the same as that of {taken_by[port]}", "give each its own port")
-            taken_by.setdefault(port, name)
+            if port in used_by:
+                self._mistake(("ports", name), f"is {port}, the same as that of {used_by[port]}", "give each its own port")
+            used_by.setdefault(port, name)
 
     def _members(self, listen: Address | None, own: Address | None) -> dict[str, MemberAddress]:
         config = self._config

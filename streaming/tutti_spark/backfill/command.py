@@ -80,7 +80,7 @@ _TRACEBACK = "Traceback (most recent call last):"
     metavar="DIR",
     help="Directory of the ledger of finished ranges, for a Delta table on another system. [in the table]",
 )
-@click.option("--allow-nondeterministic", "chance_ok", is_flag=True, help="Run a job that is not deterministic.")
+@click.option("--allow-nondeterministic", is_flag=True, help="Run a job that is not deterministic.")
 @click.option("--master", metavar="MASTER", help="Spark master. [local[*]]")
 @click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A Spark setting (may be given several times).")
 @click.option("--json", "as_json", is_flag=True, help="Report as one line of JSON.")
@@ -101,7 +101,7 @@ def backfill(
     slice_records: int | None,
     live: str | None,
     ledger: str | None,
-    chance_ok: bool,
+    allow_nondeterministic: bool,
     master: str | None,
     settings: tuple[str, ...],
     as_json: bool,
@@ -109,7 +109,7 @@ def backfill(
     """Copy a range of the log into a table, each record exactly once.
 
     The command adds the parts of the range that the table lacks, in atomic transactions. You can run it twice, kill it at any time,
-    run two at once, or run it beside the streaming query that fills the table. After a kill, run it again.
+    run two at once, or run it in parallel to the streaming query that fills the table. After a kill, run it again.
 
     \b
     Copy a month into a Delta table, with the job of a live query:
@@ -137,7 +137,7 @@ def backfill(
         read["topics"] = ",".join(topics)
     if columns is not None:
         read["columns"] = columns
-    wanted = Backfill(
+    request = Backfill(
         table=table,
         read=read,
         format=kind,
@@ -148,9 +148,9 @@ def backfill(
         slice_records=slice_records,
         live=live,
         ledger=ledger,
-        chance_ok=chance_ok,
+        allow_nondeterministic=allow_nondeterministic,
     )
-    _print_report(_run(Plan(wanted), master, dict(_setting(text) for text in settings)), as_json)
+    _print_report(_run(Plan(request), master, dict(_setting(text) for text in settings)), as_json)
 
 
 def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
@@ -165,7 +165,7 @@ def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
         return plan.report
     signal.signal(signal.SIGINT, _interrupted)
     try:
-        spark = session(f"tutti backfill {plan.wanted.table}", plan.format, master, settings)
+        spark = session(f"tutti backfill {plan.request.table}", plan.format, master, settings)
         signal.signal(signal.SIGINT, _interrupted)  # Spark's own handler interrupts a JVM call, with pages of tracebacks
         try:
             return plan.run(spark, _print_progress)

@@ -78,11 +78,11 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Next step of a run: write `claim`; with `settle`, find out whether a dead run wrote it; or wait for the claims `waits`."""
+    """Next step of a run: write `claim`; with `resolve`, find out whether a dead run wrote it; or wait for other claims."""
 
     claim: Claim | None = None
-    settle: bool = False
-    waits: tuple[Claim, ...] = ()
+    resolve: bool = False
+    waits_for: tuple[Claim, ...] = ()
 
 
 class ClaimLost(TuttiError):
@@ -112,7 +112,7 @@ class Ledger:
             raise
 
     def close(self) -> None:
-        """Release the run's lock; the next run settles the claims that this run did not finish."""
+        """Release the run's lock; the next run resolves the claims that this run did not finish."""
         (self.directory / RUNS / self.run).unlink(missing_ok=True)
         os.close(self._run_lock)
 
@@ -140,24 +140,24 @@ class Ledger:
         """
         with self.locked() as state:
             overlapping = [claim for claim in state.open if claim.start < end and start < claim.end]
-            near = [claim for claim in state.open if claim.swap or claim in overlapping]
-            dead = next((claim for claim in near if not self._is_alive(claim.run)), None)
+            conflicting = [claim for claim in state.open if claim.swap or claim in overlapping]
+            dead = next((claim for claim in conflicting if not self._is_alive(claim.run)), None)
             if dead is not None:
-                return Step(self._take_over(state, dead), settle=True)
+                return Step(self._take_over(state, dead), resolve=True)
             gaps = missing(start, end, [*state.done, *((claim.start, claim.end) for claim in overlapping)])
-            if gaps and not any(claim.swap for claim in near):
+            if gaps and not any(claim.swap for claim in conflicting):
                 first, last = gaps[0]
                 return Step(self._claim(state, first, last if slice_records is None else min(last, first + slice_records)))
-            return Step(waits=tuple(near)) if gaps or overlapping else None
+            return Step(waits_for=tuple(conflicting)) if gaps or overlapping else None
 
     def step_swap(self, start: int, end: int) -> Step:
         """Return the next step of a swap of [start, end), which starts when no other run has a claim on the table."""
         with self.locked() as state:
             dead = next((claim for claim in state.open if not self._is_alive(claim.run)), None)
             if dead is not None:
-                return Step(self._take_over(state, dead), settle=True)
+                return Step(self._take_over(state, dead), resolve=True)
             if state.open:
-                return Step(waits=tuple(state.open))
+                return Step(waits_for=tuple(state.open))
             return Step(self._claim(state, start, end, swap=True))
 
     def finish(self, claim: Claim, schema: str = "", *, alone: bool = False) -> None:
@@ -178,9 +178,9 @@ class Ledger:
 
     def _take_over(self, state: State, claim: Claim) -> Claim:
         state.open.remove(claim)
-        mine = replace(claim, run=self.run)
-        state.open.append(mine)
-        return mine
+        taken_over = replace(claim, run=self.run)
+        state.open.append(taken_over)
+        return taken_over
 
     def _is_alive(self, run: str) -> bool:
         """True if another run is alive; the file of a dead run is deleted.
@@ -195,10 +195,10 @@ class Ledger:
         return False
 
 
-def missing(start: int, end: int, there: list[Span]) -> list[Span]:
-    """Return the parts of [start, end) that no span of `there` covers, in order."""
+def missing(start: int, end: int, covered: list[Span]) -> list[Span]:
+    """Return the parts of [start, end) that no span of `covered` contains, in order."""
     gaps, at = [], start
-    for first, last in sorted(there):
+    for first, last in sorted(covered):
         if last <= at or first >= end:
             continue
         if first > at:
@@ -224,7 +224,7 @@ def close_claim(state: State, claim: Claim, run: str) -> None:
     """Remove `claim` from the open claims.
 
     Raises:
-        Lost: the claim is no longer open, or belongs to another run.
+        ClaimLost: the claim is no longer open, or belongs to another run.
     """
     if replace(claim, run=run) not in state.open:
         raise ClaimLost(
@@ -238,7 +238,7 @@ def finish_claim(state: State, claim: Claim, run: str, schema: str = "", *, alon
     """Mark `claim` as written, with the schema of its rows; with `alone` the table has no other rows.
 
     Raises:
-        Lost: the claim is no longer open, or belongs to another run.
+        ClaimLost: the claim is no longer open, or belongs to another run.
     """
     close_claim(state, claim, run)
     state.done = merge_spans([(claim.start, claim.end)] if alone else [*state.done, (claim.start, claim.end)])
@@ -254,12 +254,12 @@ def read(directory: Path) -> State | None:
     """
     file = directory / FILE
     try:
-        held = json.loads(_text(file))
-        version = held.get("version")
+        content = json.loads(_text(file))
+        version = content.get("version")
         if version in _READ:
-            done = [(start, end) for start, end in held["done"]]
-            claims = [Claim(**claim) for claim in held["open"]]
-            return State(TableSource(**held["about"]), held.get("id", ""), held["schema"], held["next"], done, claims)
+            done = [(start, end) for start, end in content["done"]]
+            claims = [Claim(**claim) for claim in content["open"]]
+            return State(TableSource(**content["about"]), content.get("id", ""), content["schema"], content["next"], done, claims)
     except FileNotFoundError:
         return None
     except NotADirectoryError:
@@ -295,20 +295,20 @@ def _text(file: Path) -> str:
 def _lock(directory: Path) -> Iterator[None]:
     """Hold the ledger's lock. A swap replaces the lock file too, so a waiter may get the old file's lock and must try again."""
     while True:
-        held = open_file(directory / LOCK, os.O_CREAT | os.O_RDWR)
+        descriptor = open_file(directory / LOCK, os.O_CREAT | os.O_RDWR)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX)
-            if _is_current(held, directory / LOCK):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if _is_current(descriptor, directory / LOCK):
                 yield
                 return
         finally:
-            os.close(held)
+            os.close(descriptor)
         time.sleep(_LOCK_RETRY_S)
 
 
-def _is_current(held: int, path: Path) -> bool:
+def _is_current(descriptor: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(held), path.stat())
+        return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
 

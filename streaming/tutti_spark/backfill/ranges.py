@@ -60,7 +60,7 @@ def parse_position(option: str, text: str) -> Position:
     )
 
 
-def offset_of(source: Source, option: str, place: Position, frontier: Frontier) -> int:
+def offset_of(source: Source, option: str, position: Position, frontier: Frontier) -> int:
     """Return the offset of a position.
 
     Raises:
@@ -68,9 +68,9 @@ def offset_of(source: Source, option: str, place: Position, frontier: Frontier) 
     """
     from tutti.sources.source import resolve_bound
 
-    if isinstance(place, Tick):
-        return _offset_after_tick(source, option, place.number, frontier)
-    return resolve_bound(source, option, place, frontier)
+    if isinstance(position, Tick):
+        return _offset_after_tick(source, option, position.number, frontier)
+    return resolve_bound(source, option, position, frontier)
 
 
 def _offset_after_tick(source: Source, option: str, tick: int, frontier: Frontier) -> int:
@@ -140,15 +140,15 @@ def live_query(checkpoint: str, log: str) -> Live:
         )
     if done is not None and done not in plans:
         raise UsageError(f"--live {checkpoint}: the end of batch {done} is missing, because the query is running: try again")
-    firsts: dict[str, StreamOffset] = {}
+    first_offsets: dict[str, StreamOffset] = {}
     for number in sorted(plans):
-        firsts = plans[number] | firsts
-    mine = [name for name, first in firsts.items() if first.log == log]
-    if not mine:
-        logs = sorted({first.log for first in firsts.values()})
+        first_offsets = plans[number] | first_offsets
+    of_log = [name for name, first in first_offsets.items() if first.log == log]
+    if not of_log:
+        logs = sorted({first.log for first in first_offsets.values()})
         raise UsageError(f"--live {checkpoint}: its query reads {' and '.join(logs) or 'no log'}, and this is log {log}")
     ends = {} if done is None else {name: end.offset for name, end in plans[done].items()}
-    streams = (Stream(firsts[name].begin, ends.get(name, firsts[name].begin)) for name in sorted(mine))
+    streams = (Stream(first_offsets[name].begin, ends.get(name, first_offsets[name].begin)) for name in sorted(of_log))
     return Live(tuple(streams), complete=0 in plans)
 
 

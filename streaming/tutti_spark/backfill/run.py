@@ -38,7 +38,7 @@ class Backfill:
         slice_records: most records of a transaction; None: the default for the job.
         live: checkpoint of the streaming query that writes into the same table.
         ledger: directory of the table's ledger; None: in the table.
-        chance_ok: run a job that is not deterministic.
+        allow_nondeterministic: run a job that is not deterministic.
     """
 
     table: str
@@ -51,7 +51,7 @@ class Backfill:
     slice_records: int | None = None
     live: str | None = None
     ledger: str | None = None
-    chance_ok: bool = False
+    allow_nondeterministic: bool = False
 
 
 @dataclass(slots=True)
@@ -80,29 +80,29 @@ class Plan:
         Unavailable: no gateway answers.
     """
 
-    def __init__(self, wanted: Backfill) -> None:
+    def __init__(self, request: Backfill) -> None:
         from tutti.data.frames.columns import check_columns
         from tutti.sources.source import wait_for_log
         from tutti_spark.source.origin import source_of
 
-        self.wanted = wanted
-        self.local = local_directory(wanted.table)
-        self.format = _format_of(wanted, self.local)
-        _check_fits(wanted, self.format, self.local)
-        self.options = parse(wanted.read, "batch")
+        self.request = request
+        self.local = local_directory(request.table)
+        self.format = _format_of(request, self.local)
+        _check_fits(request, self.format, self.local)
+        self.options = parse(request.read, "batch")
         check_columns(self.options.columns)
         self.transform: Callable[[DataFrame], DataFrame] | None = None
-        if wanted.job is not None:
-            job.check(wanted.job)
+        if request.job is not None:
+            job.check(request.job)
         source = source_of(self.options)
         frontier = wait_for_log(source)
         self.log = frontier.log
         start, end = self._range(source, frontier)
-        self.report = Report(self.log, start, end, wanted.table, self.format, wanted.mode)
+        self.report = Report(self.log, start, end, request.table, self.format, request.mode)
         state = read(self.ledger)
         if state is not None:
             check_source(state.about, self.about, self.ledger)
-        if self.format == "parquet" and wanted.mode == "swap":
+        if self.format == "parquet" and request.mode == "swap":
             check_swap(Path(str(self.local)), start, end)
 
     @property
@@ -114,20 +114,20 @@ class Plan:
     @property
     def ledger(self) -> Path:
         """Directory of the ledger."""
-        if self.wanted.ledger is not None:
-            return Path(self.wanted.ledger).absolute()
+        if self.request.ledger is not None:
+            return Path(self.request.ledger).absolute()
         if self.local is None:
             raise UsageError(
-                f"--table {self.wanted.table} is not on a file system of this machine, so it cannot hold a locked ledger: give "
+                f"--table {self.request.table} is not on a file system of this machine, so it cannot hold a locked ledger: give "
                 "--ledger DIR, a directory that all backfills of this table share"
             )
         return self.local / LEDGER_DIRECTORY
 
     def _range(self, source: Source, frontier: Any) -> tuple[int, int]:
-        start = offset_of(source, "--start", self.wanted.start, frontier)
-        end = offset_of(source, "--end", self.wanted.end, frontier)
-        if self.wanted.live is not None:
-            end = _end_before_live(live_query(self.wanted.live, self.log), self.wanted, end)
+        start = offset_of(source, "--start", self.request.start, frontier)
+        end = offset_of(source, "--end", self.request.end, frontier)
+        if self.request.live is not None:
+            end = _end_before_live(live_query(self.request.live, self.log), self.request, end)
             if start > end:
                 raise OffsetOutOfRange(
                     f"the range would start at {start}, and the query of --live writes all records from {end} on: start before "
@@ -141,16 +141,16 @@ class Plan:
         """True if the table has the whole range and no claim in it is open, so that Spark need not start."""
         start, end = self.report.start, self.report.end
         state = read(self.ledger)
-        if start == end or state is None or self.wanted.mode == "swap":
+        if start == end or state is None or self.request.mode == "swap":
             return start == end
         return not missing(start, end, state.done) and not any(claim.start < end and start < claim.end for claim in state.open)
 
-    def run(self, spark: SparkSession, tell: Callable[[str], None] = lambda _: None) -> Report:
+    def run(self, spark: SparkSession, report_progress: Callable[[str], None] = lambda _: None) -> Report:
         """Write the missing parts of the range.
 
         Args:
             spark: a session, with Delta Lake for a Delta table.
-            tell: called with one line of progress per step.
+            report_progress: called with one line of progress per step.
 
         Raises:
             UsageError: the job or the table does not fit.
@@ -158,24 +158,24 @@ class Plan:
         report = self.report
         if self.nothing_to_do():
             return report
-        if self.wanted.job is not None:
-            self.transform = job.load(self.wanted.job)
+        if self.request.job is not None:
+            self.transform = job.load(self.request.job)
         ledger = Ledger(self.ledger, self.about)
         try:
-            slice_records = self._check_job(ledger, self._rows(spark, report.start, report.end), tell)
+            slice_records = self._check_job(ledger, self._rows(spark, report.start, report.end), report_progress)
             table = self._table(spark, ledger)
             for step in self._steps(ledger, slice_records):
                 if step.claim is None:
-                    tell(f"waiting for {', '.join(f'{claim} of {claim.run}' for claim in step.waits)}")
+                    report_progress(f"waiting for {', '.join(f'{claim} of {claim.run}' for claim in step.waits_for)}")
                     time.sleep(_WAIT_S)
-                elif step.settle:
-                    tell(f"settling {step.claim}, which a dead run left open")
-                    table.settle(step.claim)
+                elif step.resolve:
+                    report_progress(f"resolving {step.claim}, which a dead run left open")
+                    table.resolve(step.claim)
                 else:
-                    tell(f"records {step.claim} of [{report.start}, {report.end})")
+                    report_progress(f"records {step.claim} of [{report.start}, {report.end})")
                     self._check_log()
                     rows = self._rows(spark, step.claim.start, step.claim.end)
-                    self._check_again(ledger, step.claim, rows)
+                    self._recheck_table(ledger, step.claim, rows)
                     table.put(step.claim, rows)
                     report.written.append((step.claim.start, step.claim.end))
         finally:
@@ -185,11 +185,11 @@ class Plan:
     def _steps(self, ledger: Ledger, slice_records: int | None) -> Iterator[Step]:
         """Yield steps until the table has the range. A swap writes the whole range in one step."""
         start, end = self.report.start, self.report.end
-        if self.wanted.mode == "swap":
+        if self.request.mode == "swap":
             while True:
                 step = ledger.step_swap(start, end)
                 yield step
-                if step.claim is not None and not step.settle:
+                if step.claim is not None and not step.resolve:
                     return
         while (found := ledger.step(start, end, slice_records)) is not None:
             yield found
@@ -197,16 +197,16 @@ class Plan:
     def _table(self, spark: SparkSession, ledger: Ledger) -> Table:
         if self.format == "parquet":
             invariant(self.local is not None, "a Parquet table is a directory of this machine")
-            return ParquetTable(Path(str(self.local)), ledger, self.wanted.mode)
-        return DeltaTable(spark, str(self.local or self.wanted.table), ledger, self.log, self.wanted.mode)
+            return ParquetTable(Path(str(self.local)), ledger, self.request.mode)
+        return DeltaTable(spark, str(self.local or self.request.table), ledger, self.log, self.request.mode)
 
     def _rows(self, spark: SparkSession, start: int, end: int) -> DataFrame:
         """Return the planned, not executed, result for [start, end)."""
-        read = {name: value for name, value in self.wanted.read.items() if value}
+        read = {name: value for name, value in self.request.read.items() if value}
         records = spark.read.format("tutti").options(**read).option("startingOffset", start).option("endingOffset", end).load()
         return job.apply(self.transform, records)
 
-    def _check_job(self, ledger: Ledger, rows: DataFrame, tell: Callable[[str], None]) -> int | None:
+    def _check_job(self, ledger: Ledger, rows: DataFrame, report_progress: Callable[[str], None]) -> int | None:
         """Return the most records of a transaction, None for the whole range.
 
         Raises:
@@ -216,23 +216,23 @@ class Plan:
 
         findings = deterministic(rows)
         for finding in findings:
-            tell(f"not deterministic: {finding}")
-        if findings and not self.wanted.chance_ok:
+            report_progress(f"not deterministic: {finding}")
+        if findings and not self.request.allow_nondeterministic:
             raise UsageError(
                 f"the job is not deterministic, by {counted(len(findings))} ({findings[0]}): correct the job, or accept other rows "
                 "in a repeat with --allow-nondeterministic"
             )
         self._check_table(ledger.state(), rows)
-        asked = self.wanted.slice_records
+        requested = self.request.slice_records
         found = job.whole_range_operator(rows)
         if found is None:
-            return asked or limits.BACKFILL_SLICE_RECORDS
+            return requested or limits.BACKFILL_SLICE_RECORDS
         operator, known_to_user = found
-        if asked is not None and not known_to_user:
-            raise UsageError(f"--slice {asked} would separate records that {operator} reads together: omit --slice")
-        return asked
+        if requested is not None and not known_to_user:
+            raise UsageError(f"--slice {requested} would separate records that {operator} reads together: omit --slice")
+        return requested
 
-    def _check_again(self, ledger: Ledger, claim: Claim, rows: DataFrame) -> None:
+    def _recheck_table(self, ledger: Ledger, claim: Claim, rows: DataFrame) -> None:
         """Repeat the check of the table, because another run may have written since the first check."""
         try:
             self._check_table(ledger.state(), rows)
@@ -243,22 +243,22 @@ class Plan:
     def _check_table(self, state: State, rows: DataFrame) -> None:
         """Raise UsageError if the result does not fit the rows that stay in the table."""
         report, schema = self.report, rows.schema.simpleString()
-        kept = [part for start, end in state.done for part in missing(start, end, [(report.start, report.end)])]
-        if self.format == "parquet" and state.schema not in ("", schema) and (kept or self.wanted.mode != "swap"):
+        remaining = [part for start, end in state.done for part in missing(start, end, [(report.start, report.end)])]
+        if self.format == "parquet" and state.schema not in ("", schema) and (remaining or self.request.mode != "swap"):
             raise UsageError(
                 f"the result has {schema}, and the table {state.schema}: replace the whole table with --mode swap, or use another "
                 "table"
             )
         keyed = "offset" in rows.columns
-        if self.wanted.mode == "swap" and self.wanted.live is not None and not keyed:
+        if self.request.mode == "swap" and self.request.live is not None and not keyed:
             raise UsageError(
                 "--mode swap of a result without the column `offset` replaces the whole table, including the rows that the query "
                 "of --live writes meanwhile: keep the column, or stop the query permanently and omit --live"
             )
-        if self.wanted.mode == "swap" and kept and not keyed:
+        if self.request.mode == "swap" and remaining and not keyed:
             raise UsageError(
-                f"--mode swap of a result without the column `offset` replaces the whole table, which also has {kept[0]}: give a "
-                "range that includes it, or keep the column"
+                f"--mode swap of a result without the column `offset` replaces the whole table, which also has {remaining[0]}: "
+                "give a range that includes it, or keep the column"
             )
 
     def _check_log(self) -> None:
@@ -278,31 +278,31 @@ def local_directory(table: str) -> Path | None:
     return None if path is None else Path(path).absolute()
 
 
-def _format_of(wanted: Backfill, local: Path | None) -> str:
-    if wanted.format is not None:
-        return wanted.format
+def _format_of(options: Backfill, local: Path | None) -> str:
+    if options.format is not None:
+        return options.format
     state = read(local / LEDGER_DIRECTORY) if local is not None else None
     if state is not None:
         return state.about.format
     return "delta"
 
 
-def _check_fits(wanted: Backfill, kind: str, local: Path | None) -> None:
+def _check_fits(options: Backfill, kind: str, local: Path | None) -> None:
     """Raise UsageError if options exclude each other."""
     if kind == "delta":
         return
     if local is None:
-        raise UsageError(f"--table {wanted.table}: a Parquet table must be a local or mounted directory; use --format delta")
-    if wanted.mode == "merge":
+        raise UsageError(f"--table {options.table}: a Parquet table must be a local or mounted directory; use --format delta")
+    if options.mode == "merge":
         raise UsageError("--mode merge needs Delta Lake: Parquet files cannot be changed while others read and write them")
-    if wanted.ledger is not None:
+    if options.ledger is not None:
         raise UsageError(
-            f"--ledger {wanted.ledger}: the ledger of a Parquet table must be in the table, which a swap replaces with it"
+            f"--ledger {options.ledger}: the ledger of a Parquet table must be in the table, which a swap replaces with it"
         )
     check_parquet(local)
 
 
-def _end_before_live(live: Live, wanted: Backfill, end: int) -> int:
+def _end_before_live(live: Live, options: Backfill, end: int) -> int:
     """Return the end of a range that leaves out the records of a live query.
 
     The query appends without a check of the table, so an append must end where the query began. A merge skips existing rows, and a
@@ -311,38 +311,38 @@ def _end_before_live(live: Live, wanted: Backfill, end: int) -> int:
     Raises:
         UsageError: no end fits all streams. A record between two of their positions would be missing, or in the table twice.
     """
-    if wanted.mode == "append":
-        return _end_before_begin(live, wanted, end)
+    if options.mode == "append":
+        return _end_before_begin(live, options, end)
     begun = live.begins[-1]
-    if wanted.end != "latest" and end > live.finished:
+    if options.end != "latest" and end > live.finished:
         raise UsageError(
             f"--end is offset {end}, and the query of --live has finished up to {live.finished} and writes later records itself: "
             f"use --end {live.finished}"
         )
-    if wanted.end == "latest" and live.finished < begun:
+    if options.end == "latest" and live.finished < begun:
         raise UsageError(
-            f"--live {wanted.live}: the streams of its query began at offsets {_joined_text(live.begins)}, and all of them have "
+            f"--live {options.live}: the streams of its query began at offsets {_joined_text(live.begins)}, and all of them have "
             f"finished up to {live.finished} only: records from there to {begun - 1} would be missing. Try again when the query "
             f"has finished {begun}, or name an --end"
         )
-    return end if wanted.end != "latest" else min(end, live.finished)
+    return end if options.end != "latest" else min(end, live.finished)
 
 
-def _end_before_begin(live: Live, wanted: Backfill, end: int) -> int:
+def _end_before_begin(live: Live, options: Backfill, end: int) -> int:
     if not live.complete:
         raise UsageError(
-            f"--live {wanted.live} no longer contains the start of its query: give it with --end and omit --live, or use --mode "
+            f"--live {options.live} no longer contains the start of its query: give it with --end and omit --live, or use --mode "
             "merge"
         )
     first = live.begins[0]
-    if wanted.end == "latest" and len(live.begins) > 1:
+    if options.end == "latest" and len(live.begins) > 1:
         raise UsageError(
-            f"--live {wanted.live}: the streams of its query began at offsets {_joined_text(live.begins)}, and an append ends at "
+            f"--live {options.live}: the streams of its query began at offsets {_joined_text(live.begins)}, and an append ends at "
             f"one offset for all topics: records from {first} on would be missing for the streams that began later. Use --mode "
             "merge, which adds each offset that the table lacks (the rows need the column `offset`). Without that column, start "
             "the query with a new checkpoint, and give all its streams one startingOffset, or the same lockstep"
         )
-    if wanted.end != "latest" and end > first:
+    if options.end != "latest" and end > first:
         raise UsageError(
             f"--end is offset {end}, and the query of --live began at {_joined_text(live.begins)} and writes later records itself: "
             f"use --end {first}"

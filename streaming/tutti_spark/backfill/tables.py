@@ -40,14 +40,14 @@ class Table(Protocol):
     def put(self, claim: Claim, rows: DataFrame) -> None:
         """Add the rows of a claim atomically and once, even if called repeatedly, and mark the claim in the ledger."""
 
-    def settle(self, claim: Claim) -> None:
+    def resolve(self, claim: Claim) -> None:
         """Record in the ledger whether the claim of a dead run was written, and prevent a later write of it."""
 
 
 class DeltaTable:
     """A Delta table. Each claim is one transaction with its own application id, which Delta Lake accepts once.
 
-    An empty transaction with the same id settles a claim. Delta Lake skips the empty transaction if the claim is in the table.
+    An empty transaction with the same id resolves a claim. Delta Lake skips the empty transaction if the claim is in the table.
     Otherwise the empty one keeps the claim out permanently, even if a Spark process without its driver is still writing. The
     table's history shows which of the two committed.
     """
@@ -75,8 +75,8 @@ class DeltaTable:
         _retry_conflicts(lambda: self._write(claim, rows, keyed, exists))
         self._ledger.finish(claim, rows.schema.simpleString(), alone=self._mode == "swap" and not keyed)
 
-    def settle(self, claim: Claim) -> None:
-        """Settle a claim with an empty transaction of the same id."""
+    def resolve(self, claim: Claim) -> None:
+        """Resolve a claim with an empty transaction of the same id."""
         if not self._table_exists():
             self._ledger.drop(claim)
             return
@@ -107,10 +107,10 @@ class DeltaTable:
         else:
             self._commit(rows, claim, self._mode, {})
 
-    def _commit(self, rows: DataFrame, claim: Claim, did: str, options: dict[str, str], mode: str = "append") -> None:
+    def _commit(self, rows: DataFrame, claim: Claim, action: str, options: dict[str, str], mode: str = "append") -> None:
         writer = rows.write.format("delta").mode(mode).options(**options)
         writer = writer.option("txnAppId", self._id(claim)).option("txnVersion", "1")
-        writer.option("userMetadata", self._commit_metadata(claim, did)).save(self._path)
+        writer.option("userMetadata", self._commit_metadata(claim, action)).save(self._path)
 
     def _merge(self, claim: Claim, rows: DataFrame) -> None:
         view = f"tutti_backfill_{claim.number}"
@@ -168,15 +168,15 @@ class DeltaTable:
         name = f"tutti/{self._log}/{claim.start}-{claim.end}/{claim.number}"
         return f"{name}/{self._ledger_id}" if self._ledger_id else name
 
-    def _commit_metadata(self, claim: Claim, did: str) -> str:
-        return json.dumps({"tutti": self._id(claim), "did": did, "log": self._log, "start": claim.start, "end": claim.end})
+    def _commit_metadata(self, claim: Claim, action: str) -> str:
+        return json.dumps({"tutti": self._id(claim), "did": action, "log": self._log, "start": claim.start, "end": claim.end})
 
 
 class ParquetTable:
     """A Parquet table: a local or mounted directory with one subdirectory per range, `offsets=FIRST-LAST`.
 
-    A range is staged in a hidden directory, and one rename makes it visible. A swap stages a whole table beside this one, with hard
-    links to the ranges that stay, and exchanges the two directories.
+    A range is staged in a hidden directory, and one rename makes it visible. A swap stages a whole table next to this one, with
+    hard links to the ranges that stay, and exchanges the two directories.
     """
 
     def __init__(self, path: Path, ledger: Ledger, mode: str) -> None:
@@ -189,7 +189,7 @@ class ParquetTable:
 
         Raises:
             UsageError: a swap would split a range, or the directory has foreign files.
-            Lost: another run took over the claim.
+            ClaimLost: another run took over the claim.
         """
         if self._mode == "swap":
             self._swap(claim, rows)
@@ -207,8 +207,8 @@ class ParquetTable:
             staged.rename(self._path / directory_name(claim.start, claim.end))
             sync_directory(self._path)
 
-    def settle(self, claim: Claim) -> None:
-        """Settle a claim: a directory with its final name is complete, and a staged one is deleted."""
+    def resolve(self, claim: Claim) -> None:
+        """Resolve a claim: a directory with its final name is complete, and a staged one is deleted."""
         shutil.rmtree(self._path / LEDGER_DIRECTORY / "staged" / _staged_name(claim.number), ignore_errors=True)
         shutil.rmtree(self._swap_directory(claim), ignore_errors=True)
         if not claim.swap and (self._path / directory_name(claim.start, claim.end)).exists():
@@ -223,32 +223,32 @@ class ParquetTable:
             UsageError: a foreign process wrote meanwhile; the message names the directory with its files.
         """
         check_swap(self._path, claim.start, claim.end)
-        beside = self._swap_directory(claim)
-        for left in self._path.parent.glob(f".{glob.escape(self._path.name)}.{_staged_name('*')}"):
-            shutil.rmtree(left, ignore_errors=True)
-        rows.write.mode("overwrite").parquet(str(beside / directory_name(claim.start, claim.end)))
+        new_table = self._swap_directory(claim)
+        for leftover in self._path.parent.glob(f".{glob.escape(self._path.name)}.{_staged_name('*')}"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        rows.write.mode("overwrite").parquet(str(new_table / directory_name(claim.start, claim.end)))
         with self._ledger.locked() as state:
             check_parquet(self._path)
             finish_claim(state, claim, self._ledger.run, rows.schema.simpleString())
             for directory in (found for found in ranges_of(self._path) if missing(*_span(found), [(claim.start, claim.end)])):
-                shutil.copytree(directory, beside / directory.name, copy_function=os.link)
-            own, new = self._path / LEDGER_DIRECTORY, beside / LEDGER_DIRECTORY
+                shutil.copytree(directory, new_table / directory.name, copy_function=os.link)
+            own, new = self._path / LEDGER_DIRECTORY, new_table / LEDGER_DIRECTORY
             (new / RUNS).mkdir(parents=True)
             os.link(own / LOCK, new / LOCK)
             for run in (own / RUNS).iterdir():
                 os.link(run, new / RUNS / run.name)
             write(new, state)
-            _sync_tree(beside)
-            _exchange(beside, self._path)
+            _sync_tree(new_table)
+            _exchange(new_table, self._path)
             sync_directory(self._path.parent)
         try:
-            check_parquet(beside)
+            check_parquet(new_table)
         except UsageError as error:
-            kept = beside.rename(self._path.with_name(f"{self._path.name}.before-{claim.number}"))
+            kept = new_table.rename(self._path.with_name(f"{self._path.name}.before-{claim.number}"))
             raise UsageError(
                 f"{self._path} was swapped, and another process wrote into the old table meanwhile: {kept} has the old table"
             ) from error
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(new_table, ignore_errors=True)
 
     def _swap_directory(self, claim: Claim) -> Path:
         return self._path.with_name(f".{self._path.name}.{_staged_name(claim.number)}")
@@ -271,9 +271,9 @@ def check_parquet(path: Path) -> None:
             f"a streaming query writes --table {path}, and readers of it see only the files that the query lists: use --format "
             "delta for both, or fill another directory and read the two together"
         )
-    strange = [file.name for file in path.iterdir() if not file.name.startswith(("offsets=", "_", "."))] if path.exists() else []
-    if strange:
-        raise UsageError(f"--table {path} has {strange[0]!r}, which no backfill wrote: name an empty directory, or a new one")
+    foreign = [file.name for file in path.iterdir() if not file.name.startswith(("offsets=", "_", "."))] if path.exists() else []
+    if foreign:
+        raise UsageError(f"--table {path} has {foreign[0]!r}, which no backfill wrote: name an empty directory, or a new one")
 
 
 def _staged_name(number: object) -> str:
@@ -282,12 +282,12 @@ def _staged_name(number: object) -> str:
 
 def check_swap(path: Path, start: int, end: int) -> None:
     """Raise UsageError if a swap of [start, end) would split the range of a directory."""
-    held = [_span(directory) for directory in ranges_of(path)]
-    cut = [span for span in held if span[0] < start < span[1] or span[0] < end < span[1]]
-    if cut:
-        low, high = min(start, cut[0][0]), max(end, cut[-1][1])
+    ranges = [_span(directory) for directory in ranges_of(path)]
+    split = [span for span in ranges if span[0] < start < span[1] or span[0] < end < span[1]]
+    if split:
+        low, high = min(start, split[0][0]), max(end, split[-1][1])
         raise UsageError(
-            f"--mode swap of [{start}, {end}) would split the range [{cut[0][0]}, {cut[0][1]}), which is one directory of the "
+            f"--mode swap of [{start}, {end}) would split the range [{split[0][0]}, {split[0][1]}), which is one directory of the "
             f"table: swap --start {low} --end {high}, or use --format delta"
         )
 
@@ -300,14 +300,14 @@ def _span(directory: Path) -> tuple[int, int]:
 
 def _sync_tree(root: Path) -> None:
     """Sync all files below a directory, so that a later rename exposes complete files even after a power loss."""
-    for place, _, files in os.walk(root):
+    for directory, _, files in os.walk(root):
         for name in files:
-            found = open_file(os.path.join(place, name), os.O_RDONLY)
+            found = open_file(os.path.join(directory, name), os.O_RDONLY)
             try:
                 os.fsync(found)
             finally:
                 os.close(found)
-        sync_directory(Path(place))
+        sync_directory(Path(directory))
 
 
 def _exchange(one: Path, other: Path) -> None:
@@ -325,14 +325,14 @@ def _exchange(one: Path, other: Path) -> None:
         )
 
 
-def _retry_conflicts(work: Callable[[], None]) -> None:
+def _retry_conflicts(commit: Callable[[], None]) -> None:
     """Run a commit, and retry it on the newer table after Delta Lake reports a conflict with a concurrent commit."""
-    for left in reversed(range(_TRIES)):
+    for tries_left in reversed(range(_TRIES)):
         try:
-            work()
+            commit()
             return
         except Exception as error:
-            if not left or not any(sign in str(error) for sign in _CONFLICTS):
+            if not tries_left or not any(sign in str(error) for sign in _CONFLICTS):
                 raise
         time.sleep(_PAUSE_S)
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tutti.common.credentials import Credentials
 
 #: "earliest", "latest", an offset, or an aware time, which means the first record at or after it.
-Place = Literal["earliest", "latest"] | int | datetime
+Position = Literal["earliest", "latest"] | int | datetime
 Kind = Literal["batch", "stream"]
 T = TypeVar("T")
 
@@ -99,8 +99,8 @@ _UNIT_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_00
 class ReadOptions:
     """Checked options of a read.
 
-    At most one of `gateways` and `paths` is set; `archive` is set alone or beside one of them. `start_name` and `end_name` are the
-    names under which the user gave the options: Tutti's or Kafka's.
+    At most one of `gateways` and `paths` is set; `archive` is set alone or together with one of them. `start_name` and `end_name`
+    are the names under which the user gave the options: Tutti's or Kafka's.
     """
 
     gateways: str | None = None
@@ -108,8 +108,8 @@ class ReadOptions:
     archive: str | None = None
     topics: tuple[str, ...] | None = None
     topics_pattern: str | None = None
-    start: Place = "earliest"
-    end: Place = "latest"
+    start: Position = "earliest"
+    end: Position = "latest"
     columns: tuple[str, ...] | None = None
     records_max: int | None = None
     records_min: int | None = None
@@ -176,9 +176,9 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
         raise UsageError("a stream cannot read an archive alone: give `gateways` as well, or use a batch read")
     topics, pattern = _topics(given)
     if kind == "batch":
-        _refuse(given, _STREAM_ONLY)
+        _reject(given, _STREAM_ONLY)
     elif kind == "stream":
-        _refuse(given, dict.fromkeys(("endingOffset", "endingTimestamp"), _STREAM_HAS_NO_END))
+        _reject(given, dict.fromkeys(("endingOffset", "endingTimestamp"), _STREAM_HAS_NO_END))
     least, most = _get(given, "minRecordsPerTrigger", _count), _get(given, "maxRecordsPerTrigger", _count)
     delay_ms = _get(given, "maxTriggerDelay", _delay)
     _check_trigger(given, least, most)
@@ -216,11 +216,11 @@ def _canonical(options: Mapping[str, str]) -> _Given:
         name = _CANONICAL.get(key.lower())
         if name is None:
             raise _unknown(key, value)
-        ours = ALIASES.get(name, name)
-        if ours in given:
-            raise UsageError(f"options {given.name(ours)!r} and {name!r} mean the same: give one of them")
-        given[ours] = value
-        given.spelled[ours] = name
+        canonical = ALIASES.get(name, name)
+        if canonical in given:
+            raise UsageError(f"options {given.name(canonical)!r} and {name!r} mean the same: give one of them")
+        given[canonical] = value
+        given.spelled[canonical] = name
     return given
 
 
@@ -238,12 +238,12 @@ def _unknown(key: str, value: str) -> UsageError:
 
 def _credentials(given: _Given) -> Credentials | None:
     if "gateways" not in given:
-        _refuse(given, dict.fromkeys(credentials.TAKES, "file permissions control reads of directories"))
+        _reject(given, dict.fromkeys(credentials.TAKES, "file permissions control reads of directories"))
         return None
     return credentials.credentials_of(given)
 
 
-def _refuse(given: _Given, why: Mapping[str, str]) -> None:
+def _reject(given: _Given, why: Mapping[str, str]) -> None:
     for option, reason in why.items():
         if option in given:
             value = credentials.redacted(option, given[option])
@@ -257,7 +257,7 @@ def _check_trigger(given: _Given, least: int | None, most: int | None) -> None:
             f"option {given.name(low)!r} is {least}, more than {given.name(high)!r} ({most}): no batch can reach the minimum"
         )
     if "lockstep" in given:
-        _refuse(given, {"maxBytesPerTrigger": "streams in lockstep end at one offset, and each stream would count other topics"})
+        _reject(given, {"maxBytesPerTrigger": "streams in lockstep end at one offset, and each stream would count other topics"})
     if delay in given and low not in given:
         raise UsageError(f"option {delay!r} ({given[delay]!r}) limits how long {low!r} holds records back: give {low!r} as well")
 
@@ -358,7 +358,7 @@ def _names(option: str, text: str) -> tuple[str, ...]:
     return names
 
 
-def _position_option(given: _Given, which: Literal["starting", "ending"], default: Place) -> Place:
+def _position_option(given: _Given, which: Literal["starting", "ending"], default: Position) -> Position:
     by_offset, by_time = f"{which}Offset", f"{which}Timestamp"
     if by_offset in given and by_time in given:
         offset = given.name(by_offset)
@@ -368,7 +368,7 @@ def _position_option(given: _Given, which: Literal["starting", "ending"], defaul
     return _offset(given.name(by_offset), given[by_offset]) if by_offset in given else default
 
 
-def _offset(option: str, text: str) -> Place:
+def _offset(option: str, text: str) -> Position:
     word = text.strip().lower()
     if word == "earliest":
         return "earliest"

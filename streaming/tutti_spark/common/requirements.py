@@ -86,12 +86,12 @@ def describe_interpreter(optional: bool = True) -> InterpreterReport:
 def version_errors(found: InterpreterReport) -> list[str]:
     """Return a message for each version of a described interpreter that does not meet the requirements."""
     wrong = [] if PYTHON.fits(found["python"]) else [f"it is Python {found['python']} ({PYTHON} is needed)"]
-    for name, need in {**PACKAGES, **OPTIONAL}.items():
-        there = found["packages"].get(name, "")
-        if not there and name in PACKAGES:
-            wrong.append(f"{name} is missing ({need} is needed)")
-        elif there not in ("", "?") and not need.fits(there):
-            wrong.append(f"{name} is {there} ({need} is needed)")
+    for name, required in {**PACKAGES, **OPTIONAL}.items():
+        installed = found["packages"].get(name, "")
+        if not installed and name in PACKAGES:
+            wrong.append(f"{name} is missing ({required} is needed)")
+        elif installed not in ("", "?") and not required.fits(installed):
+            wrong.append(f"{name} is {installed} ({required} is needed)")
     return wrong
 
 

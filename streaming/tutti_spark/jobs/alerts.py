@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from tutti_spark.jobs import _running
+from tutti_spark.jobs import _common
 from tutti_spark.jobs.departures import WATERMARK_DELAY
 
 if TYPE_CHECKING:
@@ -89,8 +89,8 @@ def _alert_row(origin: str, alert: str, time_ms: int, offset: int | None, late: 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the job with command-line arguments."""
-    options = _running.parser("alerts.py", __doc__).parse_args(arguments)
-    return _running.main(options, alerts, _running.to_parquet, _running.parquet_lines)
+    options = _common.parser("alerts.py", __doc__).parse_args(arguments)
+    return _common.main(options, alerts, _common.to_parquet, _common.parquet_lines)
 
 
 if __name__ == "__main__":

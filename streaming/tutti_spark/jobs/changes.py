@@ -14,7 +14,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from tutti_spark.jobs import _running
+from tutti_spark.jobs import _common
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -31,7 +31,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser().parse_args(arguments)
     spark = SparkSession.builder.appName("tutti changes").getOrCreate()
     try:
-        _running.wait(start(spark, options), until_stopped=True)
+        _common.wait(start(spark, options), until_stopped=True)
     finally:
         spark.stop()
     return 0

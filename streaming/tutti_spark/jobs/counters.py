@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tutti_spark.jobs import _running
+from tutti_spark.jobs import _common
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -45,7 +45,7 @@ def start(rows: DataFrame, options: argparse.Namespace) -> StreamingQuery:
     """Start a query that adds each micro-batch in one transaction."""
     log = log_of(options)
     check_topic(options.out, options.topic)
-    return _running.start_query(rows.writeStream.foreachBatch(lambda batch, _: add(batch, options.out, log)), options)
+    return _common.start_query(rows.writeStream.foreachBatch(lambda batch, _: add(batch, options.out, log)), options)
 
 
 def add(batch: DataFrame, file: str, log: str) -> None:
@@ -129,8 +129,8 @@ def lines(spark: SparkSession | None, file: str) -> list[bytes]:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the job with command-line arguments."""
-    options = _running.parser("counters.py", __doc__).parse_args(arguments)
-    return _running.main(options, columns, start, lines)
+    options = _common.parser("counters.py", __doc__).parse_args(arguments)
+    return _common.main(options, columns, start, lines)
 
 
 if __name__ == "__main__":

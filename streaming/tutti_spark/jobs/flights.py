@@ -117,8 +117,8 @@ def replay(spark: SparkSession, options: argparse.Namespace) -> dict[str, Any]:
     records = spark.read.format("tutti").option("path", options.path).option("topics", options.topic)
     if options.end is not None:
         records = records.option("endingOffset", options.end)
-    left = departures(records.option("columns", "offset,value").load())
-    statistics(left, weather(spark, options.weather)).write.mode("overwrite").parquet(options.out)
+    parsed = departures(records.option("columns", "offset,value").load())
+    statistics(parsed, weather(spark, options.weather)).write.mode("overwrite").parquet(options.out)
     report = {"mode": "replay"} | _result_report("replay", spark, options.out)
     if options.compare:
         report |= _result_report("live", spark, options.compare)
@@ -145,10 +145,10 @@ def sorted_rows(spark: SparkSession, directory: str) -> Iterator[bytes]:
 
 def digest(lines: Iterable[bytes]) -> str:
     """Return the SHA-256 of the concatenated lines."""
-    whole = hashlib.sha256()
+    hasher = hashlib.sha256()
     for line in lines:
-        whole.update(line)
-    return whole.hexdigest()
+        hasher.update(line)
+    return hasher.hexdigest()
 
 
 def departures(records: DataFrame) -> DataFrame:
@@ -181,11 +181,11 @@ def weather(spark: SparkSession, path: str) -> DataFrame:
     return rows.select("origin", "time_hour", (f.col("precip") > 0).alias("rain"), (f.col("visib") < 3).alias("murky")).cache()
 
 
-def statistics(left: DataFrame, hourly: DataFrame) -> DataFrame:
+def statistics(parsed: DataFrame, hourly: DataFrame) -> DataFrame:
     """Return delays per airport and hour, with the weather of the scheduled hour where known."""
     from pyspark.sql import functions as f
 
-    joined = left.withWatermark("event_time", WATERMARK_DELAY).join(f.broadcast(hourly), ["origin", "time_hour"], "left")
+    joined = parsed.withWatermark("event_time", WATERMARK_DELAY).join(f.broadcast(hourly), ["origin", "time_hour"], "left")
     # Filter by event time, although the airport of the closing record is null too: Spark would push a filter on the airport below
     # the watermark, which would then never see the closing record.
     joined = joined.where(f.col("event_time") < f.lit(CLOSING_TIME).cast("timestamp"))

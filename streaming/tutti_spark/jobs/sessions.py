@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from tutti_spark.jobs import _running
+from tutti_spark.jobs import _common
 from tutti_spark.jobs.departures import WATERMARK_DELAY
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ def banks(departures: DataFrame) -> DataFrame:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the job with command-line arguments."""
-    options = _running.parser("sessions.py", __doc__).parse_args(arguments)
-    return _running.main(options, banks, _running.to_parquet, _running.parquet_lines)
+    options = _common.parser("sessions.py", __doc__).parse_args(arguments)
+    return _common.main(options, banks, _common.to_parquet, _common.parquet_lines)
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@ accumulator, rows for 1,000 topics would be 1,000 batches every 10,000 rows.
 Invariants
 - Records of one topic leave in their order of arrival.
 - A topic's records leave once they reach `SLICE_BYTES`. All records leave once the input since the last drain reaches
-  `GATHERED_BYTES`. That bounds the memory of a task, because a waiting slice keeps its whole input batch in memory.
-- There is at most one batch for each MiB of records, and one for each topic in each `GATHERED_BYTES`.
+  `INPUT_BYTES_MAX`. That bounds the memory of a task, because a waiting slice keeps its whole input batch in memory.
+- There is at most one batch for each MiB of records, and one for each topic in each `INPUT_BYTES_MAX`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from tutti.errors import UsageError
 from tutti.transactions import SLICE_BYTES
 
-GATHERED_BYTES = 64 << 20
+INPUT_BYTES_MAX = 64 << 20
 _BINARY = pa.binary()
 
 
@@ -33,9 +33,9 @@ class Accumulator:
     def __init__(self, topic: str | None) -> None:
         """Create an empty accumulator; `topic` is the topic of all records, None if a column names it."""
         self._topic = topic
-        self._waiting: dict[str, list[pa.RecordBatch]] = {}
+        self._buffered: dict[str, list[pa.RecordBatch]] = {}
         self._bytes: dict[str, int] = {}
-        self._gathered = 0  # bytes of input since the last drain
+        self._input_bytes = 0  # bytes of input since the last drain
 
     def add(self, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Add a batch; yield each topic that has reached its limit, with its records in the form that `send_batch` accepts.
@@ -43,24 +43,24 @@ class Accumulator:
         Raises:
             UsageError: a record has no topic.
         """
-        self._gathered += batch.nbytes
+        self._input_bytes += batch.nbytes
         for topic, records in by_topic(batch, self._topic):
-            self._waiting.setdefault(topic, []).append(records)
+            self._buffered.setdefault(topic, []).append(records)
             self._bytes[topic] = size = self._bytes.get(topic, 0) + records.nbytes
             if size >= SLICE_BYTES:
-                yield topic, self._take(topic)
-        if self._gathered >= GATHERED_BYTES:
+                yield topic, self._pop(topic)
+        if self._input_bytes >= INPUT_BYTES_MAX:
             yield from self.drain()
 
     def drain(self) -> Iterator[tuple[str, pa.RecordBatch]]:
         """Yield all waiting records by topic."""
-        for topic in list(self._waiting):
-            yield topic, self._take(topic)
-        self._gathered = 0
+        for topic in list(self._buffered):
+            yield topic, self._pop(topic)
+        self._input_bytes = 0
 
-    def _take(self, topic: str) -> pa.RecordBatch:
+    def _pop(self, topic: str) -> pa.RecordBatch:
         del self._bytes[topic]
-        waiting = self._waiting.pop(topic)
+        waiting = self._buffered.pop(topic)
         return waiting[0] if len(waiting) == 1 else pa.Table.from_batches(waiting).combine_chunks().to_batches()[0]
 
 

@@ -112,9 +112,9 @@ def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) 
     if "value" not in types:
         raise UsageError(f"the column 'value' is missing: the DataFrame has {', '.join(types) or 'no columns'}")
     for name, kind in types.items():
-        taken = _required_type(name, kind)
-        if taken:
-            raise UsageError(f"column {name!r} has type {kind.simpleString()}; it takes {taken}")
+        accepted_type = _required_type(name, kind)
+        if accepted_type:
+            raise UsageError(f"column {name!r} has type {kind.simpleString()}; it takes {accepted_type}")
     if options.topic is None and "topic" not in types:
         raise UsageError("the write has no topic: set the option 'topic', or add a column 'topic'")
 

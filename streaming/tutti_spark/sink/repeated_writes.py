@@ -50,14 +50,14 @@ class Write:
 
     def __str__(self) -> str:
         """Return the text for messages."""
-        whose = f"the write {self.name!r}" if self.name else "a write"
-        what = whose if self.batch < 0 else f"micro-batch {self.batch} of {self.name!r}"
+        label = f"the write {self.name!r}" if self.name else "a write"
+        what = label if self.batch < 0 else f"micro-batch {self.batch} of {self.name!r}"
         return f"{what} with {self.records} records"
 
-    def progress(self, stands: Mapping[str, Any] | None = None) -> bytes:
-        """Return the progress to commit; for a repeat, `stands` is the first result, and the progress adds the latest run."""
+    def progress(self, first_result: Mapping[str, Any] | None = None) -> bytes:
+        """Return the progress to commit; for a repeat, `first_result` is the first result, and the progress adds the latest run."""
         keys = ("records", "topics", "counts", "digest")
-        what = {key: getattr(self, key) for key in keys} if stands is None else {key: stands[key] for key in keys}
+        what = {key: getattr(self, key) for key in keys} if first_result is None else {key: first_result[key] for key in keys}
         found = ({} if self.batch < 0 else {"batch": self.batch}) | ({"run": self.run} if self.run else {})
         return orjson.dumps(found | what | {"at": self.at})
 
@@ -85,11 +85,11 @@ def find_committed(last: bytes, wanted: Write) -> dict[str, Any] | None:
     if not last:
         return None
     try:
-        done: dict[str, Any] = orjson.loads(last)
-        number = int(done.get("batch", -1))
-        if done["at"] == wanted.at:
-            return done
-        same = {what: done[what] == getattr(wanted, what) for what in ("records", "topics", "counts", "digest")}
+        committed: dict[str, Any] = orjson.loads(last)
+        number = int(committed.get("batch", -1))
+        if committed["at"] == wanted.at:
+            return committed
+        same = {what: committed[what] == getattr(wanted, what) for what in ("records", "topics", "counts", "digest")}
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise Refused(f"producer {wanted.name!r} has the progress {last!r}, which this sink did not write", "progress") from error
     if number < wanted.batch:
@@ -100,22 +100,22 @@ def find_committed(last: bytes, wanted: Write) -> dict[str, Any] | None:
             "checkpoint, or an older copy of it was restored. Nothing was written; stop this query, or use a new checkpoint"
         )
     if not wanted.stream:
-        _check_same(done, wanted, same)
+        _check_same(committed, wanted, same)
     if not same["records"]:
         LOG.warning(
             "micro-batch %d of %s wrote %d records, and its repeat has %d: the first records stay, the repeat is not written. The "
             "job is not deterministic (see tutti_spark.deterministic), or it uses an older copy of its checkpoint",
             wanted.batch,
             wanted.name,
-            done["records"],
+            committed["records"],
             wanted.records,
         )
-    return done
+    return committed
 
 
-def _check_same(done: Mapping[str, Any], wanted: Write, same: Mapping[str, bool]) -> None:
+def _check_same(committed: Mapping[str, Any], wanted: Write, same: Mapping[str, bool]) -> None:
     """Raise Refused if a different write has the same name."""
-    run = done.get("run", "")
+    run = committed.get("run", "")
     if wanted.run and wanted.run == run and not wanted.named:
         raise Refused(
             f"micro-batch {wanted.batch} has a second write without a writeId, and {wanted.name!r} wrote the first: after a "
@@ -128,9 +128,8 @@ def _check_same(done: Mapping[str, Any], wanted: Write, same: Mapping[str, bool]
         kind = "counts" if wanted.named else "topics"
     if not same[kind]:
         raise Refused(
-            f"{wanted.name!r} wrote {done['records']} records, and its repeat has {wanted.records}, or other topics or bytes: it "
-            "is not the same write. Nothing was written; make the job deterministic (tutti_spark.deterministic lists what is not); "
-            f"a different write needs a different writeId. "
-            f"{_FORGET_ADVICE.format(name=wanted.name)}",
+            f"{wanted.name!r} wrote {committed['records']} records, and its repeat has {wanted.records}, or other topics or bytes: "
+            "it is not the same write. Nothing was written; make the job deterministic (tutti_spark.deterministic finds the parts "
+            f"that are not); a different write needs a different writeId. {_FORGET_ADVICE.format(name=wanted.name)}",
             "progress",
         )

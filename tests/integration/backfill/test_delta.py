@@ -80,8 +80,8 @@ def test_beside_a_query_over_other_rows_and_after_dead_runs(gateway: GatewayProc
 
     assert rows(tmp_path / "settled") == log[:400]
     assert [line.split(" of ")[0].split(",")[0] for line in told["settled"]["told"]] == [
-        "settling [100",
-        "settling [200",
+        "resolving [100",
+        "resolving [200",
         "records [200",
     ]
     assert (told["settled"]["done"], told["settled"]["open"]) == ([[0, 400]], 0)
@@ -143,7 +143,7 @@ def test_a_killed_run_is_run_again(gateway: GatewayProcess, tmp_path: Path) -> N
         [*command, "--json"], env=os.environ | spark_environment(), capture_output=True, text=True, timeout=WAIT_S, check=False
     )
     assert ran.returncode == 0, ran.stderr[-4000:]
-    assert "settling [" in ran.stderr
+    assert "resolving [" in ran.stderr
     assert rows(table) == in_the_log(gateway.url)[:800]
     state = read(table / "_tutti")
     assert state is not None

@@ -83,7 +83,7 @@ def test_quarantined_records_are_shown_with_the_reason(spool: Path) -> None:
 
 
 def test_produce_takes_a_pipe_into_a_spool_and_a_later_run_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tutti_gateway.cli.records.spooling.WAIT_S", 0.1)
+    monkeypatch.setattr("tutti_gateway.cli.records.sender.SPOOL_DELIVERY_S", 0.1)
     command = ["produce", "--topic", "t", "--producer", "jfk", "--spool", str(tmp_path / "spool"), "--json", "--url"]
     with FakeGateway() as gateway:
         gateway.stop()
@@ -95,13 +95,13 @@ def test_produce_takes_a_pipe_into_a_spool_and_a_later_run_sends_it(tmp_path: Pa
         broken = tutti(*command, gateway.url, "--format", "json", given=b'{"a": 1}\nno\n')
         assert broken.code == 1
         assert broken.json == broken.json | {"records": 0, "safe": 0, "in_spool": 200, "complete": False}
-        monkeypatch.setattr("tutti_gateway.cli.records.spooling.WAIT_S", 30)
+        monkeypatch.setattr("tutti_gateway.cli.records.sender.SPOOL_DELIVERY_S", 30)
         gateway.start()
         done = tutti(*command, gateway.url)
         assert done.json == done.json | {"records": 0, "in_spool": 0}
         done = tutti(*command[:-2], "--url", gateway.url, given=b"last\n")
         assert done.out == "first offset 200, last offset 200\n"
-        assert "1 record taken for t in" in done.err
+        assert "1 record read for t in" in done.err
         assert "all are committed" in done.err
         assert gateway.log.values() == [*(b"%d" % number for number in range(200)), b"last"]
     done = tutti("produce", "--topic", "t", "--spool", str(tmp_path / "spool"), "--url", gateway.url)

@@ -31,7 +31,7 @@ def test_tokens_over_tls(group: RunningGroup, tmp_path: Path) -> None:
         tmp_path,
         group.url,
         top=top,
-        before="from tutti_connect.http import limits as l\nl.STREAM_POLL_S = l.CERTIFICATE_LOOK_S = 0.1",
+        before="from tutti_connect.http import limits as l\nl.STREAM_POLL_S = l.CERTIFICATE_POLL_S = 0.1",
     ) as front:
         assert front.url.startswith("https://")
         front.trusted = ssl.create_default_context(cafile=str(tmp_path / "front.pem"))

@@ -229,6 +229,6 @@ def test_a_killed_run_leaves_nothing_that_is_seen(
     assert len(seen) % 40 == 0
     told: list[str] = []
     Plan(Backfill(str(table), {"path": str(gateway.data)}, job=rows_job, slice_records=100)).run(spark, told.append)
-    assert told[0].startswith("settling [")
+    assert told[0].startswith("resolving [")
     assert rows(table) == once(values)
     assert list(staged.iterdir()) == []

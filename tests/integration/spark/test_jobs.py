@@ -17,14 +17,14 @@ from pyspark.sql import SparkSession
 from tests.integration.spark.rows import send, settings, until_tick
 from tests.support.gateway_process import GatewayProcess
 from tutti_gateway.cli.demo.departures import load
-from tutti_spark.jobs import _running, alerts, counters, sessions
+from tutti_spark.jobs import _common, alerts, counters, sessions
 from tutti_spark.jobs.departures import CLOSING_RECORD
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
 #: Each with its plan, and where its result is read.
 JOBS: dict[str, tuple[ModuleType, Any, Any, Any]] = {
-    "sessions": (sessions, sessions.banks, _running.to_parquet, _running.parquet_lines),
-    "alerts": (alerts, alerts.alerts, _running.to_parquet, _running.parquet_lines),
+    "sessions": (sessions, sessions.banks, _common.to_parquet, _common.parquet_lines),
+    "alerts": (alerts, alerts.alerts, _common.to_parquet, _common.parquet_lines),
     "counters": (counters, counters.columns, counters.start, counters.lines),
 }
 DEPARTURES = 3000  # the year's first: three days and a half
@@ -41,7 +41,7 @@ class Lived:
 
 @pytest.fixture(scope="module", autouse=True)
 def _settings(spark: SparkSession) -> Iterator[None]:
-    with settings(spark, _running.SETTINGS):
+    with settings(spark, _common.SETTINGS):
         yield
 
 
@@ -49,9 +49,9 @@ def run(spark: SparkSession, name: str, out: Path, *arguments: str) -> dict[str,
     """A job to its end, in this session."""
     module, plan, start, lines = JOBS[name]
     places = ["--out", str(out / name), "--checkpoint", str(out / f"{name}-checkpoint")]
-    options = _running.parser(name, module.__doc__).parse_args([*arguments, *places])
+    options = _common.parser(name, module.__doc__).parse_args([*arguments, *places])
     assert isinstance(options, argparse.Namespace)
-    return _running.run(spark, options, plan, start, lines)
+    return _common.run(spark, options, plan, start, lines)
 
 
 def all_jobs(spark: SparkSession, out: Path, arguments: dict[str, list[str]]) -> dict[str, dict[str, Any]]:
@@ -96,13 +96,13 @@ def test_counters_have_each_departure_once(lived: Lived, spark: SparkSession) ->
         row = wanted.setdefault((record["origin"], record["carrier"]), [0, 0, 0, 0])
         row[:] = [one + other for one, other in zip(row, figures, strict=True)]
     assert counters.lines(None, str(lived.out / "counters")) == [f"{(*key, *wanted[key])}\n".encode() for key in sorted(wanted)]
-    again = _running.parser("counters", "").parse_args(
+    again = _common.parser("counters", "").parse_args(
         ["replay", "--path", str(lived.data), "--out", str(lived.out / "counters"), "--checkpoint", str(lived.out / "anew")]
     )
     with pytest.raises(ValueError, match="are of topic 'flights', and this job reads 'other'"):
         counters.check_topic(again.out, "other")
     before = counters.lines(None, again.out)
-    assert _running.run(spark, again, counters.columns, counters.start, counters.lines)["findings"] == []
+    assert _common.run(spark, again, counters.columns, counters.start, counters.lines)["findings"] == []
     assert counters.lines(None, again.out) == before
 
 

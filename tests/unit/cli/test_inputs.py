@@ -205,10 +205,10 @@ def test_one_field_may_fill_a_record() -> None:
 
 
 def test_a_chunk_is_cut_with_its_keys() -> None:
-    first, rest = Chunk([b"a", b"b", b"c"], [b"1", None, b"3"]).cut(2)
+    first, rest = Chunk([b"a", b"b", b"c"], [b"1", None, b"3"]).split(2)
     assert first == Chunk([b"a", b"b"], [b"1", None])
     assert rest == Chunk([b"c"], [b"3"])
-    assert Chunk([b"a"], None).cut(1) == (Chunk([b"a"], None), Chunk([], None))
+    assert Chunk([b"a"], None).split(1) == (Chunk([b"a"], None), Chunk([], None))
 
 
 def hash_of(runs: list[list[bytes]], settings: str = "") -> tuple[int, str]:

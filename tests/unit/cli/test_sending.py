@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from tutti import limits as common_limits
 from tutti.errors import Aborted, Fenced, FormatError, Unavailable, Unknown
 from tutti_gateway.cli.main import main
-from tutti_gateway.cli.records import sending
+from tutti_gateway.cli.records import sender
 from tutti_gateway.cli.records.inputs import Chunk
-from tutti_gateway.cli.records.sending import InputChanged, Report, Sending
+from tutti_gateway.cli.records.sender import InputChanged, Report, Sender
 from tutti_gateway.core import limits
 
 
 @pytest.mark.parametrize(("runs", "more"), [(8, ""), (9, " and 1 range more"), (11, " and 3 ranges more")])
 def test_of_many_runs_of_records_the_first_are_named(runs: int, more: str) -> None:
-    said = sending._ranges_text([(number * 10, number * 10 + 1) for number in range(1, runs + 1)])
+    said = sender._ranges_text([(number * 10, number * 10 + 1) for number in range(1, runs + 1)])
     assert said == "records 10-11, 20-21, 30-31, 40-41, 50-51, 60-61, 70-71, 80-81" + (more and f"{more} (--json has all)")
 
 
@@ -94,7 +94,7 @@ class House:
         return self.producers[-1]
 
     def run(self, values: list[bytes], name: str | None = "p", settings: str = "", step: int = 3) -> Report:
-        with Sending("tutti://x:1", "t", name, settings=settings, rate=None) as run:
+        with Sender("tutti://x:1", "t", name, settings=settings, rate=None) as run:
             for at in range(0, len(values), step):
                 assert run.send(Chunk(values[at : at + step], None)) == len(values[at : at + step])
             return run.finish()
@@ -121,7 +121,7 @@ def test_everything_is_sent_in_order_and_the_offsets_are_told(house: House) -> N
 
 
 def test_keys_go_with_their_values(house: House) -> None:
-    with Sending("tutti://x:1", "t", None, settings="", rate=None) as run:
+    with Sender("tutti://x:1", "t", None, settings="", rate=None) as run:
         run.send(Chunk([b"a", b"b"], [b"k", None]))
         run.finish()
     assert house.log.records == [("t", b"k", b"a"), ("t", None, b"b")]
@@ -259,11 +259,11 @@ def test_what_is_not_known_of_a_run_is_told_too(house: House, monkeypatch: pytes
         return commit(producer, topic, batch, progress) if batch.num_rows == 1 else Promise(outcomes.pop())
 
     monkeypatch.setattr(FakeProducer, "send_batch", some)
-    with Sending("tutti://x:1", "t", None, settings="", rate=None) as run:
+    with Sender("tutti://x:1", "t", None, settings="", rate=None) as run:
         run.send(Chunk([b"a"], None))
         for count in range(2, 6):
             run.send(Chunk([b"x"] * count, None))
-        report = run.cut_short(1.0)
+        report = run.stop_early(1.0)
     assert (report.records, report.first, report.last, report.undecided) == (1, 0, 0, 2 + 3 + 5)
     assert "1 record committed to t before it stopped; the outcome of 10 more is unknown: another run" in report.sentence()
 
@@ -282,9 +282,9 @@ def test_what_never_left_is_not_told_as_not_known(house: House, monkeypatch: pyt
             return not self.producer.closed
 
     monkeypatch.setattr(FakeProducer, "send_batch", lambda producer, *_, **__: Waiting(producer))
-    with Sending("tutti://x:1", "t", None, settings="", rate=None) as run:
+    with Sender("tutti://x:1", "t", None, settings="", rate=None) as run:
         run.send(Chunk([b"a", b"b"], None))
-        report = run.cut_short(0.0)
+        report = run.stop_early(0.0)
     assert (report.records, report.undecided) == (0, 0)
     assert report.sentence() == "0 records committed to t before it stopped: run it again"
 
@@ -302,21 +302,21 @@ def test_what_ctrl_c_struck_while_it_was_handed_to_the_producer_is_told_as_not_k
         return promise
 
     monkeypatch.setattr(FakeProducer, "send_batch", struck)
-    with Sending("tutti://x:1", "t", None, settings="", rate=None) as run:
+    with Sender("tutti://x:1", "t", None, settings="", rate=None) as run:
         run.send(Chunk([b"a"], None))
         with pytest.raises(KeyboardInterrupt):
             run.send(Chunk([b"b", b"c"], None))
-        report = run.cut_short(1.0)
+        report = run.stop_early(1.0)
     assert (report.records, report.undecided, report.undecided_records) == (1, 2, [(2, 3)])
 
 
 def test_what_the_producer_refused_to_take_is_told_as_uncommitted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Sending("tutti://x:1", "t", None, settings="", rate=None) as run:
+    with Sender("tutti://x:1", "t", None, settings="", rate=None) as run:
         run.send(Chunk([b"a"], None))
         monkeypatch.setattr(FakeProducer, "send_batch", lambda *_, **__: fenced())
         with pytest.raises(Fenced):
             run.send(Chunk([b"b", b"c"], None))
-        report = run.cut_short(1.0)
+        report = run.stop_early(1.0)
     assert (report.records, report.undecided, report.uncommitted_from) == (1, 0, 2)
 
 
@@ -352,7 +352,7 @@ def test_batches_are_bounded_by_bytes_and_by_count(house: House, monkeypatch: py
 
 def test_no_more_batches_are_held_than_allowed(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PRODUCE_BATCHES_MAX", 2)
-    with Sending("tutti://x:1", "t", "p", settings="", rate=None) as run:
+    with Sender("tutti://x:1", "t", "p", settings="", rate=None) as run:
         for value in letters(10):
             run.send(Chunk([value], None))
             assert len(run._in_flight) <= 2
@@ -363,7 +363,7 @@ def test_a_rate_is_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr("time.sleep", lambda wait: now.__setitem__(0, now[0] + wait))
-    with Sending("tutti://x:1", "t", "p", settings="", rate=100) as run:
+    with Sender("tutti://x:1", "t", "p", settings="", rate=100) as run:
         run.send(Chunk(letters(50), None))
         assert now[0] == pytest.approx(100.45)
         run.finish()
@@ -373,10 +373,10 @@ def test_a_rate_is_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_goes_on_counts_the_records_that_it_skipped(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.run(letters(4))
     monkeypatch.setattr(FakeProducer, "send_batch", lambda *_, **__: Promise(Unknown("late")))
-    with Sending("tutti://x:1", "t", "p", settings="", rate=None) as run:
+    with Sender("tutti://x:1", "t", "p", settings="", rate=None) as run:
         run.send(Chunk(letters(4), None))
-        assert run.cut_short(1.0).uncommitted_from == 5
-    with Sending("tutti://x:1", "t", "p", settings="", rate=None) as run:
+        assert run.stop_early(1.0).uncommitted_from == 5
+    with Sender("tutti://x:1", "t", "p", settings="", rate=None) as run:
         run.send(Chunk(letters(6), None))
-        report = run.cut_short(1.0)
+        report = run.stop_early(1.0)
     assert (report.undecided_records, report.uncommitted_from) == ([(5, 6)], 7)

@@ -13,7 +13,7 @@ from tests.unit.cli.test_sending import Promise
 from tutti.errors import Aborted, Unavailable, Unknown
 from tutti_gateway.cli.main import main
 from tutti_gateway.cli.records.inputs import Chunk
-from tutti_gateway.cli.records.sending import Report, Sending
+from tutti_gateway.cli.records.sender import Report, Sender
 
 
 class UnorderedProducer:
@@ -50,16 +50,16 @@ class LanePromise(NamedTuple):
 def test_a_run_of_unordered_records_tells_each_lane_and_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     made = UnorderedProducer()
     monkeypatch.setattr("tutti.producer.Producer", lambda url, producer=None: made)
-    sending = Sending("tutti://x:1", "t", None, settings="t lines None", rate=None, unordered=True)
+    sender = Sender("tutti://x:1", "t", None, settings="t lines None", rate=None, unordered=True)
     for _ in range(4):
-        sending.send(Chunk([b"a", b"b", b"c"], None))
-    report = sending.finish()
+        sender.send(Chunk([b"a", b"b", b"c"], None))
+    report = sender.finish()
     assert (report.records, report.first, report.last, report.complete) == (12, None, None, True)
     assert report.fields()["lanes"] == {"0-lane": (0, 5), "1-lane": (0, 5)}
-    sending.send(Chunk([b"d"], None))
+    sender.send(Chunk([b"d"], None))
     with pytest.raises(Unavailable, match="g1 is away"):
-        sending.finish()
-    report = sending.cut_short(1.0)
+        sender.finish()
+    report = sender.stop_early(1.0)
     assert (report.records, report.undecided) == (12, 1)
     assert report.sentence().endswith(
         "another run sends them again: send only the rest, that is all from record 14 of the input, counted from 1; the outcome "

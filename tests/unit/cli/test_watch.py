@@ -45,10 +45,10 @@ class Gateway:
 
 def seen(watching: Watch, expected: Callable[[list[GatewayState]], bool]) -> list[GatewayState]:
     deadline = time.monotonic() + 10
-    while not expected(sights := watching.sights()):
-        assert time.monotonic() < deadline, sights
+    while not expected(states := watching.states()):
+        assert time.monotonic() < deadline, states
         time.sleep(0.02)
-    return sights
+    return states
 
 
 def test_gateways_that_the_url_does_not_name_are_seen_too() -> None:
@@ -58,7 +58,7 @@ def test_gateways_that_the_url_does_not_name_are_seen_too() -> None:
         jfk.gateways = {"jfk": one.url, "lga": other.url, "ewr": dead}
         watching = Watch(parse_url(one.url), 0.05)
         try:
-            found = seen(watching, lambda sights: [sight.reason != "" for sight in sights] == [True, False, False])
+            found = seen(watching, lambda states: [gateway.reason != "" for gateway in states] == [True, False, False])
         finally:
             watching.close()
     ewr, jfk_seen, lga_seen = found
@@ -76,10 +76,10 @@ def test_one_that_hangs_is_told_and_the_others_go_on(monkeypatch: pytest.MonkeyP
     ):
         watching = Watch([*parse_url(one.url), *parse_url(mute.url)], 0.05)
         try:
-            found = seen(watching, lambda sights: len(sights) == 2 and all(sight.reason or sight.gateway for sight in sights))
-            assert [sight.state for sight in found if sight.gateway != "jfk"] == [NO_ANSWER]
+            found = seen(watching, lambda states: len(states) == 2 and all(gateway.reason or gateway.gateway for gateway in states))
+            assert [gateway.state for gateway in found if gateway.gateway != "jfk"] == [NO_ANSWER]
             jfk.changed = {"frontier": 11}
-            seen(watching, lambda sights: any(sight.frontier == 11 for sight in sights))
+            seen(watching, lambda states: any(gateway.frontier == 11 for gateway in states))
         finally:
             watching.close()
 
@@ -89,10 +89,10 @@ def test_one_that_goes_away_is_told_at_once_and_how_it_was_when_it_was_heard_las
     with FakeGateway(rule=Gateway("jfk")) as one:
         watching = Watch(parse_url(one.url), 300)
         try:
-            seen(watching, lambda sights: [sight.state for sight in sights] == ["primary"])
+            seen(watching, lambda states: [gateway.state for gateway in states] == ["primary"])
             before = datetime.now(UTC)
             one.stop()
-            (jfk,) = seen(watching, lambda sights: sights[0].state == NO_ANSWER)
+            (jfk,) = seen(watching, lambda states: states[0].state == NO_ANSWER)
             one.start()
             assert jfk.reason == "connection refused; its last known state was primary"
             assert datetime.fromisoformat(str(jfk.heard)) <= before
@@ -107,9 +107,9 @@ def test_one_whose_answer_is_late_is_told_before_its_time_is_over(monkeypatch: p
     with FakeGateway(rule=lambda heard: [] if stands_still and isinstance(heard, client_protocol.Status) else jfk(heard)) as one:
         watching = Watch(parse_url(one.url), 0.05)
         try:
-            seen(watching, lambda sights: [sight.state for sight in sights] == ["primary"])
+            seen(watching, lambda states: [gateway.state for gateway in states] == ["primary"])
             stands_still = True
-            (found,) = seen(watching, lambda sights: sights[0].state == NO_ANSWER)
+            (found,) = seen(watching, lambda states: states[0].state == NO_ANSWER)
             assert found.reason == ("no answer for 0.5 s or more; its last known state was primary")
             assert found.heard is not None
         finally:
@@ -129,7 +129,7 @@ def test_a_gateway_with_two_addresses_is_one() -> None:
         watching = Watch(parse_url(f"{one.url},tutti://localhost:{port}"), 0.05)
         try:
             watching.wait_for_all(5)
-            assert [sight.gateway for sight in watching.sights()] == ["jfk"]
+            assert [gateway.gateway for gateway in watching.states()] == ["jfk"]
         finally:
             watching.close()
 

@@ -78,16 +78,16 @@ class Member:
     def topics(self) -> dict[str, Source]:
         return {name: Source(self.kafka.cluster, self.kafka.topic_id, name) for name in self.kafka.names}
 
-    def edges(self, key: Key) -> tuple[int, int]:
+    def offset_range(self, key: Key) -> tuple[int, int]:
         self.kafka.trouble("edges")
         return self.kafka.low, self.kafka.high_
 
-    def ends(self, topic: str) -> dict[int, int]:
+    def end_offsets(self, topic: str) -> dict[int, int]:
         self.kafka.trouble("ends")
         end = self.kafka.high_ if self.kafka.open_from is None else self.kafka.open_from
         return {number: end for name, number in self.kafka.keys if name == topic}
 
-    def noted(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
+    def group_offsets(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
         return {key: self.kafka.notes.get(key, (-1, "")) for key in keys}
 
     def subscribe(self, assigned: Callable[[list[Key]], None], revoked: Callable[[], None], lost: Callable[[], None]) -> None:
@@ -117,8 +117,8 @@ class Member:
         self.idle()
         return consumed
 
-    def assign(self, places: Mapping[Key, int]) -> None:
-        self._places = dict(places)
+    def assign(self, offsets: Mapping[Key, int]) -> None:
+        self._places = dict(offsets)
         self._paused.clear()
 
     def pause(self, keys: Iterable[Key]) -> None:
@@ -127,11 +127,11 @@ class Member:
     def resume(self, keys: Iterable[Key]) -> None:
         self._paused -= set(keys)
 
-    def high(self, key: Key) -> int:
+    def high_watermark(self, key: Key) -> int:
         return self.kafka.high_
 
-    def note(self, places: Mapping[Key, tuple[int, str]], *, wait: bool) -> None:
-        self.kafka.notes.update(places)
+    def commit_offsets(self, offsets: Mapping[Key, tuple[int, str]], *, wait: bool) -> None:
+        self.kafka.notes.update(offsets)
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -14,7 +14,7 @@ from tutti.data.frames.schema import encode_batch
 from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, TuttiError
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.config import load_inflow
-from tutti_connect.kafka.source.batches import FrameBatch, records_of
+from tutti_connect.kafka.source.batches import FrameBatch, to_batches
 from tutti_connect.kafka.source.partition import Event, Partition, State
 from tutti_connect.kafka.source.progress import KafkaPosition, check_same, producer_name
 
@@ -83,7 +83,7 @@ def test_cuts_are_whole_and_in_order() -> None:
     """Proves that each record is in one cut, that cuts end at their size, and that a larger record is one by itself."""
     sizes = [100, limits.FRAME_BYTES, 3 * limits.FRAME_BYTES, 7, 8]
     given = messages(*(Message(10 + 2 * number, bytes(size), b"k") for number, size in enumerate(sizes)))
-    found, _ = records_of(given)
+    found, _ = to_batches(given)
     assert [len(value or b"") for cut in found for value in cut.records.column("value").to_pylist()] == sizes
     assert [cut.next for cut in found] == [11, 13, 15, 19]
 
@@ -92,7 +92,7 @@ def test_times_and_headers_are_those_of_kafka() -> None:
     given = messages(
         Message(0, None, None, [("a", None), ("b", b"1")], (1, 1_700_000_000_001)), Message(1, b"", b"", None, (0, -1))
     )
-    (cut,), _ = records_of(given)
+    (cut,), _ = to_batches(given)
     first, second = cut.records.to_pylist()
     assert (first["value"], first["key"], first["timestamp"].timestamp()) == (None, None, 1_700_000_000.001)
     assert first["headers"] == [{"key": "a", "value": None}, {"key": "b", "value": b"1"}]
@@ -104,12 +104,12 @@ def test_times_are_taken_as_far_as_the_log_has_them() -> None:
     """Proves that years 1 to 9999 are, that -1 (Kafka's "no time") is the present, and that nothing else is in quarantine."""
     given = [Message(number, time=(1, time)) for number, time in enumerate([-62_135_596_800_000, -2, -1, 253_402_300_799_999])]
     before_us = time_ns() // 1_000_000 * 1000
-    (cut,), bad = records_of(messages(*given))
+    (cut,), bad = to_batches(messages(*given))
     times: Any = cut.records.column("timestamp").cast(pa.int64()).to_pylist()
     first, second, none, last = times
     assert (bad, first, second, last) == ([], TIME_US_MIN, -2000, TIME_US_MAX // 1000 * 1000)
     assert before_us <= none <= time_ns() // 1000
-    (early, late) = records_of(messages(*(Message(0, time=(1, time)) for time in (-62_135_596_800_001, 253_402_300_800_000))))[1]
+    (early, late) = to_batches(messages(*(Message(0, time=(1, time)) for time in (-62_135_596_800_001, 253_402_300_800_000))))[1]
     assert "outside the years 1 to 9999" in early.reason
     assert "outside the years 1 to 9999" in late.reason
 
@@ -125,11 +125,11 @@ def test_times_are_taken_as_far_as_the_log_has_them() -> None:
     ],
 )
 def test_what_no_log_takes_is_named(message: Message, told: str) -> None:
-    (cut,), (bad,) = records_of(messages(Message(0, b"0"), message, Message(2, b"2")))
+    (cut,), (bad,) = to_batches(messages(Message(0, b"0"), message, Message(2, b"2")))
     assert (cut.records.column("value").to_pylist(), cut.next) == ([b"0", b"2"], 3)
     assert bad.message.offset() == 1
     assert told in bad.reason
-    cuts, (alone,) = records_of(messages(message))
+    cuts, (alone,) = to_batches(messages(message))
     assert (cuts, alone.reason) == ([], bad.reason)
 
 
@@ -137,7 +137,7 @@ def test_what_no_log_takes_is_named(message: Message, told: str) -> None:
 def test_no_cut_is_too_large_for_a_frame(headers: Any) -> None:
     """Proves that headers count: a frame that the log refuses would be passed over by the next one's progress."""
     given = messages(*(Message(number, b"v" * 40, None, headers) for number in range(10_000)))
-    found, _ = records_of(given)
+    found, _ = to_batches(given)
     assert sum(cut.records.num_rows for cut in found) == 10_000
     whole = [pa.RecordBatch.from_arrays(list(cut.records.columns), names=cut.records.schema.names) for cut in found]
     assert max(len(encode_batch(batch, None)) for batch in whole) < 2 * limits.FRAME_BYTES
@@ -148,7 +148,7 @@ def test_a_frame_that_is_refused_at_once_lets_nothing_pass() -> None:
     producer = FakeProducer(9)
     producer.refused = 1
     partition = flowing(producer)
-    partition.take([cut(12), cut(14), cut(16)], 16)
+    partition.queue([cut(12), cut(14), cut(16)], 16)
     with pytest.raises(Aborted, match="refused"):
         push(partition)
     assert [progress for progress, _ in producer.sent] == [b"12"]
@@ -157,8 +157,8 @@ def test_a_frame_that_is_refused_at_once_lets_nothing_pass() -> None:
 class FakeProducer:
     """Takes so many batches."""
 
-    def __init__(self, room: int) -> None:
-        self.room = room
+    def __init__(self, length_max: int) -> None:
+        self.room = length_max
         self.refused = -1  # the number of the one that fails at once
         self.sent: list[tuple[bytes, Any]] = []
 
@@ -183,7 +183,7 @@ class FakeReceipt:
 
 def flowing(producer: Any, at: int = 10) -> Partition:
     partition = Partition("t", 0, "t")
-    partition.turn(Event.OPEN)
+    partition.transition(Event.OPEN)
     partition.opened(producer, at, at)
     return partition
 
@@ -199,7 +199,7 @@ def push(partition: Partition) -> None:
 def test_what_has_no_room_waits_and_goes_in_order() -> None:
     producer = FakeProducer(2)
     partition = flowing(producer)
-    partition.take([cut(12), cut(14), cut(16)], 17)
+    partition.queue([cut(12), cut(14), cut(16)], 17)
     push(partition)
     assert ([progress for progress, _ in producer.sent], partition.full) == ([b"12", b"14"], True)
     assert (partition.next, partition.committed) == (17, 10)
@@ -214,23 +214,23 @@ def test_what_has_no_room_waits_and_goes_in_order() -> None:
 def test_a_failed_frame_has_the_partition_begin_again_behind_what_is_committed() -> None:
     producer = FakeProducer(9)
     partition = flowing(producer)
-    partition.take([cut(12), cut(14)], 14)
+    partition.queue([cut(12), cut(14)], 14)
     push(partition)
     (_, first), (_, second) = producer.sent
     first(None, FakeReceipt())
     second(Aborted("lost its coordinator"), FakeReceipt())
     with pytest.raises(Aborted):
         push(partition)
-    partition.take([cut(16)], 16)
+    partition.queue([cut(16)], 16)
     left: Any = partition.failed(Aborted("lost its coordinator"), 100.0)
     assert left is producer
     assert (partition.state, partition.full, partition.retry_at > 100.0) == (State.WAITING, False, True)
     again: Any = FakeProducer(9)
-    partition.turn(Event.OPEN)
+    partition.transition(Event.OPEN)
     partition.opened(again, 12, 12)
     first(None, FakeReceipt())  # of the old one: nobody's any more
     second(Aborted("late"), FakeReceipt())
-    partition.take([cut(14)], 14)
+    partition.queue([cut(14)], 14)
     push(partition)
     assert [progress for progress, _ in again.sent] == [b"14"]
     assert (partition.next, partition.committed, partition.failures) == (14, 12, 1)
@@ -242,7 +242,7 @@ def test_who_was_fenced_waits_long_enough_to_be_told_by_kafka() -> None:
     assert partition.retry_at >= 5
     times = []
     for _ in range(8):
-        partition.turn(Event.OPEN)
+        partition.transition(Event.OPEN)
         partition.failed(Fenced("another one"), 0.0)
         times.append(partition.retry_at)
     assert times == sorted(times)
@@ -256,13 +256,13 @@ def test_what_was_committed_since_makes_the_next_failure_a_first_one(error: Tutt
     partition.failed(error, 0.0)
     least = partition.retry_at
     for _ in range(3):
-        partition.turn(Event.OPEN)
+        partition.transition(Event.OPEN)
         partition.failed(error, 0.0)
     assert partition.retry_at > least
     again: Any = FakeProducer(9)
-    partition.turn(Event.OPEN)
+    partition.transition(Event.OPEN)
     partition.opened(again, 10, 10)
-    partition.take([cut(12)], 12)
+    partition.queue([cut(12)], 12)
     push(partition)
     again.sent[0][1](None, FakeReceipt())
     partition.failed(error, 0.0)
@@ -273,9 +273,9 @@ def test_steps_that_make_no_sense_are_illegal() -> None:
     partition = Partition("t", 0, "t")
     for turn in (Event.OPENED, Event.FAILED):
         with pytest.raises(KeyError):
-            partition.turn(turn)
-    assert partition.taken() is None
-    assert partition.state is State.GONE
+            partition.transition(turn)
+    assert partition.revoked() is None
+    assert partition.state is State.REVOKED
 
 
 GOOD = 'name = "in"\ngateways = "tutti://127.0.0.1:7400"\nquarantine = "q"\n[kafka]\nservers = "127.0.0.1:9092"\ntopics = ["t"]\n'

@@ -16,7 +16,7 @@ from tutti_connect.kafka import config as configs
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.client import CLIENT_LOG, CONNECTION_FAILURES, ConnectionFailureFilter
 from tutti_connect.kafka.errors import RetryTransaction
-from tutti_connect.kafka.gateway_clients import gateway_asker
+from tutti_connect.kafka.gateway_clients import gateway_check
 from tutti_connect.kafka.sink.producer import Sink
 from tutti_connect.kafka.source.consumer import KafkaSource
 
@@ -73,7 +73,7 @@ def test_topics_that_are_known_to_be_there_are_bounded(tmp_path: Path, monkeypat
     sink = Sink(configs.Outflow("o", "tutti://127.0.0.1:1", configs.Target(NOBODY), str(tmp_path)))
     asked: list[str] = []
     monkeypatch.setattr(sink, "_ensure", asked.append)
-    monkeypatch.setattr(sink, "_configuration_of", lambda _name: {"max.message.bytes": SimpleNamespace(value=2**30)})
+    monkeypatch.setattr(sink, "_topic_configuration", lambda _name: {"max.message.bytes": SimpleNamespace(value=2**30)})
     for topic in "abbacca":
         assert sink.target_of(topic) == topic
         assert len(sink._existing) <= 2
@@ -88,14 +88,14 @@ def test_only_a_connection_that_failed_since_is_the_cause() -> None:
         assert cause.filter(logging.LogRecord("n", logging.ERROR, "", 0, text, None, None)), "all lines go on to the log"
 
     say("FAIL [rdkafka#producer-1] [thrd:[::1]:9092/bootstrap]: [::1]:9092/bootstrap: Connect failed: refused")
-    assert cause.heard(0.0) == "[::1]:9092/bootstrap: Connect failed: refused"
+    assert cause.failure_since(0.0) == "[::1]:9092/bootstrap: Connect failed: refused"
     at, _ = cause._last
     say("ERROR [rdkafka#producer-1] [thrd:main]: 1/1 brokers are down")
-    assert cause.heard(at) == "[::1]:9092/bootstrap: Connect failed: refused"
-    assert cause.heard(at + 1) == ""
+    assert cause.failure_since(at) == "[::1]:9092/bootstrap: Connect failed: refused"
+    assert cause.failure_since(at + 1) == ""
     assert CONNECTION_FAILURES in CLIENT_LOG.filters
 
 
 def test_gateways_that_do_not_answer_are_told() -> None:
     with pytest.raises(Unavailable, match=NOBODY):
-        gateway_asker(f"tutti://{NOBODY}")()
+        gateway_check(f"tutti://{NOBODY}")()

@@ -57,7 +57,7 @@ class FakeSink:
         self._number = 0
 
     def open(self) -> Position | None:
-        self.give_up()
+        self.abandon()
         self.kafka.trouble("open")
         position = self.kafka.position
         if self._claimed and position is not None and position.instance != self.instance:
@@ -98,7 +98,7 @@ class FakeSink:
         self._claimed = True
         self.kafka.trouble("committed")
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         self._open = None
 
 
@@ -417,7 +417,7 @@ class Stop(threading.Event):
 def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: Path) -> None:
     log, kafka, stop = FakeLog(60), Kafka(), Stop()
     outflow = outflow_of(tmp_path, log, kafka)
-    outflow._waits = Backoff(1.0, 60.0)
+    outflow._backoff = Backoff(1.0, 60.0)
     early, late = [RetryTransaction("gone")] * 3, [RetryTransaction("gone")]
 
     def trouble(where: str) -> None:

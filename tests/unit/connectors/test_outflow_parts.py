@@ -41,7 +41,7 @@ def test_records_become_messages() -> None:
     assert "Kafka rejects negative times" in first.reason
     assert (second.reason, second.headers) == ("", [("at", b"5")])
     assert [record.headers for record in outgoing_records(rows)] == [None, None]
-    assert first.told(LOG)["value_base64"] == "AAAAAAAAAAAAAA=="
+    assert first.fields(LOG)["value_base64"] == "AAAAAAAAAAAAAA=="
 
 
 def test_a_position_comes_back_from_kafka() -> None:

@@ -40,7 +40,7 @@ OUT = 'name = "z"\ngateways = "tutti://h:1"\ntopics = ["t"]\n[zeromq]\nbind = ["
 
 def test_each_topic_keeps_its_order_and_what_is_no_record_is_named() -> None:
     sorter = MessageConverter(["topic", "key", "value"], "")
-    parts, bad = sorter.sorted(
+    parts, bad = sorter.to_batches(
         [[b"a", b"k", b"1"], [b"b", b"", b"2"], [b"a", b"", b"3"], [b"a"], [b"", b"", b""], [b"\xff", b"", b""], [b"..", b"", b""]]
     )
     assert [(part.topic, part.records.column("value").to_pylist()) for part in parts] == [("a", [b"1", b"3"]), ("b", [b"2"])]
@@ -58,7 +58,7 @@ def test_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FRAME_BYTES", 100)
     monkeypatch.setattr(limits, "RECORD_BYTES_MAX", 300)
     monkeypatch.setattr(limits, "TOPICS_MAX", 2)
-    parts, bad = MessageConverter(["value"], "t").sorted([[bytes(size)] for size in (10, 20, 30, 300, 5, 301)])
+    parts, bad = MessageConverter(["value"], "t").to_batches([[bytes(size)] for size in (10, 20, 30, 300, 5, 301)])
     assert [[len(value or b"") for value in part.records.column("value").to_pylist()] for part in parts] == [
         [10, 20],
         [30],
@@ -66,7 +66,7 @@ def test_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         [5],
     ]
     assert "301 bytes" in bad[0].reason
-    _, bad = MessageConverter(["topic", "value"], "").sorted([[b"%d" % number, b""] for number in (1, 2, 3, 1)])
+    _, bad = MessageConverter(["topic", "value"], "").to_batches([[b"%d" % number, b""] for number in (1, 2, 3, 1)])
     assert ["exceeds the limit of 2" in one.reason for one in bad] == [True]
 
 
@@ -163,17 +163,17 @@ def test_what_fails_is_sent_again_once_and_in_order(tmp_path: Path, monkeypatch:
     for number in range(60):
         messages = [[b"%d.%d" % (number, one)] for one in range(log.chance.randint(1, 3))]
         wanted += [message[0] for message in messages]
-        flow.add(sorter.sorted(messages)[0])
-        flow.tend(time.monotonic())
+        flow.add(sorter.to_batches(messages)[0])
+        flow.run_once(time.monotonic())
         log.newest.turn()
     deadline = time.monotonic() + 60
     while flow.waiting:
         assert time.monotonic() < deadline, f"{flow.waiting} wait"
-        flow.tend(time.monotonic())
+        flow.run_once(time.monotonic())
         log.newest.turn()
         flow.wait(0.0005)
     assert log.values == wanted
-    assert (flow.records, flow.close(1.0), flow.room) == (len(wanted), 0, True)
+    assert (flow.records, flow.close(1.0), flow.has_space) == (len(wanted), 0, True)
 
 
 def test_what_is_final_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,11 +181,11 @@ def test_what_is_final_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     log = Log(1)
     flow = flow_on(log, tmp_path, monkeypatch)
     flow.open()
-    flow.add(MessageConverter(["value"], "t").sorted([[b"1"]])[0])
-    flow.tend(time.monotonic())
+    flow.add(MessageConverter(["value"], "t").to_batches([[b"1"]])[0])
+    flow.run_once(time.monotonic())
     log.newest.sent[0][2](Fenced("another one"), Receipt())
     with pytest.raises(Fenced):
-        flow.tend(time.monotonic())
+        flow.run_once(time.monotonic())
     log.progress = b"17"
     with pytest.raises(FormatError, match="another `name`"):
         flow.open()
@@ -213,7 +213,7 @@ def test_topics_that_are_refused_go_to_quarantine_and_the_others_continue(
     deadline = time.monotonic() + 60
     while connector.flow.waiting:
         assert time.monotonic() < deadline, f"{connector.flow.waiting} wait"
-        connector.flow.tend(time.monotonic())
+        connector.flow.run_once(time.monotonic())
         log.newest.turn()
         connector.flow.wait(0.0005)
     assert connector.flow.close(1.0) == 0
@@ -237,11 +237,11 @@ def test_a_refused_topic_that_the_configuration_names_holds_its_messages(tmp_pat
     log.refuses = {"t"}
     flow = flow_on(log, tmp_path, monkeypatch)
     flow.open()
-    flow.add(MessageConverter(["value"], "t").sorted([[b"1"]])[0])
+    flow.add(MessageConverter(["value"], "t").to_batches([[b"1"]])[0])
     deadline = time.monotonic() + 60
     while flow.waiting:
         assert time.monotonic() < deadline
-        flow.tend(time.monotonic())
+        flow.run_once(time.monotonic())
         log.newest.turn()
         if flow.failures == 3:
             log.refuses.clear()
@@ -274,10 +274,10 @@ def test_without_room_who_pushes_waits_and_what_is_published_is_counted(
 ) -> None:
     (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")).replace("pull", kind))
     connector = Connector(load_inflow(str(tmp_path / "in.toml")))
-    monkeypatch.setattr(limits, "HELD_BYTES_MAX", 0)
-    monkeypatch.setattr(connector.flow, "tend", lambda _: None)
+    monkeypatch.setattr(limits, "BUFFER_BYTES", 0)
+    monkeypatch.setattr(connector.flow, "run_once", lambda _: None)
     socket: Any = FakeSocket([[b"x"]] * 5)
-    connector._turn(socket, pull=kind == "pull")
+    connector._run_once(socket, pull=kind == "pull")
     assert (len(socket.messages), connector.dropped, connector.messages) == (left, dropped, dropped)
 
 
@@ -286,12 +286,12 @@ def test_garbage_fills_no_directory_and_holds_no_flow(tmp_path: Path, kind: str,
     """Proves that however much a stranger sends, there are few files, what has no space is counted, and good messages pass."""
     (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")).replace("pull", kind))
     connector = Connector(load_inflow(str(tmp_path / "in.toml")))
-    monkeypatch.setattr(connector.flow, "tend", lambda _: None)
+    monkeypatch.setattr(connector.flow, "run_once", lambda _: None)
     monkeypatch.setattr(common, "QUARANTINE_LOG_FILES", 3)
     monkeypatch.setattr(common, "QUARANTINE_LOG_FILE_BYTES", 1000)
     for number in range(50):
         socket: Any = FakeSocket([[b"%d" % number, b"no"], [b"good %d" % number], [b"", b"", b"x" * 70_000]])
-        connector._turn(socket, pull=kind == "pull")
+        connector._run_once(socket, pull=kind == "pull")
         assert socket.messages == []
     files = list((tmp_path / "q").iterdir())
     assert len(files) == 3
@@ -493,7 +493,7 @@ def test_what_is_committed_never_goes_back(tmp_path: Path) -> None:
     part = TopicBatch("t", pa.record_batch({"value": [b"x"] * 10}), 10)
     for turn in range(3):
         flow.add([part, part])
-        flow.tend(0.0)
+        flow.run_once(0.0)
         assert flow.waiting == 20
         producer.waiting = 0
         seen.append(flow.records)
@@ -515,10 +515,10 @@ def test_an_address_is_told_as_it_is_written() -> None:
 def test_a_flood_of_subscriptions_holds_nothing_up_and_takes_no_memory(tmp_path: Path) -> None:
     (tmp_path / "out.toml").write_text(OUT)
     publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
-    socket: Any = FakeSocket([[b"\1%d" % number] for number in range(3 * limits.SUBSCRIPTIONS_A_TURN)])
+    socket: Any = FakeSocket([[b"\1%d" % number] for number in range(3 * limits.SUBSCRIPTIONS_A_CHECK)])
     publisher._read_subscriptions(socket, 0)
-    assert (len(socket.messages), publisher.subscriptions) == (2 * limits.SUBSCRIPTIONS_A_TURN, limits.SUBSCRIPTIONS_A_TURN)
-    socket.messages = [[b"\0%d" % number] for number in range(limits.SUBSCRIPTIONS_A_TURN)]
+    assert (len(socket.messages), publisher.subscriptions) == (2 * limits.SUBSCRIPTIONS_A_CHECK, limits.SUBSCRIPTIONS_A_CHECK)
+    socket.messages = [[b"\0%d" % number] for number in range(limits.SUBSCRIPTIONS_A_CHECK)]
     publisher._read_subscriptions(socket, 0)
     assert publisher.subscriptions == 0
     socket.messages = [[b"\0"], [b"anything else"], [b"\1"]]
@@ -558,17 +558,17 @@ def test_a_subscriber_with_keys_and_the_longest_topic_may_say_it(tmp_path: Path)
 def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(1)
     flow = flow_on(log, tmp_path, monkeypatch)
-    flow._waits = Backoff(1.0, 60.0)
+    flow._backoff = Backoff(1.0, 60.0)
     flow.open()
     waited = []
     for _ in range(3):
         flow._fail(Aborted("lost its coordinator"), 0.0)
         waited.append(flow._retry_at)
     while flow._producer is None:
-        flow.tend(100.0)
-    flow.add(MessageConverter(["value"], "t").sorted([[b"1"]])[0])
+        flow.run_once(100.0)
+    flow.add(MessageConverter(["value"], "t").to_batches([[b"1"]])[0])
     while flow.waiting:
-        flow.tend(100.0)
+        flow.run_once(100.0)
         log.newest.turn()
     flow._fail(Aborted("lost its coordinator"), 0.0)
     assert [*waited, flow._retry_at] == [1, 2, 4, 1]

@@ -45,7 +45,7 @@ def test_a_run_takes_slice_after_slice_until_the_range_is_done(tmp_path: Path) -
     taken = []
     while (step := ledger.step(0, 25, 10)) is not None:
         assert step.claim is not None
-        assert not step.settle
+        assert not step.resolve
         taken.append((step.claim.start, step.claim.end))
         ledger.finish(step.claim)
     assert taken == [(0, 10), (10, 20), (20, 25)]
@@ -68,8 +68,8 @@ def test_two_runs_share_the_work_and_the_last_waits(tmp_path: Path) -> None:
     assert second.claim is not None
     assert (first.claim.end, second.claim.start) == (10, 10)
     one.finish(first.claim)
-    assert one.step(0, 20, 10) == Step(waits=(second.claim,))
-    assert other.step_swap(0, 5) == Step(second.claim, settle=True)  # its own, which it did not finish
+    assert one.step(0, 20, 10) == Step(waits_for=(second.claim,))
+    assert other.step_swap(0, 5) == Step(second.claim, resolve=True)  # its own, which it did not finish
     other.drop(second.claim)
     assert other.step_swap(0, 5).claim is not None
     one.close()
@@ -82,15 +82,15 @@ def test_a_swap_has_the_table_to_itself(tmp_path: Path) -> None:
     step = other.step(0, 10)
     assert step is not None
     assert step.claim is not None
-    assert swapping.step_swap(20, 30) == Step(waits=(step.claim,))
+    assert swapping.step_swap(20, 30) == Step(waits_for=(step.claim,))
     other.finish(step.claim)
     swap = swapping.step_swap(20, 30).claim
     assert swap is not None
-    assert other.step(0, 20) == other.step(30, 40) == Step(waits=(swap,))
-    assert other.step_swap(30, 40) == Step(waits=(swap,))
+    assert other.step(0, 20) == other.step(30, 40) == Step(waits_for=(swap,))
+    assert other.step_swap(30, 40) == Step(waits_for=(swap,))
     assert other.step(0, 10) is None
     swapping.close()
-    assert other.step(30, 40) == Step(replace(swap, run=other.run), settle=True)
+    assert other.step(30, 40) == Step(replace(swap, run=other.run), resolve=True)
     other.drop(swap)
     step = other.step(30, 40)
     assert step is not None
@@ -127,11 +127,11 @@ def test_what_a_killed_run_left_is_settled_by_the_next(tmp_path: Path) -> None:
         ledger = Ledger(tmp_path, ABOUT)
         waiting = ledger.step(0, 10)
         assert waiting is not None
-        (claim,) = waiting.waits
+        (claim,) = waiting.waits_for
         os.kill(process.pid, signal.SIGKILL)
     step = ledger.step(0, 10)
     assert step is not None
-    assert step.settle
+    assert step.resolve
     assert step.claim is not None
     with pytest.raises(ClaimLost, match="took over"):
         close_claim(ledger.state(), claim, claim.run)

@@ -23,7 +23,7 @@ def of_spark(*_):
     return SimpleNamespace(stop=print)
 
 session.session = of_spark
-plan = SimpleNamespace(nothing_to_do=lambda: False, wanted=SimpleNamespace(table="t"), format="parquet")
+plan = SimpleNamespace(nothing_to_do=lambda: False, request=SimpleNamespace(table="t"), format="parquet")
 plan.run = lambda *_: signal.raise_signal(signal.SIGINT)
 command._run(plan, None, {})
 """

@@ -127,7 +127,7 @@ def test_records_leave_once_and_in_their_order_whatever_the_limits(topics: list[
     rows = [(name, value) for batch in batches for name, value in zip(*(batch.column(c).to_pylist() for c in (1, 0)), strict=True)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(accumulator, "SLICE_BYTES", enough)
-        patch.setattr(accumulator, "GATHERED_BYTES", most)
+        patch.setattr(accumulator, "INPUT_BYTES_MAX", most)
         found = gathered(batches)
     for topic in "abc":
         assert [value for name, values in found if name == topic for value in values] == [v for name, v in rows if name == topic]
@@ -145,7 +145,7 @@ def test_a_topic_leaves_when_it_has_enough_and_all_leave_when_a_task_holds_much(
     """Proves that memory is bounded by what came, and not by what waits: a slice keeps the whole batch that it was cut from."""
     batch = of([b"x" * 100] * 9 + [b"y"], ["large"] * 9 + ["small"])
     monkeypatch.setattr(accumulator, "SLICE_BYTES", 500)
-    monkeypatch.setattr(accumulator, "GATHERED_BYTES", 3 * batch.nbytes)
+    monkeypatch.setattr(accumulator, "INPUT_BYTES_MAX", 3 * batch.nbytes)
     waiting = Accumulator(None)
     left = [[(topic, records.num_rows) for topic, records in waiting.add(batch)] for _ in range(4)]
     assert left == [[("large", 9)], [("large", 9)], [("large", 9), ("small", 3)], [("large", 9)]]

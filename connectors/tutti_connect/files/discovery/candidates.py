@@ -41,18 +41,18 @@ class CandidateFinder:
         self._ledger = ledger
         # name -> size, modification time, start of the unchanged period (monotonic)
         self._watched: dict[str, tuple[int, int, int]] = {}
-        self.looked: dict[int, tuple[int, int]] = {}  # growing file -> size and modification time when it was last read to its end
+        self.read_to_end: dict[int, tuple[int, int]] = {}  # growing file -> its size and time when last read to its end
         self.renamed: list[File] = []  # complete files that were renamed since the previous scan
-        self._put_off: set[int] = set()  # inodes of new growing files whose names belonged to other files at the previous scan
+        self._deferred: set[int] = set()  # inodes of new growing files whose names belonged to other files at the previous scan
 
     def candidates(self, found: list[ScannedFile]) -> list[Candidate]:
         """Return the files to open, in order."""
         chosen = self._growing(found) if self._grows else self._complete(found)
-        self._bound(found)
+        self._evict(found)
         return chosen
 
     def _complete(self, found: list[ScannedFile]) -> list[Candidate]:
-        by_name = {file.name: file for file in self._ledger.files.values() if file.state is not State.AWAY}
+        by_name = {file.name: file for file in self._ledger.files.values() if file.state is not State.DISPOSING}
         self._rename(found, by_name)
         watched, self._watched = self._watched, {}
         now_ns = time.time_ns()
@@ -64,12 +64,12 @@ class CandidateFinder:
             if (
                 file is not None
                 and _identity(file) == _identity(seen)
-                and file.state in (State.TAKEN, State.REFUSED, State.CHANGED)
+                and file.state in (State.COPIED, State.UNREADABLE, State.CHANGED)
             ):
                 continue
             if now_ns - seen.changed_ns >= self._quiet_ns or self._is_quiet(seen, watched):
                 chosen.append(Candidate(seen, file))
-        self._gone(file for file in by_name.values() if file.state is State.OPEN)
+        self._mark_missing(file for file in by_name.values() if file.state is State.OPEN)
         return chosen
 
     def _rename(self, found: list[ScannedFile], by_name: dict[str, File]) -> None:
@@ -84,22 +84,22 @@ class CandidateFinder:
         unmatched = {_identity(file): file for file in by_name.values() if existing.get(file.name) != _identity(file)}
         for seen in new:
             file = unmatched.get(_identity(seen))
-            if file is None or not self._holds(seen, file):
+            if file is None or not self._has_copied_content(seen, file):
                 continue
             LOG.warning("%s was renamed to %s: its copied rows are not copied again", file.name, seen.name)
             del unmatched[_identity(seen)]
             if by_name.get(file.name) is file:
                 del by_name[file.name]
             if (before := by_name.get(seen.name)) is not None:  # the rename replaced that file
-                self._gone([before] if before.state is State.OPEN else [])
+                self._mark_missing([before] if before.state is State.OPEN else [])
                 unmatched.pop(_identity(before), None)
-                self._ledger.forget(before)
+                self._ledger.remove(before)
             by_name[seen.name] = file
             file.name = seen.name
             self._ledger.put(file)
             self.renamed.append(file)
 
-    def _holds(self, seen: ScannedFile, file: File) -> bool:
+    def _has_copied_content(self, seen: ScannedFile, file: File) -> bool:
         """True if the file has the content that was copied: file systems reuse inodes."""
         try:
             descriptor = os.open(self._root / seen.name, os.O_RDONLY)
@@ -126,57 +126,57 @@ class CandidateFinder:
         by_inode = {file.inode: file for file in self._ledger.files.values()}
         existing = {seen.inode for seen in found}
         unmatched = {file.name: file for file in self._ledger.files.values() if file.inode not in existing}
-        taken: set[int] = set()
+        matched: set[int] = set()
         chosen: list[Candidate] = []
         new: list[Candidate] = []
-        put_off, self._put_off = self._put_off, set()
+        deferred, self._deferred = self._deferred, set()
         for seen in found:
-            if seen.inode in taken:
+            if seen.inode in matched:
                 continue  # another name of the same file
             file = by_inode.get(seen.inode)
             if file is None:
                 before = unmatched.get(seen.name)
                 if not seen.wanted:
                     continue
-                if before is not None and before.state is State.OPEN and seen.inode not in put_off:
+                if before is not None and before.state is State.OPEN and seen.inode not in deferred:
                     # The previous file of this name may have been renamed during the scan: its end comes first.
-                    self._put_off.add(seen.inode)
+                    self._deferred.add(seen.inode)
                     del unmatched[seen.name]
                     continue
                 # A file that was rewritten under the name of a deleted one may continue it.
                 new.append(Candidate(seen, unmatched.pop(seen.name, None)))
-                taken.add(seen.inode)
+                matched.add(seen.inode)
                 continue
-            taken.add(seen.inode)
+            matched.add(seen.inode)
             if file.name != seen.name:
                 LOG.info("%s was renamed to %s: reading continues at its position", file.name, seen.name)
                 file.name = seen.name
                 self._ledger.put(file)
-            if self.looked.get(file.id) != (seen.size, seen.changed_ns):
+            if self.read_to_end.get(file.id) != (seen.size, seen.changed_ns):
                 chosen.append(Candidate(seen, file))
-        self._gone(file for file in unmatched.values() if file.state is State.OPEN)
+        self._mark_missing(file for file in unmatched.values() if file.state is State.OPEN)
         # Files that are known longer come first, so that a rotated log ends before its successor starts.
         chosen.sort(key=lambda one: one.file.id if one.file is not None else 0)
         new.sort(key=lambda one: (one.seen.changed_ns, one.seen.name.encode()))
         return chosen + new
 
-    def _gone(self, files: Iterable[File]) -> None:
+    def _mark_missing(self, files: Iterable[File]) -> None:
         """Log once each file that disappeared before it was completely copied."""
         for file in files:
             if file.done < file.size or not self._grows:
                 LOG.warning("%s is gone, and is in the log up to row %d: its later rows were not copied", file.name, file.row)
-            file.state = State.GONE
+            file.state = State.MISSING
             self._ledger.put(file)
 
-    def _bound(self, found: list[ScannedFile]) -> None:
+    def _evict(self, found: list[ScannedFile]) -> None:
         """Delete the ledger's oldest entries of missing files, down to the limit."""
-        more = len(self._ledger.files) - limits.FILES_MAX
-        if more <= 0:
+        excess = len(self._ledger.files) - limits.FILES_MAX
+        if excess <= 0:
             return
         names = {seen.name for seen in found}
-        gone = [file for _, file in sorted(self._ledger.files.items()) if file.name not in names]
-        for file in gone[:more]:
-            self._ledger.forget(file)
+        missing = [file for _, file in sorted(self._ledger.files.items()) if file.name not in names]
+        for file in missing[:excess]:
+            self._ledger.remove(file)
 
 
 def _identity(one: File | ScannedFile) -> tuple[int, int, int]:

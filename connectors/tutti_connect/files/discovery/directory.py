@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from tutti_connect.files.config import Inflow
 
 #: Prefix of files during their disposal: connectors ignore these.
-ASIDE = ".tutti-"
+RESERVED_PREFIX = ".tutti-"
 _GZIP = ".gz"
-_BESIDE = "a file outside the topic directories; move it to the directory of its topic, or set topic"
+_OUTSIDE_TOPICS = "a file outside the topic directories; move it to the directory of its topic, or set topic"
 
 
 class ScannedFile(NamedTuple):
@@ -44,7 +44,7 @@ class Directory:
         self.root = Path(config.files.directory)
         self._pattern = re.compile(fnmatch.translate(config.files.pattern))
         self._hidden = config.files.pattern.startswith(".")
-        self.strange: set[str] = set()  # skipped names, with the reason
+        self.skipped: set[str] = set()  # skipped names, with the reason
 
     def check(self) -> None:
         """Check at the start that the directory is readable, and that files can be moved to their target.
@@ -69,22 +69,22 @@ class Directory:
                     )
                 if done.resolve() == self.root.resolve():
                     raise ConfigError(f"files.done {done} is the same directory: choose another one")
-            for key, place in (("state", self._config.state), ("quarantine", self._config.quarantine)):
-                if self._is_looked_into(Path(place).resolve()):
-                    raise ConfigError(f"{key} {place} is inside the scanned directories: choose a directory outside {self.root}")
+            for key, path in (("state", self._config.state), ("quarantine", self._config.quarantine)):
+                if self._is_scanned(Path(path).resolve()):
+                    raise ConfigError(f"{key} {path} is inside the scanned directories: choose a directory outside {self.root}")
         except OSError as error:
             advice = "create it, or choose a readable directory" + (", and a writable one for done" if files.done else "")
             raise ConfigError(
                 f"files.directory {error.filename}: {(error.strerror or str(error)).lower()}: {remedy(error, advice)}"
             ) from error
 
-    def look(self) -> list[ScannedFile]:
+    def scan(self) -> list[ScannedFile]:
         """Return all files in the directory in reading order, with unwanted ones last.
 
         Raises:
             Unavailable: the directory is unreadable at this moment.
         """
-        self.strange = set()
+        self.skipped = set()
         try:
             found = list(islice(self._all(), limits.FILES_MAX + 1))
         except OSError as error:
@@ -101,19 +101,19 @@ class Directory:
             for folder in self._folders():
                 yield from self._files(self.root / folder, f"{folder}/", folder)
 
-    def _is_looked_into(self, place: Path) -> bool:
+    def _is_scanned(self, path: Path) -> bool:
         root = self.root.resolve()
-        return place == root or (not self._config.topic and place.parent == root and not place.name.startswith("."))
+        return path == root or (not self._config.topic and path.parent == root and not path.name.startswith("."))
 
     def _folders(self) -> list[str]:
         with os.scandir(self.root) as entries:
             names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
         done = Path(self._config.files.done).resolve() if self._config.files.done else None
         names = [name for name in names if (self.root / name).resolve() != done]
-        self.strange |= {f"{_shown(name)}/: not a valid topic name" for name in names if not is_name(name)}
+        self.skipped |= {f"{_shown(name)}/: not a valid topic name" for name in names if not is_name(name)}
         return [name for name in names if is_name(name)]
 
-    def _files(self, folder: Path, before: str, topic: str) -> Iterator[ScannedFile]:
+    def _files(self, folder: Path, prefix: str, topic: str) -> Iterator[ScannedFile]:
         with os.scandir(folder) as entries:
             for entry in entries:
                 name = entry.name
@@ -124,15 +124,15 @@ class Directory:
                 except FileNotFoundError:
                     continue  # deleted during the scan
                 if not name.isprintable():  # includes names that are not UTF-8
-                    self.strange.add(f"{before}{_shown(name)}: its name has unprintable characters")
+                    self.skipped.add(f"{prefix}{_shown(name)}: its name has unprintable characters")
                     continue
                 wanted = bool(topic) and self._is_wanted(name)
                 if not topic and self._is_wanted(name):
-                    self.strange.add(_BESIDE)
-                yield ScannedFile(before + name, topic, status.st_ino, status.st_size, status.st_mtime_ns, wanted)
+                    self.skipped.add(_OUTSIDE_TOPICS)
+                yield ScannedFile(prefix + name, topic, status.st_ino, status.st_size, status.st_mtime_ns, wanted)
 
     def _is_wanted(self, name: str) -> bool:
-        shown = (self._hidden or not name.startswith(".")) and not name.startswith(ASIDE)
+        shown = (self._hidden or not name.startswith(".")) and not name.startswith(RESERVED_PREFIX)
         return shown and self._pattern.match(name) is not None
 
 

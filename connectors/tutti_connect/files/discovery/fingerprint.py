@@ -48,11 +48,11 @@ class ReadContent:
         self._descriptor = descriptor
         self._head = os.pread(descriptor, min(at, limits.WINDOW_BYTES), 0)
         self._start = max(0, at - limits.WINDOW_BYTES)
-        self._kept = bytearray(os.pread(descriptor, at - self._start, self._start))
+        self._recent = bytearray(os.pread(descriptor, at - self._start, self._start))
         self._end = at
-        self._last = at, _mark(self._bytes, at)
+        self._last_mark = at, _mark(self._bytes, at)
 
-    def holds(self) -> bool:
+    def is_unchanged(self) -> bool:
         """True if the file still has the bytes read, so that the next block belongs to the same content.
 
         Raises:
@@ -63,24 +63,24 @@ class ReadContent:
     def add(self, block: bytes) -> None:
         """Add a block that was read."""
         self._head += block[: max(0, limits.WINDOW_BYTES - len(self._head))]
-        self._kept += block
+        self._recent += block
         self._end += len(block)
-        if len(self._kept) > 2 * (limits.ROW_BYTES_MAX + limits.BLOCK_BYTES) + limits.WINDOW_BYTES:
+        if len(self._recent) > 2 * (limits.ROW_BYTES_MAX + limits.BLOCK_BYTES) + limits.WINDOW_BYTES:
             self._drop(self._end - limits.BLOCK_BYTES)  # inside a row above the size limit
 
-    def behind(self, at: int) -> None:
+    def advance_to(self, at: int) -> None:
         """Release the bytes before `at`: no fingerprint is requested for earlier positions."""
-        self._last = at, self.mark(at)
+        self._last_mark = at, self.mark(at)
         self._drop(at)
 
     def mark(self, at: int) -> str:
         """Return the fingerprint of the bytes read up to `at`."""
-        return self._last[1] if at == self._last[0] else _mark(self._bytes, at)
+        return self._last_mark[1] if at == self._last_mark[0] else _mark(self._bytes, at)
 
     def _drop(self, at: int) -> None:
         count = max(0, at - limits.WINDOW_BYTES - self._start)
-        del self._kept[:count]
+        del self._recent[:count]
         self._start += count
 
     def _bytes(self, count: int, begin: int) -> bytes:
-        return self._head[:count] if begin == 0 else bytes(self._kept[begin - self._start : begin - self._start + count])
+        return self._head[:count] if begin == 0 else bytes(self._recent[begin - self._start : begin - self._start + count])

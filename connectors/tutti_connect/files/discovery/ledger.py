@@ -1,7 +1,7 @@
 """SQLite ledger of the known files, and of their pieces in sending order.
 
 The ledger is a plan; only the log decides. The start of a piece, and the ends of those before it, are durable here before a frame
-names the piece. The progress in the log then shows how much of the plan was carried out (`Ledger.begin`).
+names the piece. The progress in the log then shows how much of the plan was carried out (`Ledger.take_over`).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tutti_connect.files.progress import FilePosition
 
 Kind = TypeVar("Kind")
 _VERSION = 1
-_AGAIN_S = 0.05
+_LOCK_RETRY_S = 0.05
 _TABLES = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 CREATE TABLE files (id INTEGER PRIMARY KEY, name TEXT, inode INTEGER, size INTEGER, changed_ns INTEGER, done INTEGER, row INTEGER,
@@ -35,14 +35,14 @@ CREATE TABLE pieces (number INTEGER PRIMARY KEY, file INTEGER, ended INTEGER, at
 
 
 class State(StrEnum):
-    """State of a file."""
+    """State of a file. The ledger stores the values, so they never change."""
 
     OPEN = "open"  # more of it remains, or may follow
-    TAKEN = "taken"  # all of it is in the log, or in quarantine
-    REFUSED = "refused"  # the rest of it is unreadable
+    COPIED = "taken"  # all of it is in the log, or in quarantine
+    UNREADABLE = "refused"  # the rest of it is unreadable
     CHANGED = "changed"  # differs from the copied content, which was logged
-    GONE = "gone"  # no longer in the directory
-    AWAY = "away"  # complete, and renamed for its disposal: its name is free
+    MISSING = "gone"  # no longer in the directory
+    DISPOSING = "away"  # complete, and renamed for its disposal: its name is free
 
 
 @dataclass(slots=True)
@@ -110,7 +110,7 @@ class Ledger:
                 f"state {directory}: {self._path}: {error}: check that it is a file, and its owner and mode"
             ) from error
         try:
-            with self._explained():
+            with self._converted_errors():
                 self._set_write_ahead()
                 self._database.execute("PRAGMA synchronous=FULL")  # a committed transaction is on disk
                 self._create("growing" if grows else "complete")
@@ -128,7 +128,7 @@ class Ledger:
             except sqlite3.OperationalError as error:
                 if not _is_busy(error) or time.monotonic() >= deadline:
                     raise
-                time.sleep(_AGAIN_S)
+                time.sleep(_LOCK_RETRY_S)
             else:
                 return
 
@@ -138,8 +138,8 @@ class Ledger:
             if version == 0:
                 for statement in _TABLES.split(";"):
                     self._database.execute(statement)
-                first = {"id": secrets.token_hex(8), "kind": kind, "epoch": 0, "piece": 0, "file": 0, "sent": 0}
-                self._database.executemany("INSERT INTO meta VALUES (?, ?)", first.items())
+                initial = {"id": secrets.token_hex(8), "kind": kind, "epoch": 0, "piece": 0, "file": 0, "sent": 0}
+                self._database.executemany("INSERT INTO meta VALUES (?, ?)", initial.items())
                 self._database.execute(f"PRAGMA user_version = {_VERSION}")
         if version > _VERSION:
             raise WrongDirectory(f"{self._path} has version {version}, but this release supports {_VERSION}: use a newer release")
@@ -149,7 +149,7 @@ class Ledger:
                 f"give the connector another `name`"
             )
 
-    def begin(self, place: FilePosition | None, epoch: int, producer: str) -> None:
+    def take_over(self, position: FilePosition | None, epoch: int, producer: str) -> None:
         """Take over the ledger for an epoch of the producer, and apply the log's progress to it.
 
         Raises:
@@ -157,12 +157,12 @@ class Ledger:
             Unavailable: another process holds the ledger, or a disk write failed.
             WrongDirectory: the log's progress is about another ledger.
         """
-        with self._explained():
+        with self._converted_errors():
             # Take over first: no older instance can write afterwards, and its earlier entries belong to frames that the log
             # rejects.
             with self._transaction():
                 self._next_file, self._next_piece, self._sent = (int(self._meta(name)) for name in ("file", "piece", "sent"))
-                self._check(place, producer)
+                self._check_progress(position, producer)
                 if int(self._meta("epoch")) > epoch:
                     raise Fenced(
                         f"{self._path}: a newer instance of the connector has taken over, or the ledger was used with another log: "
@@ -176,41 +176,43 @@ class Ledger:
             rows = self._database.execute("SELECT * FROM pieces ORDER BY number")
             pieces = [_piece_of(*row) for row in rows]
         for piece in pieces:
-            self._settle_old(piece, place)
+            self._recover_piece(piece, position)
         self.write()
 
-    def _settle_old(self, piece: Piece, place: FilePosition | None) -> None:
-        if place is not None and piece.number < place.piece:
-            invariant(piece.ended, f"piece {piece.number} has no end, but the log has records of piece {place.piece}")
-            self.settle(piece, sent=True)
-        elif place is not None and piece.number == place.piece:
+    def _recover_piece(self, piece: Piece, position: FilePosition | None) -> None:
+        if position is not None and piece.number < position.piece:
+            invariant(piece.ended, f"piece {piece.number} has no end, but the log has records of piece {position.piece}")
+            self.apply_piece(piece, sent=True)
+        elif position is not None and piece.number == position.piece:
             # The recorded end does not count: rows after the last record must be read again.
-            self.settle(Piece(piece.number, piece.file, True, place.at, place.row, place.mark, bad=piece.bad), sent=True)
+            self.apply_piece(
+                Piece(piece.number, piece.file, True, position.at, position.row, position.mark, bad=piece.bad), sent=True
+            )
         else:
             self._pieces[piece.number] = None
 
-    def _check(self, place: FilePosition | None, producer: str) -> None:
+    def _check_progress(self, position: FilePosition | None, producer: str) -> None:
         """Reject a ledger that does not match the log's progress."""
         forget = (
             f"or, to copy all files again, remove the ledger and delete the producer's state: tutti producers forget {producer}"
         )
-        if place is None:
+        if position is None:
             if self._sent:
                 raise WrongDirectory(
                     f"{self._path} has files in the log, but the log has no producer {producer}: it is "
                     f"another log, or the producer's state was deleted. To copy all files again, remove the ledger; otherwise "
                     f"give the right gateways"
                 )
-        elif place.ledger != self.id:
+        elif position.ledger != self.id:
             raise WrongDirectory(
-                f"{self._path} is another ledger than the one that the log's progress is about (file {place.file}, row "
-                f"{place.row}): restore the other one, {forget}"
+                f"{self._path} is another ledger than the one that the log's progress is about (file {position.file}, row "
+                f"{position.row}): restore the other one, {forget}"
             )
-        elif not self._sent <= place.piece <= self._next_piece:
-            age = "an older copy of the ledger" if place.piece > self._next_piece else "a newer ledger than the log"
+        elif not self._sent <= position.piece <= self._next_piece:
+            age = "an older copy of the ledger" if position.piece > self._next_piece else "a newer ledger than the log"
             raise WrongDirectory(
-                f"{self._path} is {age}: it has pieces {self._sent} to {self._next_piece}, but the log has piece {place.piece} "
-                f"(file {place.file}): restore the right one, {forget}"
+                f"{self._path} is {age}: it has pieces {self._sent} to {self._next_piece}, but the log has piece {position.piece} "
+                f"(file {position.file}): restore the right one, {forget}"
             )
 
     def new_file(self, name: str) -> File:
@@ -225,7 +227,7 @@ class Ledger:
         """Record a change of a file."""
         self._files[file.id] = file
 
-    def forget(self, file: File) -> None:
+    def remove(self, file: File) -> None:
         """Delete a file's entry."""
         self.files.pop(file.id, None)
         self._files[file.id] = None
@@ -241,8 +243,8 @@ class Ledger:
         """Record a change of a piece."""
         self._pieces[piece.number] = piece
 
-    def settle(self, piece: Piece, *, sent: bool) -> File | None:
-        """Settle a piece that is committed, or has no records (`sent` is False), and return its updated file."""
+    def apply_piece(self, piece: Piece, *, sent: bool) -> File | None:
+        """Apply a piece that is committed, or has no records (`sent` is False), to its file, and return the file."""
         self._pieces[piece.number] = None
         if sent:
             self._sent = max(self._sent, piece.number)
@@ -267,7 +269,7 @@ class Ledger:
         if not self.pending:
             return
         files, pieces = self._files, self._pieces
-        with self._explained(), self._transaction():
+        with self._converted_errors(), self._transaction():
             if int(self._meta("epoch")) != self._epoch:
                 raise Fenced(f"{self._path}: a newer instance of the connector has taken over: run one instance of that name")
             self._database.executemany("DELETE FROM files WHERE id = ?", [(key,) for key, file in files.items() if file is None])
@@ -302,7 +304,7 @@ class Ledger:
             raise
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _converted_errors(self) -> Iterator[None]:
         """Convert SQLite's errors to the project's."""
         try:
             yield

@@ -28,7 +28,7 @@ class Frame(NamedTuple):
     number: int
     topic: str
     records: pa.RecordBatch
-    place: FilePosition
+    position: FilePosition
 
 
 class Builder:
@@ -38,9 +38,9 @@ class Builder:
         """Take the id of the ledger for positions."""
         self._ledger = ledger
         self._topic = ""
-        self._place: FilePosition | None = None  # after the last waiting record
+        self._position: FilePosition | None = None  # after the last waiting record
         self._empty()
-        self.cut = 0  # number of frames so far
+        self.frame_count = 0  # number of frames so far
 
     def _empty(self) -> None:
         self._values: list[bytes | None] = []
@@ -51,7 +51,7 @@ class Builder:
     @property
     def last(self) -> int:
         """Return the number of the frame of the last added record; 0 if there is none."""
-        return self.cut + 1 if self._values else self.cut
+        return self.frame_count + 1 if self._values else self.frame_count
 
     def add(self, rows: Rows, topic: str, name: str, piece: Piece, source: FileReader) -> Iterator[Frame]:
         """Add the valid rows of a piece, and yield full frames.
@@ -62,7 +62,7 @@ class Builder:
         if not rows.values:
             return
         if topic != self._topic:
-            yield from self.rest()
+            yield from self.flush()
             self._topic = topic
         sizes = np.fromiter(map(_length, rows.values), np.int64, len(rows.values))
         sizes += np.fromiter(map(_length, rows.keys), np.int64, len(rows.keys)) + limits.RECORD_OVERHEAD_BYTES
@@ -73,7 +73,7 @@ class Builder:
             end = int(np.searchsorted(totals, done + limits.FRAME_BYTES - self._bytes, "right"))
             end = min(end, start + limits.FRAME_RECORDS - len(self._values))
             if end <= start and self._values:
-                yield from self.rest()  # the next record does not fit into the present frame
+                yield from self.flush()  # the next record does not fit into the present frame
                 continue
             end = max(end, start + 1)
             self._values += rows.values[start:end]
@@ -81,21 +81,21 @@ class Builder:
             self._times += rows.times[start:end]
             self._bytes += int(totals[end - 1]) - done
             at = rows.ends[end - 1]
-            self._place = FilePosition(self._ledger, piece.number, at, rows.numbers[end - 1], source.mark(at), shortened(name))
+            self._position = FilePosition(self._ledger, piece.number, at, rows.numbers[end - 1], source.mark(at), shortened(name))
             start = end
             if start < count:
-                yield from self.rest()
+                yield from self.flush()
 
-    def rest(self) -> Iterator[Frame]:
+    def flush(self) -> Iterator[Frame]:
         """Yield the waiting records as a frame."""
-        if not self._values or self._place is None:
+        if not self._values or self._position is None:
             return
         records = pa.RecordBatch.from_arrays(
             [_column(self._keys), _column(self._values), _times(self._times)], names=["key", "value", "timestamp"]
         )
         self._empty()
-        self.cut += 1
-        yield Frame(self.cut, self._topic, records, self._place)
+        self.frame_count += 1
+        yield Frame(self.frame_count, self._topic, records, self._position)
 
 
 def _length(data: bytes | None) -> int:

@@ -49,8 +49,8 @@ class FileReader:
         self.status = os.fstat(self._file.fileno())
         self._opaque = is_opaque(path, self._form)
         self._zipped = self._opaque and self._form != "parquet"
-        self._trail: ReadContent | None = None
-        self._whole = self._taken = ""
+        self._content: ReadContent | None = None
+        self._file_mark = self._copied_mark = ""
 
     def mark(self, at: int) -> str:
         """Return the fingerprint of the content read up to `at`; for gzip and Parquet, of the file at the start of reading.
@@ -58,16 +58,16 @@ class FileReader:
         Raises:
             OSError: the file cannot be read.
         """
-        if self._trail is not None:
-            return self._trail.mark(at)
-        return self._whole if at and self._whole else self._mark_now(at)
+        if self._content is not None:
+            return self._content.mark(at)
+        return self._file_mark if at and self._file_mark else self._mark_now(at)
 
     def _mark_now(self, at: int) -> str:
         return fingerprint(self._file.fileno(), self.status.st_size if self._opaque and at else at)
 
-    def same_as_taken(self, at: int, mark: str) -> bool:
+    def has_copied_content(self, at: int, mark: str) -> bool:
         """True if the file still has the content of fingerprint `mark`."""
-        self._taken = mark
+        self._copied_mark = mark
         return (self._opaque or self.status.st_size >= at) and self._mark_now(at) == mark
 
     def changed(self) -> bool:
@@ -90,34 +90,34 @@ class FileReader:
         stream: IO[bytes] = cast("IO[bytes]", gzip.GzipFile(fileobj=self._file)) if self._zipped else self._file
         complete = not self._config.files.grows
         end = None if complete else min(self.status.st_size, at + limits.PIECE_BYTES)
-        with _explained():
-            begin, lines, form = self._begun(stream)
+        with _converted_errors():
+            begin, lines, form = self._read_header(stream)
             if form is None:
                 return
             if at > begin:
                 begin, lines = at, row
             _skip_to(stream, begin)
-            room = None if end is None else end - begin
+            bytes_left = None if end is None else end - begin
             if self._zipped:
-                self._whole = self._mark_now(self.status.st_size)
-                yield from text_rows(stream.read, form, begin, lines, room, complete=complete)
+                self._file_mark = self._mark_now(self.status.st_size)
+                yield from text_rows(stream.read, form, begin, lines, bytes_left, complete=complete)
                 return
-            trail = self._trail = ReadContent(self._file.fileno(), begin)
+            content = self._content = ReadContent(self._file.fileno(), begin)
 
             def read(count: int) -> bytes:
                 block = stream.read(count)
-                if not complete and not trail.holds():
+                if not complete and not content.is_unchanged():
                     return b""  # truncated: the next scan reports it; a complete file is checked after its end
-                trail.add(block)
+                content.add(block)
                 return block
 
-            if not complete and at and at == begin and trail.mark(at) != self._taken:
+            if not complete and at and at == begin and content.mark(at) != self._copied_mark:
                 return  # truncated, as above
-            for rows in text_rows(read, form, begin, lines, room, complete=complete):
+            for rows in text_rows(read, form, begin, lines, bytes_left, complete=complete):
                 yield rows
-                trail.behind(rows.at)
+                content.advance_to(rows.at)
 
-    def _begun(self, stream: IO[bytes]) -> tuple[int, int, RowParser | None]:
+    def _read_header(self, stream: IO[bytes]) -> tuple[int, int, RowParser | None]:
         """Return the position of the first row, the number of lines before it, and the row parser.
 
         The parser is None while the header is incomplete.
@@ -130,11 +130,11 @@ class FileReader:
             return 0, 0, PlainLines()
         encoding = config.files.encoding
         begin = len(_BOM) if start == _BOM and encoding == "utf-8" else 0
-        picker = FieldExtractor(config.record)
+        extractor = FieldExtractor(config.record)
         if config.files.format == "jsonl":
-            return begin, 0, JsonLines(picker, encoding)
+            return begin, 0, JsonLines(extractor, encoding)
         if config.csv.columns:
-            return begin, 0, CsvRows(picker, encoding, config.csv.delimiter, config.csv.columns)
+            return begin, 0, CsvRows(extractor, encoding, config.csv.delimiter, config.csv.columns)
         data, found = start[begin:], None
         while found is None:
             block = stream.read(limits.BLOCK_BYTES)
@@ -148,15 +148,15 @@ class FileReader:
                 return begin, 0, None
             if found is None and len(data) > limits.HEADER_BYTES_MAX:
                 raise Unreadable(f"it has no header in its first {limits.HEADER_BYTES_MAX} bytes")
-        names, behind, lines = found
-        picker.check(names, "its header")
-        return begin + behind, lines, CsvRows(picker, encoding, config.csv.delimiter, names)
+        names, end_at, lines = found
+        extractor.check(names, "its header")
+        return begin + end_at, lines, CsvRows(extractor, encoding, config.csv.delimiter, names)
 
     def _parquet(self, at: int) -> Iterator[Rows]:
-        picker = FieldExtractor(self._config.record)
-        with _explained():
-            file = ParquetFile(self._file, picker)
-            self._whole = self._mark_now(self.status.st_size)
+        extractor = FieldExtractor(self._config.record)
+        with _converted_errors():
+            file = ParquetFile(self._file, extractor)
+            self._file_mark = self._mark_now(self.status.st_size)
             yield from file.rows(at)
 
     def __enter__(self) -> FileReader:
@@ -169,7 +169,7 @@ class FileReader:
 
 
 def text_rows(
-    read: Callable[[int], bytes], form: RowParser, at: int, row: int, room: int | None, *, complete: bool
+    read: Callable[[int], bytes], form: RowParser, at: int, row: int, bytes_left: int | None, *, complete: bool
 ) -> Iterator[Rows]:
     """Yield the rows of a stream at position `at`, after line `row`.
 
@@ -177,26 +177,26 @@ def text_rows(
         read: returns up to the given number of bytes, none at the end.
         form: parser of the rows.
         at, row: position of the stream.
-        room: limit of the bytes read; None for no limit.
+        bytes_left: limit of the bytes read; None for no limit.
         complete: True if nothing follows the end, so that a last line without a newline is a row.
     """
-    held = b""
+    buffer = b""
     while True:
-        block = read(limits.BLOCK_BYTES if room is None else min(limits.BLOCK_BYTES, room))
-        room = None if room is None else room - len(block)
-        held += block
+        block = read(limits.BLOCK_BYTES if bytes_left is None else min(limits.BLOCK_BYTES, bytes_left))
+        bytes_left = None if bytes_left is None else bytes_left - len(block)
+        buffer += block
         final = not block
-        if not held or (final and not complete):
+        if not buffer or (final and not complete):
             return
-        rows = form.parse(held, at, row, final=final)
-        held = held[rows.at - at :]
+        rows = form.parse(buffer, at, row, final=final)
+        buffer = buffer[rows.at - at :]
         at, row = rows.at, rows.row
         yield rows
-        if len(held) > limits.ROW_BYTES_MAX:
-            line = _first_line(read, held, complete=complete)
+        if len(buffer) > limits.ROW_BYTES_MAX:
+            line = _first_line(read, buffer, complete=complete)
             if line is None:
                 return  # the end of the line is not there yet
-            kept, size, held = line
+            kept, size, buffer = line
             reason = f"its row does not end within {limits.ROW_BYTES_MAX} bytes; the limit of a record is {limits.RECORD_BYTES_MAX}"
             bad = BadRow(row + 1, at, kept, reason, size)
             at, row = at + size, row + 1
@@ -205,15 +205,15 @@ def text_rows(
             return
 
 
-def _first_line(read: Callable[[int], bytes], held: bytes, *, complete: bool) -> tuple[bytes, int, bytes] | None:
-    """Return the start of the first line in `held`, its size and the bytes after it; None if its end is not there yet."""
-    kept, size = held[: limits.KEPT_BYTES_MAX], 0
-    while (newline := held.find(b"\n")) < 0:
-        size += len(held)
-        held = read(limits.BLOCK_BYTES)
-        if not held:
+def _first_line(read: Callable[[int], bytes], buffer: bytes, *, complete: bool) -> tuple[bytes, int, bytes] | None:
+    """Return the start of the first line in `buffer`, its size and the bytes after it; None if its end is not there yet."""
+    kept, size = buffer[: limits.KEPT_BYTES_MAX], 0
+    while (newline := buffer.find(b"\n")) < 0:
+        size += len(buffer)
+        buffer = read(limits.BLOCK_BYTES)
+        if not buffer:
             return (kept, size, b"") if complete else None
-    return kept[: size + newline], size + newline + 1, held[newline + 1 :]
+    return kept[: size + newline], size + newline + 1, buffer[newline + 1 :]
 
 
 def _read_some(read: Callable[[int], bytes], count: int) -> bytes:
@@ -231,19 +231,19 @@ def _skip_to(stream: IO[bytes], at: int) -> None:
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
+def _converted_errors() -> Iterator[None]:
     """Convert errors of the file's content to `Unreadable`; other system errors stay `OSError`."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise Unreadable(f"it is not a complete gzip file ({error})") from error
     except pa.ArrowException as error:
-        raise Unreadable(f"it is not a readable Parquet file ({_line(error)})") from error
+        raise Unreadable(f"it is not a readable Parquet file ({_first_error_line(error)})") from error
     except OSError as error:
         if error.errno is None:  # Arrow raises it for invalid content
-            raise Unreadable(f"it is not a readable Parquet file ({_line(error)})") from error
+            raise Unreadable(f"it is not a readable Parquet file ({_first_error_line(error)})") from error
         raise
 
 
-def _line(error: Exception) -> str:
+def _first_error_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]

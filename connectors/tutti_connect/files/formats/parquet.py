@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 _types = pa.types
 #: Arrow raises these if Python has no such value.
-_NOT_HELD = (ValueError, OverflowError, TypeError, pa.ArrowException)
+_CONVERSION_ERRORS = (ValueError, OverflowError, TypeError, pa.ArrowException)
 _PER_S = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAY_S, _DAY_MS = 86_400, 86_400_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NAMES_OF_FLOATS = {math.inf: "Infinity", -math.inf: "-Infinity"}
+_FLOAT_NAMES = {math.inf: "Infinity", -math.inf: "-Infinity"}
 _INT64 = 1 << 64
 _NOT_IN_CALENDAR = "it is outside the years 1 to 9999"
 
@@ -39,17 +39,17 @@ _NOT_IN_CALENDAR = "it is outside the years 1 to 9999"
 class ParquetFile:
     """A Parquet file with a checked schema."""
 
-    def __init__(self, file: IO[bytes], picker: FieldExtractor) -> None:
+    def __init__(self, file: IO[bytes], extractor: FieldExtractor) -> None:
         """Open the file.
 
         Raises:
             Unreadable: the schema lacks a column, or has a type without a unique JSON form.
             pa.ArrowException, OSError: the file is not a readable Parquet file.
         """
-        self._picker = picker
+        self._extractor = extractor
         self._table = pq.ParquetFile(file, pre_buffer=False)
         schema = self._table.schema_arrow
-        picker.check(schema.names, "its schema")
+        extractor.check(schema.names, "its schema")
         _check_fields(list(schema), "")
         self._int96: list[str] = []
         if any(self._table.schema.column(number).physical_type == "INT96" for number in range(len(self._table.schema))):
@@ -66,15 +66,15 @@ class ParquetFile:
         """Yield the rows after the first `at` ones."""
         begin = 0
         for group in range(self._table.metadata.num_row_groups):
-            behind = begin + self._table.metadata.row_group(group).num_rows
-            if behind > at:
+            end = begin + self._table.metadata.row_group(group).num_rows
+            if end > at:
                 for batch, seconds in self._batches(group):
                     skipped = min(batch.num_rows, max(0, at - begin))
                     begin += batch.num_rows
                     if skipped < batch.num_rows:
                         left = seconds and {name: column.slice(skipped) for name, column in seconds.items()}
-                        yield parquet_rows(batch.slice(skipped), begin - batch.num_rows + skipped, self._picker, left)
-            begin = behind
+                        yield parquet_rows(batch.slice(skipped), begin - batch.num_rows + skipped, self._extractor, left)
+            begin = end
 
     def _batches(self, group: int) -> Iterator[tuple[pa.RecordBatch, Mapping[str, pa.Array[Any]] | None]]:
         """Yield the batches of a row group, each with its INT96 columns in seconds."""
@@ -90,7 +90,7 @@ class ParquetFile:
 
 
 def parquet_rows(
-    batch: pa.RecordBatch, at: int, picker: FieldExtractor, int96_seconds: Mapping[str, pa.Array[Any]] | None = None
+    batch: pa.RecordBatch, at: int, extractor: FieldExtractor, int96_seconds: Mapping[str, pa.Array[Any]] | None = None
 ) -> Rows:
     """Convert a batch that follows `at` rows of its file; `int96_seconds` holds its INT96 columns in seconds."""
     names = batch.schema.names
@@ -99,10 +99,14 @@ def parquet_rows(
         _int96_texts(batch.column(number), given[name]) if name in given else _values_of(batch.column(number))
         for number, name in enumerate(names)
     ]
-    held = all(whole for _, whole in columns)
-    encode = to_json_exactly if any(_written_otherwise(field.type) for field in batch.schema) else to_json
+    all_exact = all(exact for _, exact in columns)
+    encode = to_json_exactly if any(_needs_exact_json(field.type) for field in batch.schema) else to_json
     # A timestamp column has its unit in its type, and arrives as a datetime or ISO 8601 text.
-    form = "iso" if picker.timestamp in names and _types.is_timestamp(batch.schema.field(picker.timestamp).type) else picker.form
+    form = (
+        "iso"
+        if extractor.timestamp in names and _types.is_timestamp(batch.schema.field(extractor.timestamp).type)
+        else extractor.form
+    )
     values: list[bytes | None] = []
     keys: list[bytes | None] = []
     times: list[int] = []
@@ -111,11 +115,11 @@ def parquet_rows(
     for number, fields in enumerate(zip(*(some for some, _ in columns), strict=True), at + 1):
         found = dict(zip(names, fields, strict=True))
         try:
-            if not held:
+            if not all_exact:
                 _check_row(found)
-            key, value, stamp = picker.pick(found, lambda: encode(found), form)  # noqa: B023 - called at once
+            key, value, stamp = extractor.extract(found, lambda: encode(found), form)  # noqa: B023 - called at once
         except (ValueError, TypeError) as error:
-            text = to_json_exactly({name: one.shown if isinstance(one, _NoValue) else one for name, one in found.items()})
+            text = to_json_exactly({name: one.shown if isinstance(one, _InexactValue) else one for name, one in found.items()})
             bad.append(BadRow(number, number - 1, text[: limits.KEPT_BYTES_MAX], str(error), len(text)))
             continue
         values.append(value)
@@ -125,7 +129,7 @@ def parquet_rows(
     return Rows(values, keys, times, ends, list(ends), bad, at + batch.num_rows, at + batch.num_rows)
 
 
-class _NoValue(NamedTuple):
+class _InexactValue(NamedTuple):
     """Placeholder of a field whose value has no exact form.
 
     `shown`: the field for quarantine, with the number or the bytes (base64) from the file. `reason`: why there is no exact form.
@@ -136,48 +140,48 @@ class _NoValue(NamedTuple):
 
 
 def _values_of(column: pa.Array[Any]) -> tuple[list[Any], bool]:
-    """Return the values of a column, and True if all have an exact form; others, such as the year 20000, become a `_NoValue`."""
+    """Return the values of a column, and True if all are exact; others, such as the year 20000, become an `_InexactValue`."""
     try:
         return _exact(column), True
-    except _NOT_HELD:
+    except _CONVERSION_ERRORS:
         return [_value_of(column.slice(row, 1)) for row in range(len(column))], False
 
 
 def _value_of(one: pa.Array[Any]) -> object:
     reasons: list[str] = []
-    [shown] = _shown(one, reasons)
-    return _NoValue(shown, reasons[0]) if reasons else shown
+    [shown] = _exact_or_stored(one, reasons)
+    return _InexactValue(shown, reasons[0]) if reasons else shown
 
 
-def _shown(column: pa.Array[Any], reasons: list[str]) -> list[Any]:
+def _exact_or_stored(column: pa.Array[Any], reasons: list[str]) -> list[Any]:
     """Return the values of a column in exact or stored form; `reasons` collects why values have no exact form."""
     try:
         return _exact(column)
-    except _NOT_HELD as error:
+    except _CONVERSION_ERRORS as error:
         if len(column) > 1:  # split in halves: a list may have millions of values, and a single inexact one
             half = len(column) // 2
-            return _shown(column.slice(0, half), reasons) + _shown(column.slice(half), reasons)
+            return _exact_or_stored(column.slice(0, half), reasons) + _exact_or_stored(column.slice(half), reasons)
         if column.null_count:
             return [None]  # only the dictionary of its type has such a value
         if column.type.num_fields or isinstance(column, pa.ExtensionArray | pa.DictionaryArray):
-            return [_shown_parts(column, reasons)]
+            return [_nested_parts(column, reasons)]
         return [_stored(column, error, reasons)]
 
 
-def _shown_parts(one: pa.Array[Any], reasons: list[str]) -> object:
-    """Return one nested value, as `_shown` does."""
+def _nested_parts(one: pa.Array[Any], reasons: list[str]) -> object:
+    """Return one nested value, as `_exact_or_stored` does."""
     kind: Any = one.type
     if isinstance(one, pa.ExtensionArray):
-        return _shown(one.storage, reasons)[0]
+        return _exact_or_stored(one.storage, reasons)[0]
     if isinstance(one, pa.DictionaryArray):
-        return _shown(one.dictionary_decode(), reasons)[0]
+        return _exact_or_stored(one.dictionary_decode(), reasons)[0]
     if isinstance(one, pa.StructArray):
-        return {field.name: _shown(part, reasons)[0] for field, part in zip(kind, one.flatten(), strict=True)}
+        return {field.name: _exact_or_stored(part, reasons)[0] for field, part in zip(kind, one.flatten(), strict=True)}
     if isinstance(one, pa.MapArray):
         pairs: Any = one.cast(pa.list_(kind.field(0)))
         keys, values = pairs.flatten().flatten()
-        return list(zip(_shown(keys, reasons), _shown(values, reasons), strict=True))
-    return _shown(one.flatten(), reasons)  # type: ignore[attr-defined]  # of lists
+        return list(zip(_exact_or_stored(keys, reasons), _exact_or_stored(values, reasons), strict=True))
+    return _exact_or_stored(one.flatten(), reasons)  # type: ignore[attr-defined]  # of lists
 
 
 def _stored(one: pa.Array[Any], error: Exception, reasons: list[str]) -> object:
@@ -199,7 +203,7 @@ def _check_row(row: Mapping[str, Any]) -> None:
         ValueError: names the field and the reason.
     """
     for name, value in row.items():
-        if isinstance(value, _NoValue):
+        if isinstance(value, _InexactValue):
             raise ValueError(f"column {name!r}: {value.reason}")
 
 
@@ -211,7 +215,7 @@ def _exact(column: pa.Array[Any]) -> list[Any]:
     """Return the values of a column in exact form.
 
     Raises:
-        _NOT_HELD: a value has no exact form.
+        _CONVERSION_ERRORS: a value has no exact form.
     """
     plain, finite = column, True
     for leaf in _leaves(column):
@@ -227,7 +231,7 @@ def _exact(column: pa.Array[Any]) -> list[Any]:
 def _with_float_names(value: Any) -> Any:
     """Return a value with the floats that JSON lacks replaced by names."""
     if isinstance(value, float):
-        return value if math.isfinite(value) else _NAMES_OF_FLOATS.get(value, "NaN")
+        return value if math.isfinite(value) else _FLOAT_NAMES.get(value, "NaN")
     if isinstance(value, dict):
         return {name: _with_float_names(one) for name, one in value.items()}
     if isinstance(value, list | tuple):
@@ -314,7 +318,7 @@ def _plain_type(kind: Any) -> Any:
 def _int96_texts(nanos: pa.Array[Any], seconds: pa.Array[Any]) -> tuple[list[Any], bool]:
     """Return an INT96 column as text, and True if all values have an exact form; combine nanoseconds mod 2**64 and seconds."""
     found: list[Any] = []
-    whole = True
+    exact = True
     for wrapped, second in zip(nanos.cast(pa.int64()).to_pylist(), seconds.cast(pa.int64()).to_pylist(), strict=True):
         if wrapped is None or second is None:
             found.append(None)
@@ -326,9 +330,9 @@ def _int96_texts(nanos: pa.Array[Any], seconds: pa.Array[Any]) -> tuple[list[Any
             found.append(f"{stamp.isoformat(' ', 'microseconds')}{part:03}")
         else:
             shown = f"{Decimal(time_ns).scaleb(-9):f} s since 1970"
-            found.append(_NoValue(shown, f"{_NOT_IN_CALENDAR} ({shown})"))
-            whole = False
-    return found, whole
+            found.append(_InexactValue(shown, f"{_NOT_IN_CALENDAR} ({shown})"))
+            exact = False
+    return found, exact
 
 
 def _check_fields(fields: Sequence[pa.Field[Any]], parent: str) -> None:
@@ -362,10 +366,10 @@ def _has_zone(kind: Any) -> bool:
     return True
 
 
-def _written_otherwise(kind: Any) -> bool:
+def _needs_exact_json(kind: Any) -> bool:
     """True if orjson writes another value: times of day (0.010 s becomes 0.10), or times in a regional zone before 1972."""
     if _types.is_timestamp(kind):
         return bool(kind.tz) and kind.tz != "UTC"
     if _types.is_dictionary(kind):
-        return _written_otherwise(kind.value_type)
-    return _types.is_time(kind) or any(_written_otherwise(kind.field(number).type) for number in range(kind.num_fields))
+        return _needs_exact_json(kind.value_type)
+    return _types.is_time(kind) or any(_needs_exact_json(kind.field(number).type) for number in range(kind.num_fields))

@@ -82,10 +82,10 @@ class FieldExtractor:
         """Take the mapping of columns."""
         self.key, self.value, self.timestamp = columns.key, columns.value, columns.timestamp
         self.form: TimeForm = columns.time
-        self.whole = not (columns.key or columns.value or columns.timestamp)  # a row is its record's value, without key and time
+        self.whole_row = not (columns.key or columns.value or columns.timestamp)  # a record is a row, without key and time
 
     def check(self, names: list[str], what: str) -> None:
-        """Reject columns that lack a required one.
+        """Reject a list of columns without a required one.
 
         Raises:
             Unreadable: names the missing column.
@@ -94,7 +94,7 @@ class FieldExtractor:
             if name and name not in names:
                 raise Unreadable(f"{what} has no column {name!r}, which record.{use} names: it has {', '.join(names)[:500]}")
 
-    def pick(self, row: dict[str, Any], encoded: Callable[[], bytes], form: TimeForm | None = None) -> Record:
+    def extract(self, row: dict[str, Any], encoded: Callable[[], bytes], form: TimeForm | None = None) -> Record:
         """Return key, value and time of a row; `encoded` returns the row as JSON. `form` overrides the time format.
 
         Raises:
@@ -106,13 +106,13 @@ class FieldExtractor:
         elif self.value in row:
             value = _bytes_of(row[self.value])
         else:
-            raise self.lacks_value()
+            raise self.missing_value_error()
         stamp = time_us(row.get(self.timestamp), form or self.form, self.timestamp) if self.timestamp else NOW
         if len(value or b"") + len(key or b"") > limits.RECORD_BYTES_MAX:
             check_size(key, value)
         return key, value, stamp
 
-    def lacks_value(self) -> ValueError:
+    def missing_value_error(self) -> ValueError:
         """Return why a row without the field of the value cannot be a record."""
         return ValueError(f"it has no field {self.value!r}, which record.value names")
 
@@ -196,16 +196,16 @@ class PlainLines:
         if max(map(len, lines), default=0) <= limits.RECORD_BYTES_MAX:
             return Rows(list(lines), [None] * count, [NOW] * count, ends, numbers, [], end, row + count)
         builder, begin = _RowsBuilder(), at
-        for line, behind, number in zip(lines, ends, numbers, strict=True):
+        for line, line_end, number in zip(lines, ends, numbers, strict=True):
             if len(line) > limits.RECORD_BYTES_MAX:
                 builder.bad.append(BadRow(number, begin, line, _too_large(len(line))))
             else:
                 builder.values.append(line)
                 builder.keys.append(None)
                 builder.times.append(NOW)
-                builder.ends.append(behind)
+                builder.ends.append(line_end)
                 builder.numbers.append(number)
-            begin = behind
+            begin = line_end
         return builder.rows(end, row + count)
 
 
@@ -216,13 +216,13 @@ def _too_large(size: int) -> str:
 class JsonLines:
     """Each line is a JSON value; blank lines are skipped."""
 
-    def __init__(self, picker: FieldExtractor, encoding: str) -> None:
-        """Take the picker that extracts fields."""
-        self._picker, self._encoding = picker, encoding
-        names = (picker.key, picker.value, picker.timestamp)
+    def __init__(self, extractor: FieldExtractor, encoding: str) -> None:
+        """Take the extractor of the fields."""
+        self._extractor, self._encoding = extractor, encoding
+        names = (extractor.key, extractor.value, extractor.timestamp)
         self._fields = JsonFields([name for name in names if name])
-        self._value_at = 1 if picker.key else 0
-        self._unit_us = UNITS_US.get(picker.form, 0)
+        self._value_at = 1 if extractor.key else 0
+        self._unit_us = UNITS_US.get(extractor.form, 0)
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
         """Parse as `RowParser` requires."""
@@ -237,7 +237,7 @@ class JsonLines:
                         text = text.decode(self._encoding).encode()
                     key, value, stamp = self._record(text)
                 except ValueError as error:
-                    builder.bad.append(BadRow(number, begin, line, _reason(error)))
+                    builder.bad.append(BadRow(number, begin, line, _rejection_reason(error)))
                 else:
                     builder.values.append(value)
                     builder.keys.append(key)
@@ -248,31 +248,31 @@ class JsonLines:
         return builder.rows(ends[-1] if ends else at, row + len(lines))
 
     def _record(self, text: bytes) -> Record:
-        picker = self._picker
-        if picker.whole:
+        extractor = self._extractor
+        if extractor.whole_row:
             check_json(text)
             check_size(None, text)
             return None, text, NOW
         fields = self._fields.of(text)
-        key = field_bytes(fields[0]) if picker.key else None
+        key = field_bytes(fields[0]) if extractor.key else None
         value: bytes | None = text
-        if picker.value:
+        if extractor.value:
             field = fields[self._value_at]
             if not field:
-                raise picker.lacks_value()
+                raise extractor.missing_value_error()
             value = field_bytes(field)
         if 2 * len(text) > limits.RECORD_BYTES_MAX:
             check_size(key, value)
-        return key, value, self._time(fields[-1]) if picker.timestamp else NOW
+        return key, value, self._time(fields[-1]) if extractor.timestamp else NOW
 
     def _time(self, field: bytes) -> int:
         if not field:
-            raise ValueError(f"{self._picker.timestamp} is missing, the field that record.timestamp names")
+            raise ValueError(f"{self._extractor.timestamp} is missing, the field that record.timestamp names")
         if self._unit_us and field.isdigit() and len(field) < DIGITS_MAX:
             stamp = int(field) * self._unit_us
             if stamp <= TIME_US_MAX:
                 return stamp
-        return time_us(_number_or_text(field), self._picker.form, self._picker.timestamp)
+        return time_us(_number_or_text(field), self._extractor.form, self._extractor.timestamp)
 
 
 def _number_or_text(field: bytes) -> object:
@@ -292,7 +292,7 @@ def _is_utf8(data: bytes) -> bool:
     return True
 
 
-def _reason(error: ValueError) -> str:
+def _rejection_reason(error: ValueError) -> str:
     """Return the reason of a rejected row."""
     return _NOT_TEXT if isinstance(error, UnicodeError) else str(error)
 
@@ -300,9 +300,9 @@ def _reason(error: ValueError) -> str:
 class CsvRows:
     """Rows of CSV with the given columns. A quoted field may contain newlines."""
 
-    def __init__(self, picker: FieldExtractor, encoding: str, delimiter: str, names: list[str]) -> None:
+    def __init__(self, extractor: FieldExtractor, encoding: str, delimiter: str, names: list[str]) -> None:
         """Take the column names."""
-        self._picker, self._encoding, self._delimiter, self._names = picker, encoding, delimiter, names
+        self._extractor, self._encoding, self._delimiter, self._names = extractor, encoding, delimiter, names
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
         """Parse as `RowParser` requires."""
@@ -321,7 +321,7 @@ class CsvRows:
                     try:
                         key, value, stamp = self._record(fields)
                     except (ValueError, TypeError) as error:  # orjson raises TypeError for invalid text
-                        reason = _reason(error) if isinstance(error, ValueError) else _NOT_TEXT
+                        reason = _rejection_reason(error) if isinstance(error, ValueError) else _NOT_TEXT
                         builder.bad.append(BadRow(row + begin + 1, begins[begin], b"\n".join(lines[begin:first]), reason))
                         continue
                     builder.values.append(value)
@@ -342,7 +342,7 @@ class CsvRows:
         if len(fields) != len(self._names):
             raise ValueError(f"it has {len(fields)} fields, but there are {len(self._names)} columns")
         found = dict(zip(self._names, fields, strict=True))
-        return self._picker.pick(found, lambda: orjson.dumps(found))
+        return self._extractor.extract(found, lambda: orjson.dumps(found))
 
 
 def _is_open(error: csv.Error) -> bool:

@@ -28,25 +28,25 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def application(service: Service) -> ASGIApp:
     """Return the ASGI application of a service."""
 
-    async def refused(request: Request, error: Exception) -> Response:
+    async def on_http_error(request: Request, error: Exception) -> Response:
         problem = _of_starlette(request, error)
         service.metrics.answered("none", problem.status)
         return _answer(problem)
 
     routes = [Route(one.path, _endpoint(service, one), methods=[one.method]) for one in OPERATIONS]
-    app = Starlette(routes=routes, exception_handlers={HTTPException: refused})
+    app = Starlette(routes=routes, exception_handlers={HTTPException: on_http_error})
     app.router.redirect_slashes = False
     return app
 
 
 def _endpoint(service: Service, operation: Operation) -> Endpoint:
     handler: Handler = getattr(service, operation.handler)
-    taken = [one.name for one in operation.parameters if one.where == "query"]
+    options = [one.name for one in operation.parameters if one.where == "query"]
 
     async def answer(request: Request) -> Response:
         try:
             _check_head(request)
-            response = await handler(request, query_of(request.query_params.multi_items(), taken))
+            response = await handler(request, query_of(request.query_params.multi_items(), options))
         except Problem as problem:
             response = _answer(problem)
         except TuttiError as error:
@@ -83,6 +83,6 @@ def _of_starlette(request: Request, error: Exception) -> Problem:
     if status == 404:
         return Problem(404, f"there is no {request.scope['path'][:80]}; see /docs for the operations")
     if status == 405:
-        there = (error.headers or {}).get("Allow", "") if isinstance(error, HTTPException) else ""
-        return Problem(405, f"{request.method[:20]} is not allowed here; allowed: {there}")
+        allowed = (error.headers or {}).get("Allow", "") if isinstance(error, HTTPException) else ""
+        return Problem(405, f"{request.method[:20]} is not allowed here; allowed: {allowed}")
     return Problem(status, str(error))

@@ -18,7 +18,7 @@ Query = Mapping[str, str]
 _NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"  # the framework's replacement for invalid bytes
 
 
-def query_of(pairs: Collection[tuple[str, str]], taken: Collection[str]) -> dict[str, str]:
+def query_of(pairs: Collection[tuple[str, str]], options: Collection[str]) -> dict[str, str]:
     """Return the query options of a request.
 
     Raises:
@@ -26,8 +26,8 @@ def query_of(pairs: Collection[tuple[str, str]], taken: Collection[str]) -> dict
     """
     found: dict[str, str] = {}
     for name, value in pairs:
-        if name not in taken:
-            raise Problem(400, f"option {name[:80]!r} is unknown: the options are {', '.join(taken) or 'none'}")
+        if name not in options:
+            raise Problem(400, f"option {name[:80]!r} is unknown: the options are {', '.join(options) or 'none'}")
         if name in found:
             raise Problem(400, f"option {name} is given twice")
         if _NOT_UTF_8 in value:

@@ -108,7 +108,7 @@ def _json(body: bytes) -> list[Record]:
     try:
         found = _ONE_OR_MORE.decode(body)
     except _NO_JSON as error:
-        raise _explained(error, body) from error
+        raise _json_problem(error, body) from error
     return found if isinstance(found, list) else [found]
 
 
@@ -121,7 +121,7 @@ def _lines(body: bytes) -> list[Record]:
     # Two records in a line, or one over several lines, change the count; empty lines change it too.
     if len(found) == body.count(b"\n") + (not body.endswith(b"\n")):
         return found
-    return [_each(line, number, record, _LINE) for number, record, line in _numbered(body)]
+    return [_decode_line(line, number, record, _LINE) for number, record, line in _numbered(body)]
 
 
 def _plain(body: bytes) -> pa.RecordBatch:
@@ -129,16 +129,16 @@ def _plain(body: bytes) -> pa.RecordBatch:
     _check_lines(body)
     lines = [line for _, _, line in _numbered(body)]
     try:
-        whole = len(_VALUE.decode_lines(body)) == len(lines)
+        all_parsed = len(_VALUE.decode_lines(body)) == len(lines)
     except _NO_JSON:
-        whole = False
-    if not whole:
+        all_parsed = False
+    if not all_parsed:
         for number, record, line in _numbered(body):
-            _each(line, number, record, _VALUE)
+            _decode_line(line, number, record, _VALUE)
     try:
         body.decode()  # the decoder above accepts some invalid UTF-8
     except UnicodeDecodeError as error:
-        raise _explained(error, body) from error
+        raise _json_problem(error, body) from error
     return pa.RecordBatch.from_arrays([pa.array(lines, _BINARY)], names=["value"])
 
 
@@ -152,26 +152,26 @@ def _check_lines(body: bytes) -> None:
 def _numbered(body: bytes) -> list[tuple[int, int, bytes]]:
     """Return (line number, record number, line) of each line that is not empty; numbers start at 1."""
     lines = ((number, line.strip(b" \t\r")) for number, line in enumerate(body.split(b"\n"), 1))
-    there = [(number, line) for number, line in lines if line]
-    return [(number, record, line) for record, (number, line) in enumerate(there, 1)]
+    nonempty = [(number, line) for number, line in lines if line]
+    return [(number, record, line) for record, (number, line) in enumerate(nonempty, 1)]
 
 
-def _each(line: bytes, number: int, record: int, decoder: msgspec.json.Decoder[Any]) -> Any:
+def _decode_line(line: bytes, number: int, record: int, decoder: msgspec.json.Decoder[Any]) -> Any:
     try:
         return decoder.decode(line)
     except _NO_JSON as error:
-        raise _explained(error, line, number, record) from error
+        raise _json_problem(error, line, number, record) from error
 
 
-def _explained(error: Exception, text: bytes, line: int = 0, record: int = 0) -> Problem:
+def _json_problem(error: Exception, text: bytes, line: int = 0, record: int = 0) -> Problem:
     """Return the problem of invalid JSON with its place: line, column, record and field, as far as known."""
-    told = str(error)
+    message = str(error)
     where: dict[str, Any] = {"record": record} if record else {}
     if line:
         where["line"] = line
     if isinstance(error, RecursionError):
-        return Problem(400, f"{_place(where)}the JSON is nested too deeply", where=where)
-    what, _, path = told.partition(" - at `$")
+        return Problem(400, f"{_location(where)}the JSON is nested too deeply", where=where)
+    what, _, path = message.partition(" - at `$")
     if isinstance(error, msgspec.ValidationError):
         path = path.rstrip("`") + ("." + what.split("`")[1] if "unknown field" in what else "")
         if path.startswith("[") and not record:
@@ -179,10 +179,10 @@ def _explained(error: Exception, text: bytes, line: int = 0, record: int = 0) ->
             where["record"] = int(number) + 1
         if path:
             where["field"] = path.lstrip(".")
-        return Problem(400, f"{_place(where)}{_lowered(what)}", where=where)
+        return Problem(400, f"{_location(where)}{_lowered(what)}", where=where)
     if "truncated" in what and b"\\ud" in text.lower():  # the decoder's own message for half of a surrogate pair
         what = "the JSON ends too early, or has half of a surrogate pair"
-    at = error.start if isinstance(error, UnicodeDecodeError) else error_position(told)
+    at = error.start if isinstance(error, UnicodeDecodeError) else error_position(message)
     if isinstance(error, UnicodeDecodeError):
         # The error's position is within a JSON text, not within the body.
         at = next((number for number in _not_utf8(text)), at)
@@ -192,7 +192,7 @@ def _explained(error: Exception, text: bytes, line: int = 0, record: int = 0) ->
     before = text[:at]
     where["line"] = line or before.count(b"\n") + 1
     where["column"] = at - (before.rfind(b"\n") + 1) + 1
-    return Problem(400, f"{_place(where)}{_lowered(what.partition(' (byte')[0])}", where=where)
+    return Problem(400, f"{_location(where)}{_lowered(what.partition(' (byte')[0])}", where=where)
 
 
 def _lowered(text: str) -> str:
@@ -207,7 +207,7 @@ def _not_utf8(text: bytes) -> list[int]:
     return []
 
 
-def _place(where: dict[str, Any]) -> str:
+def _location(where: dict[str, Any]) -> str:
     words = [f"{name} {where[name]}" for name in ("record", "line", "column") if name in where]
     field = f"field {where['field']!r}" if "field" in where else ""
     return f"{', '.join([*words, field] if field else words)}: " if words or field else ""
@@ -272,7 +272,7 @@ def _header_value(header: Header, number: int) -> bytes | None:
 
 def _contradiction(number: int, field: str, message: str) -> Problem:
     where = {"record": number, "field": field}
-    return Problem(400, f"{_place(where)}{message}", where=where)
+    return Problem(400, f"{_location(where)}{message}", where=where)
 
 
 def digest(topic: str, batch: pa.RecordBatch) -> bytes:

@@ -102,25 +102,25 @@ class History:
         """Return the progress to commit with the next post."""
         newest = [_POST.pack(count, digest, OFFSET_UNKNOWN)]
         newest += [_POST.pack(*post[1:]) for post in list(self.posts)[:-POSTS_ENCODED_MAX:-1]]
-        return _HEAD.pack(_MARK, self.last + count, self._low(), self.count, self.begin) + b"".join(newest)
+        return _HEAD.pack(_MARK, self.last + count, self._offset_lower_bound(), self.count, self.begin) + b"".join(newest)
 
     def committed(self, count: int, digest: bytes, offset: int) -> Post:
         """Add a committed post."""
-        self.low = self._low()
+        self.low = self._offset_lower_bound()
         post = Post(self.expected, count, digest, offset)
         self.posts.append(post)
         self.last += count
-        self._note_begin(post)
+        self._update_begin(post)
         return post
 
-    def found(self, post: Post, offset: int) -> None:
+    def set_offset(self, post: Post, offset: int) -> None:
         """Add the offset of a post that a search has found."""
         for number, known in enumerate(self.posts):
             if known.first == post.first:
                 self.posts[number] = known._replace(offset=offset)
-        self._note_begin(post._replace(offset=offset))
+        self._update_begin(post._replace(offset=offset))
 
-    def judge(self, first: int, count: int, digest: bytes) -> tuple[Verdict, Post | None]:
+    def classify(self, first: int, count: int, digest: bytes) -> tuple[Verdict, Post | None]:
         """Classify a post; for a repeat, also return the original."""
         if first == self.expected:
             return Verdict.NEXT, None
@@ -152,11 +152,11 @@ class History:
             low = max(low, self.low)
         return low, high
 
-    def _note_begin(self, post: Post) -> None:
+    def _update_begin(self, post: Post) -> None:
         if post.first == 1 and post.offset != OFFSET_UNKNOWN:
             self.begin = post.offset
 
-    def _low(self) -> int:
+    def _offset_lower_bound(self) -> int:
         """Return a lower bound of the next post's offset."""
         known = next((post.offset + post.records for post in reversed(self.posts) if post.offset != OFFSET_UNKNOWN), 0)
         return max(self.low, known)

@@ -28,9 +28,9 @@ from tutti_connect.http.produce.post_history import History, Post, Verdict
 
 LOG = logging.getLogger("tutti.http")
 Result = TypeVar("Result")
-Sent = Callable[[], None]
-_AGAIN = (Fenced, Aborted, Unknown, Unavailable)
-_DECIDED = (Aborted, TooLarge)  # the record is known to be in no log
+OnSent = Callable[[], None]
+_RETRIED_ERRORS = (Fenced, Aborted, Unknown, Unavailable)
+_DECIDED_ERRORS = (Aborted, TooLarge)  # the record is known to be in no log
 
 
 class Outcome(NamedTuple):
@@ -61,11 +61,10 @@ class Producers:
         Args:
             url: URL of the gateways.
             prefix: prefix of the producers' names in the log.
-            search: finds a post in the log: (producer, history, first sequence, records) -> offset, None if not found in time.
-                Raises
-                `Problem` if another post is found. Runs in a thread.
+            search: finds a post in the log: (producer, history, first sequence, records) -> offset, None if not found in time;
+                raises `Problem` if it finds another post. Runs in a thread.
         """
-        self.repeated = self.taken_back = 0
+        self.repeated = self.reclaimed = 0
         self._url, self._prefix, self._search = url, prefix, search
         self._named: OrderedDict[str, NamedProducer] = OrderedDict()
         self._openers = ThreadPoolExecutor(limits.OPENERS, "producer-opener")
@@ -80,7 +79,7 @@ class Producers:
 
     # Posts without a producer name: at least once.
 
-    async def post(self, records: Records, sent: Sent) -> Outcome:
+    async def post(self, records: Records, on_sent: OnSent) -> Outcome:
         """Commit records, without protection against repeats.
 
         Args:
@@ -93,7 +92,7 @@ class Producers:
         for last in (False, False, True):
             producer = self._anonymous or await self._open_anonymous()
             try:
-                receipt = await self._deliver(producer, records, None, sent)
+                receipt = await self._deliver(producer, records, None, on_sent)
             except Aborted:
                 if last:
                     raise
@@ -107,7 +106,7 @@ class Producers:
     async def _open_anonymous(self) -> Producer:
         async with self._anonymous_lock:
             if self._anonymous is None:
-                make = partial(self._make, None, limits.BUFFER_BYTES)
+                make = partial(self._create_producer, None, limits.BUFFER_BYTES)
                 self._anonymous = await self._in_thread(self._openers, make)
             return self._anonymous
 
@@ -124,7 +123,7 @@ class Producers:
 
     # Posts with a producer name: exactly once.
 
-    async def post_once(self, producer: str, first: int, records: Records, sent: Sent) -> Outcome:
+    async def post_once(self, producer: str, first: int, records: Records, on_sent: OnSent) -> Outcome:
         """Commit records under the sequence of the first one, or return the result of an earlier commit.
 
         Raises:
@@ -136,7 +135,7 @@ class Producers:
         try:
             async with named.lock:
                 async with asyncio.timeout(limits.POST_S):
-                    return await self._post_with_retries(named, first, records, sent)
+                    return await self._post_with_retries(named, first, records, on_sent)
         except TimeoutError:
             raise Unknown(f"producer {producer} did not get an outcome within {limits.POST_S:g} s") from None
         finally:
@@ -152,7 +151,8 @@ class Producers:
         named.waiting += 1
         try:
             async with named.lock:
-                await self._leave(named)  # another process may have posted since: only a new epoch returns the current state
+                # Another process may have posted since: only a new epoch returns the current state.
+                await self._close_producer(named)
                 await self._open(named)
                 return named.history.expected
         finally:
@@ -180,23 +180,23 @@ class Producers:
             if idle.producer is not None:
                 self._openers.submit(_close, idle.producer)
 
-    async def _post_with_retries(self, named: NamedProducer, first: int, records: Records, sent: Sent) -> Outcome:
+    async def _post_with_retries(self, named: NamedProducer, first: int, records: Records, on_sent: OnSent) -> Outcome:
         digest = records.digest()
         delay = 0.0
         fresh = uncertain = False
-        for left in reversed(range(limits.TRIES_MAX)):
+        for tries_left in reversed(range(limits.TRIES_MAX)):
             try:
                 if named.producer is None:
                     await self._open(named)
                     fresh = True
-                verdict, post = named.history.judge(first, records.count, digest)
+                verdict, post = named.history.classify(first, records.count, digest)
                 if verdict is Verdict.NEXT:
                     uncertain = False  # the epoch started with the current state: nothing sent earlier can still commit
-                    return await self._sent_next(named, first, records, digest, sent)
+                    return await self._send_next(named, first, records, digest, on_sent)
                 if not fresh:
                     # Another process may have posted since, or the producer's state was deleted: only a new epoch returns the
                     # current state.
-                    await self._leave(named)
+                    await self._close_producer(named)
                     continue
                 return await self._answer_repeat(named, verdict, post, first, records)
             except TuttiError as error:
@@ -204,23 +204,23 @@ class Producers:
                 if not (uncertain or isinstance(error, Aborted)):
                     raise
                 # The next epoch finds out the outcome: it starts after everything before it is decided.
-                if not left or not isinstance(error, _AGAIN):
+                if not tries_left or not isinstance(error, _RETRIED_ERRORS):
                     raise Unknown(f"it is unknown whether the post is committed: {error}") from error
-                self.taken_back += isinstance(error, Fenced)
+                self.reclaimed += isinstance(error, Fenced)
                 LOG.info("producer %s restarts: %s: %s", named.name, type(error).__name__, error)
                 await asyncio.sleep(delay * random.uniform(0.5, 1.5))
                 delay = min(max(delay * 2, limits.FENCED_S_MIN), limits.FENCED_S_MAX)
         raise Unknown("it is unknown whether the post is committed: other processes took over its producer repeatedly")
 
-    async def _sent_next(self, named: NamedProducer, first: int, records: Records, digest: bytes, sent: Sent) -> Outcome:
+    async def _send_next(self, named: NamedProducer, first: int, records: Records, digest: bytes, on_sent: OnSent) -> Outcome:
         """Send the next post. Unless it is known to be committed, close the producer: its history is then outdated."""
         producer, history = named.producer, named.history
         if producer is None:
             raise Unavailable(f"producer {named.name} is not open")
         try:
-            receipt = await self._deliver(producer, records, history.progress(records.count, digest), sent)
+            receipt = await self._deliver(producer, records, history.progress(records.count, digest), on_sent)
         except BaseException:
-            await asyncio.shield(self._leave(named))
+            await asyncio.shield(self._close_producer(named))
             raise
         offset = known_offset(receipt.offset)
         history.committed(records.count, digest, -1 if offset is None else offset)
@@ -231,30 +231,30 @@ class Producers:
     ) -> Outcome:
         """Answer a post that is not the next one."""
         history, last = named.history, first + records.count - 1
-        told = f"records {first} to {last}" if records.count > 1 else f"record {first}"
+        text = f"records {first} to {last}" if records.count > 1 else f"record {first}"
         if verdict is Verdict.GAP:
-            raise _conflict(history, "gap", f"{told} would leave a gap: the log has this producer's records up to {history.last}")
+            raise _conflict(history, "gap", f"{text} would leave a gap: the log has this producer's records up to {history.last}")
         if verdict is Verdict.OVERLAP:
-            raise _conflict(history, "overlap", f"the log already has a part of {told}, up to {history.last}: post the rest")
+            raise _conflict(history, "overlap", f"the log already has a part of {text}, up to {history.last}: post the rest")
         if verdict is Verdict.DIFFERENT:
-            raise _conflict(history, "different", f"the log already has {told}, with other content or other boundaries")
+            raise _conflict(history, "different", f"the log already has {text}, with other content or other boundaries")
         offset = None if post is None else known_offset(post.offset)
         if offset is None:
             search = partial(self._search, named.name, history, first, records)
             offset = await self._in_thread(self._searchers, search)
             if offset is not None and post is not None:
-                history.found(post, offset)
+                history.set_offset(post, offset)
         if offset is None and verdict is Verdict.OLD:
             raise _conflict(
                 history,
                 "unverified",
-                f"the log already has {told}, but too far back for a search: the content cannot be compared",
+                f"the log already has {text}, but too far back for a search: the content cannot be compared",
             )
         self.repeated += 1
         return Outcome(offset, True)
 
     async def _open(self, named: NamedProducer) -> None:
-        producer = await self._in_thread(self._openers, partial(self._make, named.name, limits.PRODUCER_BUFFER_BYTES))
+        producer = await self._in_thread(self._openers, partial(self._create_producer, named.name, limits.PRODUCER_BUFFER_BYTES))
         try:
             resumed = await self._in_thread(self._openers, partial(producer.resume, limits.CONNECT_S))
             named.history = _longer_history(named.history, History.decode(resumed.sequence, resumed.progress, named.name))
@@ -266,14 +266,14 @@ class Producers:
             raise
         named.producer = producer
 
-    async def _leave(self, named: NamedProducer) -> None:
+    async def _close_producer(self, named: NamedProducer) -> None:
         producer, named.producer = named.producer, None
         if producer is not None:
             await self._in_thread(self._openers, partial(_close, producer))
 
     # Both.
 
-    def _make(self, name: str | None, buffer_bytes: int) -> Producer:
+    def _create_producer(self, name: str | None, buffer_bytes: int) -> Producer:
         return Producer(
             self._url,
             name,
@@ -283,30 +283,29 @@ class Producers:
             connect_timeout=limits.CONNECT_S,
         )
 
-    async def _deliver(self, producer: Producer, records: Records, progress: bytes | None, sent: Sent) -> Receipt:
+    async def _deliver(self, producer: Producer, records: Records, progress: bytes | None, on_sent: OnSent) -> Receipt:
         """Send records, and wait for the outcome.
 
         Raises:
-            Unknown, Fenced: the records were sent, and may be committed. An error that ends the producer (such as a revoked token)
-            is
-                also reported for records in flight, and does not give their outcome.
+            Unknown, Fenced: the records were sent, and may be committed. An error that ends the producer (such as a revoked
+                token) is also reported for records in flight, whose outcome stays unknown.
             TuttiError: the records are in no log.
         """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Receipt] = loop.create_future()
 
-        def told(error: TuttiError | None, receipt: Receipt) -> None:
-            if error is not None and receipt.left and not isinstance(error, _DECIDED):
+        def on_delivery(error: TuttiError | None, receipt: Receipt) -> None:
+            if error is not None and receipt.left and not isinstance(error, _DECIDED_ERRORS):
                 error = Unknown(f"it is unknown whether the post is committed: {error}")
             with contextlib.suppress(RuntimeError):  # the event loop has ended
-                loop.call_soon_threadsafe(_settle, outcome, error, receipt)
+                loop.call_soon_threadsafe(_resolve, outcome, error, receipt)
 
-        send_post(producer, records, progress, told)
-        sent()
+        send_post(producer, records, progress, on_delivery)
+        on_sent()
         return await outcome
 
-    async def _in_thread(self, pool: ThreadPoolExecutor, act: Callable[[], Result]) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(pool, act)
+    async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(pool, call)
 
     def close(self) -> None:
         """Deliver the records in flight, within the delivery timeout, and end. Blocks."""
@@ -319,28 +318,28 @@ class Producers:
         self._searchers.shutdown(wait=True)
 
 
-def _longer_history(before: History, now: History) -> History:
+def _longer_history(before: History, current: History) -> History:
     """Return the local history if no other process has posted since: it holds more posts than the log's progress.
 
     A producer whose state was deleted starts a new numbering, so the local history is then invalid.
     """
     if (
-        before.count == now.count
+        before.count == current.count
         and before.posts
-        and before.last == now.last
-        and now.posts
-        and before.posts[-1].digest == now.posts[-1].digest
+        and before.last == current.last
+        and current.posts
+        and before.posts[-1].digest == current.posts[-1].digest
     ):
         return before
-    return now
+    return current
 
 
-def send_post(producer: Producer, records: Records, progress: bytes | None, told: OnDelivery) -> Receipt:
+def send_post(producer: Producer, records: Records, progress: bytes | None, on_delivery: OnDelivery) -> Receipt:
     """Send a post as a frame. A single record may share its frame with others, which is faster."""
     if records.count == 1:
         value, key, time_us, headers = _single_record(records.batch)
-        return producer.send(records.topic, value, key, time_us, headers, progress, told)
-    return producer.send_batch(records.topic, records.batch, progress, told)
+        return producer.send(records.topic, value, key, time_us, headers, progress, on_delivery)
+    return producer.send_batch(records.topic, records.batch, progress, on_delivery)
 
 
 def _single_record(batch: pa.RecordBatch) -> tuple[Any, Any, Any, Any]:
@@ -350,7 +349,7 @@ def _single_record(batch: pa.RecordBatch) -> tuple[Any, Any, Any, Any]:
     return value.as_py(), key.as_py(), time_us.value, pairs
 
 
-def _settle(outcome: asyncio.Future[Receipt], error: TuttiError | None, receipt: Receipt) -> None:
+def _resolve(outcome: asyncio.Future[Receipt], error: TuttiError | None, receipt: Receipt) -> None:
     if outcome.done():
         return
     if error is None:

@@ -23,7 +23,7 @@ class Receipts:
         self._clock = clock
         self._pending: dict[str, None] = {}
         self._spooled: set[str] = set()  # no outcome yet; bounded by the spool's own size
-        self._known: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
+        self._resolved: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
 
     @property
     def pending(self) -> int:
@@ -56,7 +56,7 @@ class Receipts:
         """Remove a receipt that no caller knows."""
         self._spooled.discard(name)
 
-    def settle(self, name: str, outcome: dict[str, Any]) -> None:
+    def resolve(self, name: str, outcome: dict[str, Any]) -> None:
         """Store the outcome of a receipt; ignore a removed one."""
         if name in self._pending:
             del self._pending[name]
@@ -65,9 +65,9 @@ class Receipts:
         else:
             return
         self._evict()
-        self._known[name] = (self._clock(), outcome)
+        self._resolved[name] = (self._clock(), outcome)
 
-    def look(self, name: str) -> dict[str, Any]:
+    def get(self, name: str) -> dict[str, Any]:
         """Return the state of a receipt.
 
         Raises:
@@ -76,7 +76,7 @@ class Receipts:
         self._expire()
         if name in self._pending or name in self._spooled:
             return {"id": name, "state": "pending"}
-        found = self._known.get(name)
+        found = self._resolved.get(name)
         if found is None:
             raise Problem(
                 404,
@@ -86,10 +86,10 @@ class Receipts:
         return {"id": name, **found[1]}
 
     def _evict(self) -> None:
-        while self._known and len(self._pending) + len(self._known) >= limits.RECEIPTS_MAX:
-            self._known.popitem(last=False)
+        while self._resolved and len(self._pending) + len(self._resolved) >= limits.RECEIPTS_MAX:
+            self._resolved.popitem(last=False)
 
     def _expire(self) -> None:
         old = self._clock() - limits.RECEIPT_S
-        while self._known and next(iter(self._known.values()))[0] < old:
-            self._known.popitem(last=False)
+        while self._resolved and next(iter(self._resolved.values()))[0] < old:
+            self._resolved.popitem(last=False)

@@ -41,9 +41,9 @@ class Spool:
             ConfigError: the directory is unusable.
             TuttiError: another process uses the spool, or its content is corrupt.
         """
-        place = Path(directory)
+        path = Path(directory)
         try:
-            name = _name_in(place, prefix)
+            name = _stored_name(path, prefix)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             raise ConfigError(
@@ -52,15 +52,15 @@ class Spool:
         self.producer = Producer(
             url,
             name,
-            spool=place / "records",
+            spool=path / "records",
             on_full="raise",
             buffer_bytes=limits.BUFFER_BYTES,
             delivery_timeout=limits.DELIVERY_S,
         )
         self._threads = ThreadPoolExecutor(limits.SPOOLERS, "spooler")
 
-    async def post(self, records: Records, known: OnOutcome) -> None:
-        """Write records to the spool, which commits them later. `known` is called with the outcome if this process still runs.
+    async def post(self, records: Records, on_outcome: OnOutcome) -> None:
+        """Write records to the spool, which commits them later. `on_outcome` is called with the outcome if this process still runs.
 
         Raises:
             Problem: 503: the disk is too slow; the records may still commit.
@@ -68,12 +68,12 @@ class Spool:
         """
         loop = asyncio.get_running_loop()
 
-        def told(error: TuttiError | None, receipt: Receipt) -> None:
+        def on_delivery(error: TuttiError | None, receipt: Receipt) -> None:
             outcome = Outcome(known_offset(receipt.offset)) if error is None else error
             with contextlib.suppress(RuntimeError):  # the event loop has ended
-                loop.call_soon_threadsafe(known, outcome)
+                loop.call_soon_threadsafe(on_outcome, outcome)
 
-        receipt = send_post(self.producer, records, None, told)
+        receipt = send_post(self.producer, records, None, on_delivery)
         try:
             await loop.run_in_executor(self._threads, partial(receipt.spooled, limits.SPOOL_S))
         except TimeoutError as error:
@@ -86,12 +86,12 @@ class Spool:
         self._threads.shutdown(wait=False)
 
 
-def _name_in(place: Path, prefix: str) -> str:
+def _stored_name(path: Path, prefix: str) -> str:
     """Return the producer's name, which is stored in the directory, so that it survives a move."""
-    make_directory(place)
-    file = place / "producer"
+    make_directory(path)
+    file = path / "producer"
     if not file.exists():
-        new = place / f"producer.{os.getpid()}"
+        new = path / f"producer.{os.getpid()}"
         new.unlink(missing_ok=True)
         write_new(new, f"{prefix}.spool-{secrets.token_hex(6)}\n", 0o644)
         new.replace(file)

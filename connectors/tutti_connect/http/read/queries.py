@@ -44,28 +44,28 @@ class Page(NamedTuple):
     end: int
 
 
-def page(reads: FlightSource, question: PageQuery) -> Page:
+def page(reads: FlightSource, page_query: PageQuery) -> Page:
     """Return records of a range, within the limits of a page in records, bytes and time.
 
     Raises:
         TuttiError: as `FlightSource`.
     """
     frontier = wait_for_log(reads, 0.0)
-    start = resolve_bound(reads, "start", question.start, frontier)
-    end = frontier.offset if question.end is None else resolve_bound(reads, "end", question.end, frontier)
+    start = resolve_bound(reads, "start", page_query.start, frontier)
+    end = frontier.offset if page_query.end is None else resolve_bound(reads, "end", page_query.end, frontier)
     if end < start:
         raise Problem(416, f"the range ends at offset {end}, before its start {start}")
     deadline = time.monotonic() + limits.PAGE_S
-    sink = _Arrow() if question.form == "arrow" else _Json()
+    sink = _Arrow() if page_query.form == "arrow" else _Json()
     position = start
-    request = ScanRequest(start, end, question.topics, COLUMNS, time_left=lambda: limits.READ_S)
+    request = ScanRequest(start, end, page_query.topics, COLUMNS, time_left=lambda: limits.READ_S)
     for found in reads.scan(request):
         for at in range(0, found.batch.num_rows, limits.PAGE_ROWS):
             rows = found.batch.slice(at, limits.PAGE_ROWS)
-            wanted = with_key(rows, question.key)
-            taken = sink.take(wanted.slice(0, question.limit - sink.count))
-            if taken < wanted.num_rows:
-                return Page(sink.body(), _offset(wanted, taken), end)
+            wanted = with_key(rows, page_query.key)
+            added = sink.add(wanted.slice(0, page_query.limit - sink.count))
+            if added < wanted.num_rows:
+                return Page(sink.body(), _offset(wanted, added), end)
             position = _offset(rows, rows.num_rows - 1) + 1
             if time.monotonic() > deadline and position < end:
                 return Page(sink.body(), position, end)
@@ -84,7 +84,7 @@ class _Json:
         self.count, self._bytes = 0, 0
         self._lines: list[bytes] = []
 
-    def take(self, rows: pa.RecordBatch) -> int:
+    def add(self, rows: pa.RecordBatch) -> int:
         """Add rows until the page is full, and return their number."""
         before = self.count
         for line in json_lines(rows):
@@ -106,18 +106,18 @@ class _Arrow:
         self._sink = pa.BufferOutputStream()
         self._writer = pa.ipc.new_stream(self._sink, schema_of(COLUMNS))
 
-    def take(self, rows: pa.RecordBatch) -> int:
+    def add(self, rows: pa.RecordBatch) -> int:
         """Add rows until the page is full, halving a part that does not fit, and return their number."""
-        taken = 0
-        while taken < rows.num_rows:
-            part = rows.slice(taken)
+        added = 0
+        while added < rows.num_rows:
+            part = rows.slice(added)
             while part.num_rows > 1 and part.nbytes > limits.PAGE_BYTES_MAX - self._sink.tell():
                 part = part.slice(0, part.num_rows // 2)
             if self.count and part.nbytes > limits.PAGE_BYTES_MAX - self._sink.tell():
                 break
             self._writer.write_batch(part)
-            taken, self.count = taken + part.num_rows, self.count + part.num_rows
-        return taken
+            added, self.count = added + part.num_rows, self.count + part.num_rows
+        return added
 
     def body(self) -> bytes:
         self._writer.close()
@@ -130,8 +130,8 @@ def events(batch: pa.RecordBatch) -> bytes:
     return b"".join(b"id: %d\ndata: %b\n\n" % (offset, line) for offset, line in zip(offsets, json_lines(batch), strict=True))
 
 
-def topics(reads: FlightSource, mine: Any) -> bytes:
-    """Return the topics that `mine` accepts, as JSON."""
+def topics(reads: FlightSource, may_read: Any) -> bytes:
+    """Return the topics that `may_read` accepts, as JSON."""
     found = [
         {
             "topic": topic.name,
@@ -143,7 +143,7 @@ def topics(reads: FlightSource, mine: Any) -> bytes:
             "last_time": time_text(topic.last_time_us) if topic.first_offset >= 0 else None,
         }
         for topic in reads.topics()
-        if mine(topic.name)
+        if may_read(topic.name)
     ]
     return orjson.dumps({"topics": found})
 
@@ -196,8 +196,8 @@ def _offset_of(
     columns = "offset", "producer", "sequence"
     for one in reads.scan(ScanRequest(low, high, topics, columns, absent_ok=True, time_left=lambda: limits.READ_S)):
         batch = one.batch
-        whose: Any = pc.equal(batch.column("producer"), pa.scalar(producer))
-        match: Any = pc.and_(whose, pc.equal(batch.column("sequence"), pa.scalar(first)))
+        of_producer: Any = pc.equal(batch.column("producer"), pa.scalar(producer))
+        match: Any = pc.and_(of_producer, pc.equal(batch.column("sequence"), pa.scalar(first)))
         rows = batch.filter(match)
         if rows.num_rows:
             found = _offset(rows, rows.num_rows - 1)

@@ -23,7 +23,7 @@ from tutti_connect.http.interface.operations import EVENTS
 from tutti_connect.http.interface.problems import Problem, problem_of
 from tutti_connect.http.read.queries import events
 
-Open = Callable[[], Reader]
+ReaderOpener = Callable[[], Reader]
 Result = TypeVar("Result")
 
 
@@ -36,8 +36,8 @@ class Streams:
         self.ending = False
         self._threads = ThreadPoolExecutor(limits.STREAMS_MAX, "stream")
 
-    async def begin(self, opened: Open, key: bytes | None, still: Callable[[], bool]) -> EventStream:
-        """Open a stream after its reader is open; it ends when `still` returns that the caller may no longer read.
+    async def begin(self, open_reader: ReaderOpener, key: bytes | None, still_allowed: Callable[[], bool]) -> EventStream:
+        """Open a stream after its reader is open; it ends when `still_allowed` returns that the caller may no longer read.
 
         Raises:
             Problem: 429: the limit of streams is reached.
@@ -47,14 +47,14 @@ class Streams:
             raise Problem(429, f"all {limits.STREAMS_MAX} streams of this process are in use: retry later, or at another process")
         self.open += 1
         try:
-            return EventStream(self, await self.in_thread(opened), key, still)
+            return EventStream(self, await self.in_thread(open_reader), key, still_allowed)
         except BaseException:
             self.open -= 1
             raise
 
-    async def in_thread(self, act: Callable[[], Result]) -> Result:
+    async def in_thread(self, call: Callable[[], Result]) -> Result:
         """Run a blocking call in a thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, act)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     def end(self) -> None:
         """End all streams at their next poll."""
@@ -70,31 +70,31 @@ class EventStream(Response):
 
     media_type = EVENTS
 
-    def __init__(self, streams: Streams, reader: Reader, key: bytes | None, still: Callable[[], bool]) -> None:
+    def __init__(self, streams: Streams, reader: Reader, key: bytes | None, still_allowed: Callable[[], bool]) -> None:
         """Prepare; send nothing yet."""
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
-        self._streams, self._reader, self._key, self._still = streams, reader, key, still
+        self._streams, self._reader, self._key, self._still_allowed = streams, reader, key, still_allowed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until the caller disconnects."""
-        gone = asyncio.ensure_future(_gone(receive))
+        disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
             with contextlib.suppress(RuntimeError):  # the thread pool has ended, so the stream ends
-                await self._follow(send, gone, scope["state"])
+                await self._follow(send, disconnected, scope["state"])
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
-            gone.cancel()
+            disconnected.cancel()
             self._streams.open -= 1
             self._reader.close()
 
-    async def _follow(self, send: Send, gone: asyncio.Future[None], state: Mapping[str, object]) -> None:
+    async def _follow(self, send: Send, disconnected: asyncio.Future[None], state: Mapping[str, object]) -> None:
         poll = partial(self._reader.poll, limits.STREAM_POLL_S)
         sent = time.monotonic()
         # With this id, a client that disconnects before the first record continues here, and not at a later "latest".
         await send(_part(b"retry: %d\nid: %d\n\n" % (int(limits.RETRY_AFTER_S * 1000), self._reader.position - 1)))
-        while not (gone.done() or self._streams.ending) and self._still():
+        while not (disconnected.done() or self._streams.ending) and self._still_allowed():
             try:
                 batch = await self._streams.in_thread(poll)
             except TuttiError as error:
@@ -103,7 +103,7 @@ class EventStream(Response):
                 return
             for part in () if batch is None else _parts(batch):
                 rows = with_key(part, self._key)
-                if gone.done():
+                if disconnected.done():
                     return
                 if rows.num_rows:
                     sent = time.monotonic()
@@ -129,6 +129,6 @@ def _part(body: bytes) -> dict[str, object]:
     return {"type": "http.response.body", "body": body, "more_body": True}
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

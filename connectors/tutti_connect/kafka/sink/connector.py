@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("tutti.kafka")
 
 
-class Reading(Protocol):
+class LogReader(Protocol):
     """Reader of committed records, such as `tutti.Reader`."""
 
     @property
@@ -52,7 +52,7 @@ class Log(Protocol):
     def span(self) -> tuple[str, int, int]:
         """Return the uuid, start offset and frontier of the log."""
 
-    def read(self, uuid: str, start: int) -> Reading:
+    def read(self, uuid: str, start: int) -> LogReader:
         """Return a reader from an offset, if the log is still the same."""
 
 
@@ -74,11 +74,11 @@ class Sink(Protocol):
     def add(self, target: str, records: list[OutgoingRecord]) -> list[tuple[OutgoingRecord, str]]:
         """Add records; return those rejected at once."""
 
-    def commit(self, log: str, following: int, stop: threading.Event) -> None:
+    def commit(self, log: str, next_offset: int, stop: threading.Event) -> None:
         """Commit the records and the position."""
 
-    def give_up(self) -> None:
-        """Abandon the producer."""
+    def abandon(self) -> None:
+        """Discard the producer and its open transaction."""
 
 
 class Outflow:
@@ -106,14 +106,14 @@ class Outflow:
         self.flowing = False
         self._log, self._sink, self._clock = log, sink, clock
         self._uuid = ""
-        self._reading: Reading | None = None
+        self._reader: LogReader | None = None
         self._rest: pa.RecordBatch | None = None  # rest of the last batch, in no transaction yet
         self._records_max = config.transaction.records
-        self._taken = 0  # number of records in the open transaction
-        self._suspect = -1  # a record below this offset is rejected by Kafka
-        self._refused: RecordRejected | None = None  # why Kafka rejects the next record, which was alone in its transaction
-        self._moved_at = self._update_at = 0.0
-        self._waits = Backoff(limits.RETRY_S_MIN, limits.UNREACHABLE_RETRY_S_MAX)
+        self._in_transaction = 0  # number of records in the open transaction
+        self._rejected_below = -1  # Kafka rejects some record below this offset; transactions stay small up to it
+        self._rejection: RecordRejected | None = None  # error of the next record, found by a transaction with it alone
+        self._position_changed_at = self._update_at = 0.0
+        self._backoff = Backoff(limits.RETRY_S_MIN, limits.UNREACHABLE_RETRY_S_MAX)
         self._trouble = ""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
@@ -126,20 +126,20 @@ class Outflow:
             ConfigError: the position is of another log, a topic rejects all records, or retention has deleted unsent records.
             Unavailable: Kafka or the gateways did not answer at the start.
         """
-        told = False
+        is_ready = False
         try:
             while not stop.is_set():
                 try:
                     if not self.flowing:
                         self._open(stop)
-                        if not told:
+                        if not is_ready:
                             ready()
-                            told = True
+                            is_ready = True
                     self._step(stop)
                 except RecordRejected as error:
-                    self._narrow(error)
+                    self._isolate(error)
                 except (Unavailable, QuarantineFull, OSError) as error:
-                    if not told:
+                    if not is_ready:
                         raise
                     self._fail(error, stop)
         finally:
@@ -154,24 +154,24 @@ class Outflow:
         if position is not None:
             check_same_log(position, uuid, self.config.name, self.config.position_topic)
         self._uuid = uuid
-        following = self._start_offset(position, start, end)
+        next_offset = self._start_offset(position, start, end)
         self._sink.begin()
-        self._sink.commit(uuid, following, stop)  # readers of the position see this instance as its owner
-        self.next, self._moved_at = following, self._clock()
+        self._sink.commit(uuid, next_offset, stop)  # readers of the position see this instance as its owner
+        self.next, self._position_changed_at = next_offset, self._clock()
         self.flowing = True
         if not self._trouble:
-            LOG.info("%s: starts at offset %d of log %s, which has %d to %d", self.config.name, following, uuid, start, end)
+            LOG.info("%s: starts at offset %d of log %s, which has %d to %d", self.config.name, next_offset, uuid, start, end)
 
     def _start_offset(self, position: Position | None, start: int, end: int) -> int:
         if position is None:
             return start if self.config.start == "earliest" else end
-        following = position.next
-        if following > end:
+        next_offset = position.next
+        if next_offset > end:
             # Only committed records were sent, so the gateways that answer lag.
-            raise Unavailable(f"the log ends at {end} at the gateways that answer, but Kafka has it up to {following}")
-        if following >= start:
-            return following
-        what = f"the log begins at offset {start}, but Kafka has it up to {following}: records {following} to {start - 1}"
+            raise Unavailable(f"the log ends at {end} at the gateways that answer, but Kafka has it up to {next_offset}")
+        if next_offset >= start:
+            return next_offset
+        what = f"the log begins at offset {start}, but Kafka has it up to {next_offset}: records {next_offset} to {start - 1}"
         if self.config.lost == "fail":
             raise ConfigError(f'{what} were deleted before they were sent. To continue after them, set lost = "skip"')
         LOG.warning("%s: %s were deleted before they were sent; continues at %d", self.config.name, what, start)
@@ -179,65 +179,65 @@ class Outflow:
 
     def _release(self) -> None:
         """Release the producer and the reader; `_open` starts again."""
-        self.flowing, self._taken = False, 0
-        self._sink.give_up()
-        reading, self._reading, self._rest = self._reading, None, None
-        if reading is not None:
-            reading.close()
+        self.flowing, self._in_transaction = False, 0
+        self._sink.abandon()
+        reader, self._reader, self._rest = self._reader, None, None
+        if reader is not None:
+            reader.close()
 
     # -- one transaction
 
     def _step(self, stop: threading.Event) -> None:
         """Process one transaction, if records arrive within the wait."""
         self._update_frontier()
-        batch = self._next(limits.LOOK_S)
+        batch = self._next_batch(limits.LAG_UPDATE_S)
         if batch is None:
             # Records of other topics were skipped. The position moves, so that retention may delete them without loss.
-            if self._position > self.next and self._clock() >= self._moved_at + limits.IDLE_S:
+            if self._position > self.next and self._clock() >= self._position_changed_at + limits.IDLE_S:
                 self._sink.begin()
                 self._commit(stop)
             return
         self._sink.begin()
-        until = self._clock() + self.config.transaction.wait_ms / 1000
+        deadline = self._clock() + self.config.transaction.wait_ms / 1000
         bytes_left = self.config.transaction.bytes
         while batch is not None:
-            taken, size = self._split(batch, self._records_max - self._taken, bytes_left)
-            if taken.num_rows == 0:
+            part, size = self._split(batch, self._records_max - self._in_transaction, bytes_left)
+            if part.num_rows == 0:
                 break
-            self._add(taken)
+            self._add(part)
             bytes_left -= size
-            remaining = until - self._clock()
-            full = self._taken >= self._records_max or bytes_left <= 0 or self._rest is not None
-            alone = taken.num_rows == 1 and size > self._sink.batch_bytes
+            remaining = deadline - self._clock()
+            full = self._in_transaction >= self._records_max or bytes_left <= 0 or self._rest is not None
+            alone = part.num_rows == 1 and size > self._sink.batch_bytes
             if full or alone or remaining <= 0 or stop.is_set():
                 break
-            batch = self._next(remaining)
+            batch = self._next_batch(remaining)
         self._commit(stop)
 
     def _update_frontier(self) -> None:
         """Update the frontier for the metrics; ignore unreachable gateways."""
         now = self._clock()
         if now >= self._update_at:
-            self._update_at = now + limits.LOOK_S
+            self._update_at = now + limits.LAG_UPDATE_S
             with contextlib.suppress(Unavailable):
                 self.frontier = max(self.frontier, self._log.span()[2])
 
     @property
     def _position(self) -> int:
-        """Return the offset after all records taken from the log so far."""
+        """Return the offset after all records read from the log and not deferred to the next transaction."""
         if self._rest is not None:
             return int(self._rest.column("offset")[0].as_py())
-        return self._reading.position if self._reading is not None else self.next
+        return self._reader.position if self._reader is not None else self.next
 
-    def _next(self, timeout: float) -> pa.RecordBatch | None:
+    def _next_batch(self, timeout: float) -> pa.RecordBatch | None:
         """Return the rest of the last batch, or the next one."""
         remaining, self._rest = self._rest, None
         if remaining is not None:
             return remaining
         try:
-            if self._reading is None:
-                self._reading = self._log.read(self._uuid, self.next)
-            return self._reading.poll(timeout)
+            if self._reader is None:
+                self._reader = self._log.read(self._uuid, self.next)
+            return self._reader.poll(timeout)
         except OffsetOutOfRange as error:
             raise Unavailable(f"the log was truncated while it was read: {error}") from error  # `_open` reports the lost records
 
@@ -250,7 +250,7 @@ class Outflow:
         ends = np.cumsum(each)
         large = np.flatnonzero(each > self._sink.batch_bytes)[:1]
         rows = int(min(records, np.searchsorted(ends, bytes_left, "right"), *large))
-        if self._taken == 0:
+        if self._in_transaction == 0:
             rows = max(1, rows)
         if rows < batch.num_rows:
             self._rest = batch.slice(rows)
@@ -260,14 +260,14 @@ class Outflow:
     def _add(self, batch: pa.RecordBatch) -> None:
         """Add records to the transaction, in runs of equal topic."""
         records = list(outgoing_records(batch, self.config.kafka.offset_header))
-        if self._refused is not None:  # the first record that is read again, alone
+        if self._rejection is not None:  # the first record that is read again, alone
             (record,) = records
-            if isinstance(self._refused, TopicRejected):
-                raise self._undeliverable(record, self._refused)
-            self._quarantine(record, str(self._refused))
-            self._refused, self._suspect = None, -1
+            if isinstance(self._rejection, TopicRejected):
+                raise self._undeliverable(record, self._rejection)
+            self._quarantine(record, str(self._rejection))
+            self._rejection, self._rejected_below = None, -1
             return
-        self._taken += len(records)
+        self._in_transaction += len(records)
         for first, last, topic in _runs(batch.column("topic")):
             try:
                 target = self._sink.target_of(topic)
@@ -275,7 +275,7 @@ class Outflow:
                 raise self._undeliverable(records[first], error) from error
             for record, reason in self._sink.add(target, records[first:last]):
                 self._quarantine(record, reason)
-                self._taken -= 1
+                self._in_transaction -= 1
 
     def _undeliverable(self, record: OutgoingRecord, error: TopicRejected) -> ConfigError:
         """Return the error for a topic that rejects all records: skipping them would break the log's order and the position."""
@@ -286,53 +286,53 @@ class Outflow:
         )
 
     def _quarantine(self, record: OutgoingRecord, reason: str) -> None:
-        if self.quarantine.put(f"{record.topic}-{record.offset}", [self._uuid], reason, record.told(self._uuid)):
+        if self.quarantine.put(f"{record.topic}-{record.offset}", [self._uuid], reason, record.fields(self._uuid)):
             LOG.warning("%s: offset %d of topic %s: quarantined: %s", self.config.name, record.offset, record.topic, reason)
 
     def _commit(self, stop: threading.Event) -> None:
-        following = self._position
-        self._sink.commit(self._uuid, following, stop)
-        self.next, self._moved_at = following, self._clock()
-        self.frontier = max(self.frontier, following)
-        self.records += self._taken
+        next_offset = self._position
+        self._sink.commit(self._uuid, next_offset, stop)
+        self.next, self._position_changed_at = next_offset, self._clock()
+        self.frontier = max(self.frontier, next_offset)
+        self.records += self._in_transaction
         self.transactions += 1
-        self._taken = 0
-        if following >= self._suspect:
+        self._in_transaction = 0
+        if next_offset >= self._rejected_below:
             self._records_max = self.config.transaction.records
         if self._trouble:
-            LOG.info("%s: continues; Kafka has the log up to offset %d", self.config.name, following)
+            LOG.info("%s: continues; Kafka has the log up to offset %d", self.config.name, next_offset)
         self._trouble = ""
-        self._waits.reset()
+        self._backoff.reset()
 
-    # -- what goes wrong
+    # -- failures
 
-    def _narrow(self, error: RecordRejected) -> None:
+    def _isolate(self, error: RecordRejected) -> None:
         """Halve the transactions up to a rejected record, down to that record alone, which is quarantined.
 
         Raises:
             ConfigError: the transaction held no record, only the position.
         """
-        if self._taken == 0:
+        if self._in_transaction == 0:
             raise ConfigError(
                 f"{self.config.name}: topic {self.config.position_topic} rejects the connector's position: {error}: give "
                 f"this client the right to write there, or choose another topic (kafka.position_topic)"
             ) from error
-        if self._taken == 1:
-            self._refused = error
-        self._suspect = max(self._suspect, self._position)
-        self._records_max = max(1, self._taken // 2)
+        if self._in_transaction == 1:
+            self._rejection = error
+        self._rejected_below = max(self._rejected_below, self._position)
+        self._records_max = max(1, self._in_transaction // 2)
         self._release()
 
     def _fail(self, error: Exception, stop: threading.Event) -> None:
         """Release everything, and wait before the restart."""
-        self._refused = None
+        self._rejection = None
         text = f"{type(error).__name__}: {error}"
         if shape(text) != shape(self._trouble):
             LOG.warning("%s: restarts at offset %d: %s", self.config.name, self.next, text)
         self._trouble = text
         self.failures += 1
         self._release()
-        stop.wait(self._waits.next_s())
+        stop.wait(self._backoff.next_s())
 
 
 def _runs(topics: pa.Array[Any]) -> list[tuple[int, int, str]]:
@@ -340,5 +340,5 @@ def _runs(topics: pa.Array[Any]) -> list[tuple[int, int, str]]:
     encoded = topics.dictionary_encode()
     indices = encoded.indices.to_numpy()
     names = encoded.dictionary.to_pylist()
-    edges = [0, *(np.flatnonzero(np.diff(indices)) + 1).tolist(), len(indices)]
-    return [(first, last, names[indices[first]]) for first, last in itertools.pairwise(edges)]
+    bounds = [0, *(np.flatnonzero(np.diff(indices)) + 1).tolist(), len(indices)]
+    return [(first, last, names[indices[first]]) for first, last in itertools.pairwise(bounds)]

@@ -31,7 +31,7 @@ class OutgoingRecord(NamedTuple):
         """Return why Kafka always rejects the record; "" for almost all records."""
         return f"its time is {self.time_ms} ms since 1970: Kafka rejects negative times" if self.time_ms < 0 else ""
 
-    def told(self, log: str) -> dict[str, Any]:
+    def fields(self, log: str) -> dict[str, Any]:
         """Return all fields of the record, for quarantine."""
         return {
             "log": log,

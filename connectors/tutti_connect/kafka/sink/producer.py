@@ -25,11 +25,11 @@ from tutti_connect.kafka.client import (
     FINAL_ERRORS,
     LOG,
     NO_TOPIC,
+    client_settings,
     converted_error,
-    end_of,
+    create_client,
+    end_offset,
     ignore_error,
-    made,
-    settings_of,
     with_cause,
 )
 from tutti_connect.kafka.config import INTERNAL_TOPICS
@@ -41,17 +41,17 @@ if TYPE_CHECKING:
     from tutti_connect.kafka.sink.messages import OutgoingRecord
 
 #: Broker errors that concern a single record.
-_OF_A_RECORD = {
+_RECORD_ERRORS = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_MSG_SIZE,
     KafkaError.INVALID_RECORD,
     KafkaError.INVALID_TIMESTAMP,
 }
 #: Broker errors that concern a single topic.
-_OF_A_TOPIC = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
+_TOPIC_ERRORS = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
 #: Errors of a request for a topic, or of its creation, that a retry does not repair.
-_NEVER_WRITTEN = FINAL_ERRORS | {KafkaError.INVALID_REQUEST, KafkaError.INVALID_PARTITIONS, KafkaError.INVALID_CONFIG}
-_NO_RIGHT = FINAL_ERRORS - NO_TOPIC - {KafkaError._UNKNOWN_PARTITION}
+_UNWRITABLE_ERRORS = FINAL_ERRORS | {KafkaError.INVALID_REQUEST, KafkaError.INVALID_PARTITIONS, KafkaError.INVALID_CONFIG}
+_AUTHORIZATION_ERRORS = FINAL_ERRORS - NO_TOPIC - {KafkaError._UNKNOWN_PARTITION}
 _POSITION_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(limits.POSITION_SEGMENT_BYTES)}
 _TOTAL_PARTITION = 0
 
@@ -91,11 +91,11 @@ class Sink:
             "batch.size": 1_000_000,  # a broker's default limit; a larger record goes alone
             "linger.ms": 5,
         }
-        self._settings = settings_of(config.kafka.servers, config.kafka.settings, fixed, defaults)
+        self._settings = client_settings(config.kafka.servers, config.kafka.settings, fixed, defaults)
         self._settings["error_cb"] = ignore_error  # without a callback, `poll` raises
-        other = {key: value for key, value in self._settings.items() if key not in {*fixed, *defaults, *_OF_PRODUCERS}}
+        other = {key: value for key, value in self._settings.items() if key not in {*fixed, *defaults, *_PRODUCER_SETTINGS}}
         other["error_cb"] = ignore_error
-        self._reading = {
+        self._reader_settings = {
             **other,
             "group.id": f"tutti-{config.name}",  # used for requests, without joining the group
             "isolation.level": "read_committed",
@@ -103,44 +103,44 @@ class Sink:
             "enable.partition.eof": True,
             "auto.offset.reset": "error",
         }
-        self._admin = made(AdminClient, other)
+        self._admin = create_client(AdminClient, other)
         self._producer: Any = None
         self.batch_bytes = int(self._settings["batch.size"])
         self._existing: set[str] = set()
-        self._claimed = False
+        self._claimed = False  # True after the first commit, which wrote this instance's id into the position
         self._request_at = 0.0  # start time of the current request (monotonic)
 
     def open(self) -> Position | None:
         """Fence the previous producer of the id, and return the position: no older transaction is undecided afterwards.
 
         Raises:
-            Again: Kafka does not answer.
+            RetryTransaction: Kafka does not answer.
             Fenced: another instance has taken over since this one started.
             ConfigError, FormatError: the position topic is not usable.
         """
-        self.give_up()
+        self.abandon()
         self._start_request()
         try:
-            if self._claimed:  # never recreate a topic that was deleted meanwhile
-                there = self._description_of(self._position_topic) is not None
+            if self._claimed:  # never recreate a position topic that was deleted meanwhile
+                existing = self._topic_description(self._position_topic) is not None
                 # check before the newer instance is fenced
-                self._check_own(self._read(IsolationLevel.READ_COMMITTED) if there else None)
+                self._check_owner(self._read_position(IsolationLevel.READ_COMMITTED) if existing else None)
             self._ensure_position_topic()
-            self._producer = made(Producer, {**self._settings, "batch.size": self.batch_bytes})
+            self._producer = create_client(Producer, {**self._settings, "batch.size": self.batch_bytes})
             self._producer.init_transactions(limits.KAFKA_S)
         except KafkaException as error:
-            raise self._unreachable(error) from error
-        position = self._read(IsolationLevel.READ_UNCOMMITTED)
+            raise self._request_error(error) from error
+        position = self._read_position(IsolationLevel.READ_UNCOMMITTED)
         if self._claimed:
-            self._check_own(position)
+            self._check_owner(position)
         return position
 
     def target_of(self, topic: str) -> str:
         """Return the topic in Kafka for a topic of the log; it exists on return.
 
         Raises:
-            TopicNotTaken: the topic does not exist and is not created, or rejects all records.
-            Again: Kafka does not answer, or needs smaller batches, which require a new producer.
+            TopicRejected: the topic does not exist and is not created, or rejects all records.
+            RetryTransaction: Kafka does not answer, or needs smaller batches, which require a new producer.
         """
         target = self._kafka.topic or self._kafka.names.get(topic, topic)
         if target not in self._existing:
@@ -151,12 +151,12 @@ class Sink:
             self._start_request()
             try:
                 self._ensure(target)
-                bytes_max = int(self._configuration_of(target)["max.message.bytes"].value) - limits.BATCH_OVERHEAD_BYTES
+                bytes_max = int(self._topic_configuration(target)["max.message.bytes"].value) - limits.BATCH_OVERHEAD_BYTES
             except KafkaException as error:
                 kafka_error: KafkaError = error.args[0]
-                if kafka_error.code() in _NEVER_WRITTEN:
+                if kafka_error.code() in _UNWRITABLE_ERRORS:
                     raise TopicRejected(f"{self._where}, topic {target}: {kafka_error.str()}") from error
-                raise self._unreachable(error, f", topic {target}") from error
+                raise self._request_error(error, f", topic {target}") from error
             if len(self._existing) >= limits.TARGETS_MAX:
                 self._existing.clear()
             if bytes_max < self.batch_bytes:
@@ -172,76 +172,76 @@ class Sink:
         try:
             self._producer.begin_transaction()
         except KafkaException as error:
-            raise self._failed(error) from error
+            raise self._transaction_error(error) from error
 
     def add(self, target: str, records: Iterable[OutgoingRecord]) -> list[tuple[OutgoingRecord, str]]:
         """Add records of one topic, in order. Return those that can never be sent, with the reason; they are in no transaction.
 
         Raises:
-            Again, Fenced: the transaction is over.
+            RetryTransaction, Fenced: the transaction is over.
         """
         produce, partition = self._producer.produce, self._partition
-        refused = []
+        rejected = []
         for record in records:
             if record.time_ms < 0:
-                refused.append((record, record.reason))
+                rejected.append((record, record.reason))
                 continue
             try:
                 # Kafka's client treats time 0 as missing, and would use the present.
                 produce(target, record.value, record.key, partition, timestamp=record.time_ms or 1, headers=record.headers)
             except (KafkaException, BufferError) as error:
-                if not _is_of_a_record(error):
-                    raise self._failed(self._reason(error)) from error
-                refused.append((record, error.args[0].str()))
+                if not _is_record_error(error):
+                    raise self._transaction_error(self._root_cause(error)) from error
+                rejected.append((record, error.args[0].str()))
         _poll(self._producer)
-        return refused
+        return rejected
 
-    def commit(self, log: str, following: int, stop: threading.Event) -> None:
+    def commit(self, log: str, next_offset: int, stop: threading.Event) -> None:
         """Commit the added records, with the position after them.
 
         Raises:
-            NotTaken: the transaction is not committed, because of a record, or (TopicNotTaken) of its topic. Call `open` again.
-            Again: the transaction is not known to be committed.
+            RecordRejected: the transaction is not committed, because of a record, or (TopicRejected) of its topic. Call `open`.
+            RetryTransaction: the transaction is not known to be committed.
             Fenced: the transaction is not committed: another instance has taken over.
         """
         self._start_request()
-        value = Position(log, following, self.instance).encode()
-        began, kafka_error, end_at = time.monotonic(), False, 0.0
+        value = Position(log, next_offset, self.instance).encode()
+        started, wait_logged, end_at = time.monotonic(), False, 0.0
         try:
             self._producer.produce(self._position_topic, value, self._name, 0)
         except (KafkaException, BufferError) as error:
-            raise self._failed(self._reason(error)) from error
+            raise self._transaction_error(self._root_cause(error)) from error
         while True:
             try:
                 self._producer.commit_transaction(limits.COMMIT_S)
             except KafkaException as error:
                 if not error.args[0].retriable():
-                    raise self._failed(error) from error
+                    raise self._transaction_error(error) from error
                 now = time.monotonic()
                 end_at = end_at or (now + limits.END_S if stop.is_set() else 0.0)
                 if end_at and now >= end_at:
-                    raise RetryTransaction(f"{self._where}: {self._text_of(error.args[0])}") from error
-                if not kafka_error and now >= began + limits.WAIT_LOG_S:
-                    LOG.warning("%s: waiting for the commit of a transaction: %s", self._where, self._text_of(error.args[0]))
-                    kafka_error = True
+                    raise RetryTransaction(f"{self._where}: {self._error_text(error.args[0])}") from error
+                if not wait_logged and now >= started + limits.WAIT_LOG_S:
+                    LOG.warning("%s: waiting for the commit of a transaction: %s", self._where, self._error_text(error.args[0]))
+                    wait_logged = True
             else:
                 self._claimed = True
-                if kafka_error:
-                    LOG.info("%s: the transaction is committed after %.0f s", self._where, time.monotonic() - began)
+                if wait_logged:
+                    LOG.info("%s: the transaction is committed after %.0f s", self._where, time.monotonic() - started)
                 return
 
-    def give_up(self) -> None:
-        """Abandon the producer and its records; the next producer of the id aborts the transaction."""
+    def abandon(self) -> None:
+        """Discard the producer and its records; the next producer of the id aborts the transaction."""
         producer, self._producer = self._producer, None
         self._existing.clear()
         if producer is not None:
             with contextlib.suppress(KafkaException):  # raised by a fenced producer
                 producer.purge()
 
-    # -- what went wrong
+    # -- errors
 
     def _start_request(self) -> None:
-        """Note the start of a request: later log lines of Kafka's client explain its failure."""
+        """Record the start time of a request: later log lines of Kafka's client explain its failure."""
         self._poll_clients()
         self._request_at = time.monotonic()
 
@@ -250,31 +250,31 @@ class Sink:
             if client is not None:
                 _poll(client)  # a poll delivers the log lines of the client
 
-    def _text_of(self, error: KafkaError) -> str:
+    def _error_text(self, error: KafkaError) -> str:
         """Return the text of an error, with its cause if known."""
         self._poll_clients()
         return with_cause(error, self._request_at)
 
-    def _unreachable(self, error: KafkaException, what: str = "") -> TuttiError:
+    def _request_error(self, error: KafkaException, what: str = "") -> TuttiError:
         kafka_error: KafkaError = error.args[0]
         if kafka_error.code() in FINAL_ERRORS:
             return converted_error(error, f"{self._where}{what}")
-        return RetryTransaction(f"{self._where}{what}: {self._text_of(kafka_error)}")
+        return RetryTransaction(f"{self._where}{what}: {self._error_text(kafka_error)}")
 
-    def _failed(self, error: Exception) -> TuttiError:
+    def _transaction_error(self, error: Exception) -> TuttiError:
         """Convert the error that ended the transaction; the next producer aborts it."""
         if not isinstance(error, KafkaException):
             return RetryTransaction(f"{self._where}: {error}")
         kafka_error: KafkaError = error.args[0]
-        if kafka_error.code() in _OF_A_TOPIC:
+        if kafka_error.code() in _TOPIC_ERRORS:
             return TopicRejected(f"{self._where}: {kafka_error.str()}")
-        if kafka_error.code() in _NO_RIGHT:
+        if kafka_error.code() in _AUTHORIZATION_ERRORS:
             return converted_error(error, self._where)
-        if kafka_error.code() in _OF_A_RECORD:
+        if kafka_error.code() in _RECORD_ERRORS:
             return RecordRejected(kafka_error.str())
-        return RetryTransaction(f"{self._where}: {self._text_of(kafka_error)}")
+        return RetryTransaction(f"{self._where}: {self._error_text(kafka_error)}")
 
-    def _reason(self, error: Exception) -> Exception:
+    def _root_cause(self, error: Exception) -> Exception:
         """Return why nothing can be added: after a failed transaction, only the commit returns the cause."""
         if isinstance(error, KafkaException) and error.args[0].code() in {KafkaError._STATE, KafkaError._FATAL}:
             try:
@@ -283,16 +283,16 @@ class Sink:
                 return kafka_error
         return error
 
-    def _check_own(self, position: Position | None) -> None:
+    def _check_owner(self, position: Position | None) -> None:
         """Reject a position of another instance.
 
         Raises:
             Fenced: another instance has started since.
-            ConfigError: the position is gone.
+            ConfigError: the position was removed.
         """
         if position is None:
             raise ConfigError(
-                f"{self._where}: the position that was in topic {self._position_topic} is gone: "
+                f"{self._where}: topic {self._position_topic} no longer has the position that it had: "
                 f"find the cause of the removal before you restart the connector, which would begin at `start`"
             )
         if position.instance != self.instance:
@@ -307,12 +307,12 @@ class Sink:
         """Create a topic unless it exists.
 
         Raises:
-            TopicNotTaken: the topic does not exist and is not created, or is internal to Kafka.
+            TopicRejected: the topic does not exist and is not created, or is internal to Kafka.
         """
-        there = self._description_of(target)
-        if there is not None and there.is_internal:
+        existing = self._topic_description(target)
+        if existing is not None and existing.is_internal:
             raise TopicRejected(f"topic {target} is reserved for Kafka")
-        if there is not None:
+        if existing is not None:
             return
         if not self._kafka.partitions:
             raise TopicRejected(
@@ -324,34 +324,34 @@ class Sink:
     def _ensure_position_topic(self) -> None:
         name = self._position_topic
         try:
-            if self._description_of(name) is None:
+            if self._topic_description(name) is None:
                 self._create(NewTopic(name, 1, -1, config=_POSITION_SETTINGS))
                 LOG.info("%s: created topic %s for the position", self._where, name)
-            policy = self._configuration_of(name)["cleanup.policy"].value
+            policy = self._topic_configuration(name)["cleanup.policy"].value
         except KafkaException as error:
-            raise self._unreachable(error, f", position topic {name}") from error
+            raise self._request_error(error, f", position topic {name}") from error
         if policy != "compact":
             raise ConfigError(
                 f"{self._where}: topic {name}, which holds the position, has cleanup.policy={policy}, which would "
                 f"delete the position in time: set cleanup.policy=compact, or choose another one (kafka.position_topic)"
             )
 
-    def _configuration_of(self, name: str) -> Any:
+    def _topic_configuration(self, name: str) -> Any:
         """Return the configuration of a topic; retry while some broker does not know a new topic."""
-        asked, until = ConfigResource(ResourceType.TOPIC, name), time.monotonic() + limits.TOPIC_KNOWN_S
+        resource, until = ConfigResource(ResourceType.TOPIC, name), time.monotonic() + limits.TOPIC_KNOWN_S
         while True:
             try:
-                return self._admin.describe_configs([asked], request_timeout=limits.KAFKA_S)[asked].result()
+                return self._admin.describe_configs([resource], request_timeout=limits.KAFKA_S)[resource].result()
             except KafkaException as error:
                 if error.args[0].code() not in NO_TOPIC or time.monotonic() >= until:
                     raise
             time.sleep(limits.TOPIC_KNOWN_POLL_S)
 
-    def _description_of(self, name: str) -> Any:
+    def _topic_description(self, name: str) -> Any:
         """Return Kafka's description of a topic, None if it does not exist."""
         try:
-            asked = self._admin.describe_topics(TopicCollection([name]), request_timeout=limits.KAFKA_S)
-            return asked[name].result()
+            results = self._admin.describe_topics(TopicCollection([name]), request_timeout=limits.KAFKA_S)
+            return results[name].result()
         except KafkaException as error:
             if error.args[0].code() in NO_TOPIC:
                 return None
@@ -367,31 +367,31 @@ class Sink:
 
     # -- the position
 
-    def _read(self, isolation: Any) -> Position | None:
+    def _read_position(self, isolation: Any) -> Position | None:
         """Return the last committed position: among decided messages (READ_COMMITTED), or after all existing ones are decided.
 
         Raises:
-            Again: Kafka does not answer.
+            RetryTransaction: Kafka does not answer.
             FormatError: another program wrote to the topic.
         """
         one = TopicPartition(self._position_topic, 0)
-        consumer = made(Consumer, self._reading)
+        consumer = create_client(Consumer, self._reader_settings)
         try:
-            high = end_of(self._admin, one, isolation)
+            high = end_offset(self._admin, one, isolation)
             low, _ = consumer.get_watermark_offsets(one, timeout=limits.KAFKA_S)
-            back = limits.POSITION_LOOK_BACK
+            back = limits.POSITION_SEARCH_MESSAGES
             while True:
                 start = max(low, high - back)
-                position = self._last(consumer, start, high)
+                position = self._last_position(consumer, start, high)
                 if position is not None or start == low:
                     return position
                 back *= 16
         except KafkaException as error:
-            raise self._unreachable(error, f", position topic {self._position_topic}") from error
+            raise self._request_error(error, f", position topic {self._position_topic}") from error
         finally:
             consumer.close()
 
-    def _last(self, consumer: Any, start: int, high: int) -> Position | None:
+    def _last_position(self, consumer: Any, start: int, high: int) -> Position | None:
         """Return the last position among the messages of its topic in [start, high)."""
         deadline = time.monotonic() + limits.KAFKA_S
         consumer.assign([TopicPartition(self._position_topic, 0, start)])
@@ -419,12 +419,12 @@ def _poll(client: Any) -> None:
         client.poll(0)
 
 
-def _is_of_a_record(error: Exception) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in _OF_A_RECORD
+def _is_record_error(error: Exception) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in _RECORD_ERRORS
 
 
 #: Settings that consumers and admin clients do not accept.
-_OF_PRODUCERS = {
+_PRODUCER_SETTINGS = {
     "compression.type", "compression.codec", "compression.level", "batch.num.messages", "queue.buffering.max.ms", "retries",
     "message.send.max.retries", "retry.backoff.ms", "message.timeout.ms", "delivery.timeout.ms", "request.timeout.ms",
     "request.required.acks", "transaction.timeout.ms", "max.in.flight", "max.in.flight.requests.per.connection",

@@ -38,11 +38,11 @@ class RejectedMessage(NamedTuple):
     reason: str
 
     @property
-    def place(self) -> str:
+    def partition_offset(self) -> str:
         """Return the partition and offset of the message as text."""
         return f"{self.message.partition()}-{self.message.offset()}"
 
-    def told(self, source: Source) -> dict[str, Any]:
+    def fields(self, source: Source) -> dict[str, Any]:
         """Return all fields of the message, for quarantine."""
         message = self.message
         try:
@@ -72,33 +72,33 @@ class FrameBatch(NamedTuple):
     next: int
 
 
-def records_of(messages: Sequence[Message]) -> tuple[list[FrameBatch], list[RejectedMessage]]:
+def to_batches(messages: Sequence[Message]) -> tuple[list[FrameBatch], list[RejectedMessage]]:
     """Convert messages of one partition, in order, to records for as many frames as needed, and rejected messages.
 
     The conversion works by column with unbound methods, because the cost of one call for each message and column dominates.
     """
     kind = type(messages[0])
-    headers, unread = _headers_of(messages)
+    headers, unreadable = _headers_of(messages)
     kinds, times = np.fromiter(chain.from_iterable(map(kind.timestamp, messages)), np.int64, 2 * len(messages)).reshape(-1, 2).T
     millis = np.where((kinds == 0) | (times == _NO_TIME_MS), time.time_ns() // 1_000_000, times)
     keys: Any = pa.array(list(map(kind.key, messages)), pa.binary())
     values: Any = pa.array(list(map(kind.value, messages)), pa.binary())
     sizes = pc.binary_length(keys).fill_null(0).to_numpy().astype(np.int64) + pc.binary_length(values).fill_null(0).to_numpy()
     if headers is not None:
-        sizes += np.fromiter(map(_size_of, headers), np.int64, len(messages))
+        sizes += np.fromiter(map(_headers_size, headers), np.int64, len(messages))
     bad = (sizes > limits.RECORD_BYTES_MAX) | (millis < _TIME_MS_MIN) | (millis > _TIME_MS_MAX)
-    bad[list(unread)] = True
-    poison = [
-        RejectedMessage(messages[row], unread.get(row) or _reason(int(sizes[row]), int(millis[row])))
+    bad[list(unreadable)] = True
+    rejected = [
+        RejectedMessage(messages[row], unreadable.get(row) or _reason(int(sizes[row]), int(millis[row])))
         for row in np.flatnonzero(bad).tolist()
     ]
     millis[bad] = 0
     columns = [keys, values, pa.array(millis * 1000).cast(TIMESTAMP), _headers(headers, len(messages))]
     records = pa.RecordBatch.from_arrays(columns, names=["key", "value", "timestamp", "headers"])
-    if poison:
+    if rejected:
         good = np.flatnonzero(~bad)  # an index array keeps its integer type also when empty
-        return _cut(records.take(good), sizes[good], [messages[row] for row in good.tolist()]), poison
-    return _cut(records, sizes, messages), poison
+        return _split(records.take(good), sizes[good], [messages[row] for row in good.tolist()]), rejected
+    return _split(records, sizes, messages), rejected
 
 
 def _reason(size: int, time_ms: int) -> str:
@@ -107,14 +107,14 @@ def _reason(size: int, time_ms: int) -> str:
     return f"its timestamp is {time_ms} ms since 1970, which is outside the years 1 to 9999"
 
 
-def _cut(records: pa.RecordBatch, sizes: Any, messages: Sequence[Message]) -> list[FrameBatch]:
+def _split(records: pa.RecordBatch, sizes: Any, messages: Sequence[Message]) -> list[FrameBatch]:
     ends = np.cumsum(sizes + limits.RECORD_OVERHEAD_BYTES)
-    cuts, start, done = list[FrameBatch](), 0, 0
+    batches, start, done = list[FrameBatch](), 0, 0
     while start < len(messages):
         end = max(int(np.searchsorted(ends, done + limits.FRAME_BYTES, "right")), start + 1)
-        cuts.append(FrameBatch(records.slice(start, end - start), offset_of(messages[end - 1]) + 1))
+        batches.append(FrameBatch(records.slice(start, end - start), offset_of(messages[end - 1]) + 1))
         start, done = end, int(ends[end - 1])
-    return cuts
+    return batches
 
 
 def offset_of(message: Message) -> int:
@@ -136,17 +136,17 @@ def _headers_of(messages: Sequence[Message]) -> tuple[list[Headers] | None, dict
     except UnicodeDecodeError:
         pass
     read: list[Headers] = []
-    unread = dict[int, str]()
+    unreadable = dict[int, str]()
     for row, message in enumerate(messages):
         try:
             read.append(headers_of(message))
         except UnicodeDecodeError as error:
             read.append(None)
-            unread[row] = f"the name of a header is not UTF-8 ({error.reason} at byte {error.start})"
-    return read, unread
+            unreadable[row] = f"the name of a header is not UTF-8 ({error.reason} at byte {error.start})"
+    return read, unreadable
 
 
-def _size_of(headers: Headers) -> int:
+def _headers_size(headers: Headers) -> int:
     """Return the size of headers in bytes, including the overhead of the columns."""
     return sum(len(name.encode()) + len(value or b"") + limits.HEADER_OVERHEAD_BYTES for name, value in headers or ())
 

@@ -18,7 +18,7 @@ import numpy as np
 from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, TuttiError, Unavailable, Unknown, UsageError
 from tutti.runtime.backoff import Backoff
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.source.batches import Source, offset_of, records_of
+from tutti_connect.kafka.source.batches import Source, offset_of, to_batches
 from tutti_connect.kafka.source.partition import Event, Key, Partition, State
 from tutti_connect.kafka.source.progress import KafkaPosition, check_same, offset_metadata, producer_name
 from tutti_connect.kafka.source.start_offsets import Committer, Topic, resolve_latest
@@ -36,7 +36,7 @@ LOG = logging.getLogger("tutti.kafka")
 #: Opens the producer of a name, with a buffer size in bytes, and starts its epoch.
 Opener = Callable[[str, int], "Producer"]
 #: Returns when a gateway has answered; raises Unavailable if none does.
-Asker = Callable[[], object]
+GatewayCheck = Callable[[], object]
 
 
 class Kafka(Protocol):
@@ -45,13 +45,13 @@ class Kafka(Protocol):
     def topics(self) -> dict[str, Source]:
         """Return the ids of the topics."""
 
-    def edges(self, key: Key) -> tuple[int, int]:
+    def offset_range(self, key: Key) -> tuple[int, int]:
         """Return the first offset, and the one after the last message."""
 
-    def ends(self, topic: str) -> dict[int, int]:
+    def end_offsets(self, topic: str) -> dict[int, int]:
         """Return the end offset of each partition."""
 
-    def noted(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
+    def group_offsets(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
         """Return the offsets and metadata committed by the group."""
 
     def subscribe(self, assigned: Callable[[list[Key]], None], revoked: Callable[[], None], lost: Callable[[], None]) -> None:
@@ -60,7 +60,7 @@ class Kafka(Protocol):
     def consume(self) -> Consumed:
         """Return the available messages."""
 
-    def assign(self, places: Mapping[Key, int]) -> None:
+    def assign(self, offsets: Mapping[Key, int]) -> None:
         """Set which partitions are read, and from which offset."""
 
     def pause(self, keys: Iterable[Key]) -> None:
@@ -69,10 +69,10 @@ class Kafka(Protocol):
     def resume(self, keys: Iterable[Key]) -> None:
         """Resume reading of these partitions."""
 
-    def high(self, key: Key) -> int:
+    def high_watermark(self, key: Key) -> int:
         """Return the last known end offset of a partition."""
 
-    def note(self, places: Mapping[Key, tuple[int, str]], *, wait: bool) -> None:
+    def commit_offsets(self, offsets: Mapping[Key, tuple[int, str]], *, wait: bool) -> None:
         """Commit offsets to the group."""
 
     def close(self) -> None:
@@ -85,7 +85,7 @@ class Connector:
     One thread calls `run`; other threads may read `partitions` (metrics).
     """
 
-    def __init__(self, config: Inflow, kafka: Kafka, opener: Opener, asker: Asker, committer: Committer) -> None:
+    def __init__(self, config: Inflow, kafka: Kafka, opener: Opener, check_gateway: GatewayCheck, committer: Committer) -> None:
         """Prepare; send no request yet.
 
         Raises:
@@ -94,7 +94,7 @@ class Connector:
         self.config = config
         self.partitions: dict[Key, Partition] = {}
         self.quarantine = Quarantine(config.quarantine)
-        self._kafka, self._opener, self._asker, self._committer = kafka, opener, asker, committer
+        self._kafka, self._opener, self._check_gateway, self._committer = kafka, opener, check_gateway, committer
         self._topics: dict[str, Source] = {}
         self._openings: dict[Key, Future[tuple[Producer, int, int]]] = {}
         self._pool = ThreadPoolExecutor(limits.OPENERS, "opener")
@@ -116,7 +116,7 @@ class Connector:
         """
         try:
             self._topics = self._kafka.topics()
-            self._asker()  # an instance that cannot deliver must not take partitions from others
+            self._check_gateway()  # an instance that cannot deliver must not take over partitions
             if self.config.kafka.start == "latest":
                 self._resolve_starts(stop)
             if stop.is_set():
@@ -124,11 +124,11 @@ class Connector:
             self._kafka.subscribe(self._assigned, self._revoked, self._lost)
             ready()
             while not stop.is_set() and self._fatal is None:
-                self._step()
+                self._run_once()
             if self._fatal is not None:
                 raise self._fatal
         finally:
-            self._end()
+            self._shut_down()
 
     def _resolve_starts(self, stop: threading.Event) -> None:
         """Commit the start offsets of all partitions to the log, before this instance is ready.
@@ -144,7 +144,7 @@ class Connector:
                 resolve_latest(topic, self._kafka, self._committer, self._check_same, self._for_each)
                 waiting.pop(0)
             except (Refused, Unknown) as error:
-                if isinstance(error, Refused) and error.code not in _INTERRUPTED:
+                if isinstance(error, Refused) and error.code not in _RETRIED_CODES:
                     raise
                 LOG.warning("%s: resolving the start offsets of topic %s again: %s", self.config.name, waiting[0].topic, error)
                 stop.wait(waits.next_s())
@@ -165,34 +165,34 @@ class Connector:
         self._reassign = False
 
     def _revoked(self) -> None:
-        wait(self._hand_over(), timeout=limits.HANDOVER_S)
+        wait(self._release_partitions(), timeout=limits.HANDOVER_S)
 
     def _lost(self) -> None:
-        self._hand_over()
+        self._release_partitions()
 
-    def _hand_over(self) -> list[Future[None]]:
+    def _release_partitions(self) -> list[Future[None]]:
         """Release all partitions; their records in flight are delivered, unless another instance fences the producer first."""
         left, self.partitions = self.partitions, {}
         openings, self._openings = self._openings, {}
         self._paused.clear()
         for opening in openings.values():
             opening.add_done_callback(_close_opened)
-        return [self._pool.submit(producer.close) for one in left.values() if (producer := one.taken()) is not None]
+        return [self._pool.submit(producer.close) for one in left.values() if (producer := one.revoked()) is not None]
 
-    # One turn.
+    # One iteration.
 
-    def _step(self) -> None:
+    def _run_once(self) -> None:
         consumed = self._kafka.consume()
         for key, messages in _by_partition(consumed.messages, self.config.kafka.topics):
             if (partition := self._flowing(key)) is not None:
-                self._take(partition, messages)
+                self._process(partition, messages)
         for key, end in consumed.ended:
             if (partition := self._flowing(key)) is not None:
-                partition.take((), end)
-        for key, told in consumed.missing:
+                partition.queue((), end)
+        for key, reason in consumed.missing:
             if (partition := self._flowing(key)) is not None:
                 # `_open` finds the cause
-                self._fail(partition, Unavailable(f"Kafka has no message at offset {partition.next}: {told}"))
+                self._fail(partition, Unavailable(f"Kafka has no message at offset {partition.next}: {reason}"))
         now = time.monotonic()
         for key, partition in list(self.partitions.items()):
             self._advance(key, partition, now)
@@ -200,11 +200,11 @@ class Connector:
             self._assign()
         self._pause()
         if now >= self._update_at:
-            self._update_at = now + limits.LOOK_S
-            self._update_highs()
+            self._update_at = now + limits.LAG_UPDATE_S
+            self._update_high_watermarks()
         if now >= self._report_at:
             self._report_at = now + limits.REPORT_S
-            self._report(wait=False)
+            self._commit_group_offsets(wait=False)
         self._check_topics(now)
 
     def _flowing(self, key: Key) -> Partition | None:
@@ -243,30 +243,34 @@ class Connector:
         """End with an error that a retry does not repair; the first one counts."""
         self._fatal = self._fatal or error
 
-    def _take(self, partition: Partition, messages: Sequence[Message]) -> None:
+    def _process(self, partition: Partition, messages: Sequence[Message]) -> None:
         """Process new messages of one partition: batches wait for its producer, rejected messages go to quarantine."""
         # Messages in flight during a reassignment arrive again.
         if offset_of(messages[0]) < partition.next:
             messages = [message for message in messages if offset_of(message) >= partition.next]
             if not messages:
                 return
-        cuts, bad = records_of(messages)
+        batches, rejected_messages = to_batches(messages)
         try:
-            for poison in bad:
+            for rejected in rejected_messages:
                 source = self._topics[partition.topic]
-                self.quarantine.put(f"{source.topic}-{poison.place}", source, poison.reason, poison.told(source))
+                self.quarantine.put(f"{source.topic}-{rejected.partition_offset}", source, rejected.reason, rejected.fields(source))
                 LOG.warning(
-                    "%s[%d] offset %s: quarantined: %s", partition.topic, partition.number, poison.message.offset(), poison.reason
+                    "%s[%d] offset %s: quarantined: %s",
+                    partition.topic,
+                    partition.number,
+                    rejected.message.offset(),
+                    rejected.reason,
                 )
         except (TuttiError, OSError) as error:
             self._fail(partition, error)
             return
-        partition.take(cuts, offset_of(messages[-1]) + 1)
+        partition.queue(batches, offset_of(messages[-1]) + 1)
 
     def _advance(self, key: Key, partition: Partition, now: float) -> None:
-        """Open the partition when it is due, and hand waiting batches to its producer."""
+        """Open the partition when it is due, and pass queued batches to its producer."""
         if partition.state is State.WAITING and partition.retry_at <= now:
-            partition.turn(Event.OPEN)
+            partition.transition(Event.OPEN)
             self._openings[key] = self._pool.submit(self._open, partition)
         elif partition.state is State.OPENING and self._openings[key].done():
             opening = self._openings.pop(key)
@@ -274,15 +278,15 @@ class Connector:
             if error is None:
                 partition.opened(*opening.result())
                 self._reassign = True
-                self._report_at = now  # commit to Kafka's group at once: it alone has this position
-            elif isinstance(error, TuttiError) and not isinstance(error, _NEVER):
+                self._report_at = now  # commit to Kafka's group at once: lag monitors still have the previous owner's position
+            elif isinstance(error, TuttiError) and not isinstance(error, _FATAL_ERRORS):
                 self._fail(partition, error)
             else:
                 self._set_fatal(error if isinstance(error, Exception) else RuntimeError(str(error)))
         elif partition.state is State.FLOWING:
             topic = self._topics[partition.topic]
             try:
-                partition.push(lambda following: KafkaPosition(topic.cluster, topic.topic_id, following).encode())
+                partition.push(lambda next_offset: KafkaPosition(topic.cluster, topic.topic_id, next_offset).encode())
             except UsageError as error:
                 self._set_fatal(error)
             except TuttiError as error:
@@ -307,53 +311,53 @@ class Connector:
         try:
             progress = producer.resume().progress
             if not progress:  # with "latest", the partition was added after the start of the topic (`start_offsets.py`)
-                return producer, self._edges(partition.key)[0], -1
-            place = KafkaPosition.decode(progress, name)
+                return producer, self._offset_range(partition.key)[0], -1
+            position = KafkaPosition.decode(progress, name)
             topic = self._topics[partition.topic]
-            check_same(place, KafkaPosition(topic.cluster, topic.topic_id, 0), name, partition.source)
-            return producer, self._next_offset(partition, place), place.next
+            check_same(position, KafkaPosition(topic.cluster, topic.topic_id, 0), name, partition.source)
+            return producer, self._next_offset(partition, position), position.next
         except BaseException:
             producer.close()
             raise
 
-    def _edges(self, key: Key) -> tuple[int, int]:
+    def _offset_range(self, key: Key) -> tuple[int, int]:
         """Return the offsets that Kafka has of a partition, after a check that its topic is unchanged.
 
         Raises:
             ConfigError: the topic was recreated since the start.
         """
-        edges = self._kafka.edges(key)
+        offset_range = self._kafka.offset_range(key)
         self._check_same(self._kafka.topics())
-        return edges
+        return offset_range
 
-    def _next_offset(self, partition: Partition, place: KafkaPosition) -> int:
+    def _next_offset(self, partition: Partition, position: KafkaPosition) -> int:
         """Return the offset to continue at, if Kafka still has it.
 
         Raises:
             ConfigError: Kafka lacks the offset, and the configuration does not allow the loss.
         """
-        following = place.next
-        low, high = self._edges(partition.key)
-        if following < low:
+        next_offset = position.next
+        low, high = self._offset_range(partition.key)
+        if next_offset < low:
             # The deleted messages may not be records: transaction markers, or quarantined messages. The group offset covers these.
-            offset, note = self._kafka.noted([partition.key])[partition.key]
-            if note == offset_metadata(place):
-                following = max(following, offset)
-        if low <= following <= high:
-            return following
+            offset, metadata = self._kafka.group_offsets([partition.key])[partition.key]
+            if metadata == offset_metadata(position):
+                next_offset = max(next_offset, offset)
+        if low <= next_offset <= high:
+            return next_offset
         if self.config.kafka.lost == "fail":
             raise ConfigError(
-                f"{partition.source}: the log continues at offset {following} of Kafka, which has {low} to {high}: the messages "
+                f"{partition.source}: the log continues at offset {next_offset} of Kafka, which has {low} to {high}: the messages "
                 "between were deleted before they were copied, or Kafka lost its end. "
                 f'To continue with the existing messages, set lost = "skip" in [kafka]'
             )
-        resumed = low if following < low else high
+        resumed = low if next_offset < low else high
         LOG.warning(
             "%s: Kafka has offsets %d to %d, but the log continues at %d: continues at %d",
             partition.source,
             low,
             high,
-            following,
+            next_offset,
             resumed,
         )
         return resumed
@@ -367,29 +371,29 @@ class Connector:
     def _pause(self) -> None:
         """Pause partitions with a full producer, and resume the others."""
         full = {key for key, one in self.partitions.items() if one.state is State.FLOWING and one.full}
-        if more := full - self._paused:
-            self._kafka.pause(more)
-        if less := self._paused - full:
-            self._kafka.resume(key for key in less if key in self.partitions)
+        if newly_full := full - self._paused:
+            self._kafka.pause(newly_full)
+        if no_longer_full := self._paused - full:
+            self._kafka.resume(key for key in no_longer_full if key in self.partitions)
         self._paused = full
 
-    def _update_highs(self) -> None:
+    def _update_high_watermarks(self) -> None:
         """Update the end offsets for the metrics: while the consumer is polled, it blocks requests of other threads."""
         for key, one in self.partitions.items():
             if one.state is State.FLOWING:
-                one.high = max(one.high, self._kafka.high(key))
+                one.high_watermark = max(one.high_watermark, self._kafka.high_watermark(key))
 
-    def _report(self, *, wait: bool) -> None:
+    def _commit_group_offsets(self, *, wait: bool) -> None:
         """Commit to Kafka's group the position of the log: for lag monitors, and to cover messages that are not records."""
-        places = {}
+        offsets = {}
         for key, one in self.partitions.items():
             if one.state is State.FLOWING:
                 topic = self._topics[one.topic]
-                places[key] = one.committed, offset_metadata(KafkaPosition(topic.cluster, topic.topic_id, one.logged))
-        if places:
-            self._kafka.note(places, wait=wait)
+                offsets[key] = one.committed, offset_metadata(KafkaPosition(topic.cluster, topic.topic_id, one.logged))
+        if offsets:
+            self._kafka.commit_offsets(offsets, wait=wait)
 
-    def _end(self) -> None:
+    def _shut_down(self) -> None:
         """Deliver the records in flight, and leave the group."""
         flowing = [one for one in self.partitions.values() if one.state is State.FLOWING]
         deadline = time.monotonic() + limits.DELIVERY_S
@@ -397,9 +401,9 @@ class Connector:
             if one.producer is not None:
                 one.producer.flush(max(0.0, deadline - time.monotonic()))
         for one in flowing:
-            one.settled()
-        self._report(wait=True)
-        closing = self._hand_over()
+            one.advance_if_idle()
+        self._commit_group_offsets(wait=True)
+        closing = self._release_partitions()
         self._kafka.close()
         wait(closing, timeout=limits.HANDOVER_S)
         self._pool.shutdown(wait=True, cancel_futures=True)
@@ -414,20 +418,20 @@ def _by_partition(messages: Sequence[Message], topics: Sequence[str]) -> list[tu
         return []
     count, kind = len(messages), type(messages[0])
     partitions: Iterator[Any] = map(kind.partition, messages)
-    places = np.fromiter(partitions, np.int64, count)
+    keys = np.fromiter(partitions, np.int64, count)
     if len(topics) > 1:
         numbers: dict[str | None, int] = {topic: number for number, topic in enumerate(topics)}
-        places += np.fromiter(map(numbers.__getitem__, map(kind.topic, messages)), np.int64, count) << 32
+        keys += np.fromiter(map(numbers.__getitem__, map(kind.topic, messages)), np.int64, count) << 32
     found: dict[int, list[Message]] = {}
-    for first, last in pairwise([0, *(np.flatnonzero(np.diff(places)) + 1).tolist(), count]):
-        found.setdefault(int(places[first]), []).extend(messages[first:last])
-    return [((topics[place >> 32], place & 0xFFFF_FFFF), some) for place, some in found.items()]
+    for first, last in pairwise([0, *(np.flatnonzero(np.diff(keys)) + 1).tolist(), count]):
+        found.setdefault(int(keys[first]), []).extend(messages[first:last])
+    return [((topics[key >> 32], key & 0xFFFF_FFFF), run) for key, run in found.items()]
 
 
 #: Codes of `Refused` while another instance resolves the starts, or after the loss of a gateway.
-_INTERRUPTED = {"aborted", "fenced", "staged"}
+_RETRIED_CODES = {"aborted", "fenced", "staged"}
 #: Errors that opening again does not repair.
-_NEVER = (ConfigError, UsageError, FormatError, NotAllowed)
+_FATAL_ERRORS = (ConfigError, UsageError, FormatError, NotAllowed)
 
 
 def _close_opened(opening: Future[tuple[Producer, int, int]]) -> None:

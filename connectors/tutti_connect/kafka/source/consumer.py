@@ -24,12 +24,12 @@ from tutti_connect.kafka.client import (
     FINAL_ERRORS,
     LATEST,
     LOG,
+    client_settings,
     converted_error,
     converted_errors,
-    end_of,
+    create_client,
+    end_offset,
     ignore_error,
-    made,
-    settings_of,
 )
 from tutti_connect.kafka.source.batches import Source
 from tutti_connect.kafka.source.partition import Key
@@ -55,7 +55,7 @@ _NO_COORDINATOR = {
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError._WAIT_COORD,
 }
-_OF_CONSUMERS = {*_FIXED, *DEFAULTS, "group.id", "group.instance.id", "session.timeout.ms", "max.poll.interval.ms"}
+_CONSUMER_SETTINGS = {*_FIXED, *DEFAULTS, "group.id", "group.instance.id", "session.timeout.ms", "max.poll.interval.ms"}
 
 
 class Consumed(NamedTuple):
@@ -83,12 +83,12 @@ class KafkaSource:
         """
         self._names, self._where = config.kafka.topics, f"Kafka at {config.kafka.servers}"
         self._group = f"tutti-{config.name}"
-        settings = settings_of(config.kafka.servers, config.kafka.settings, {**_FIXED, "group.id": self._group}, DEFAULTS)
-        self._consumer = made(Consumer, settings)
+        settings = client_settings(config.kafka.servers, config.kafka.settings, {**_FIXED, "group.id": self._group}, DEFAULTS)
+        self._consumer = create_client(Consumer, settings)
         self._request_settings = {key: value for key, value in settings.items() if key != "group.instance.id"}
-        other = {key: value for key, value in settings.items() if key not in _OF_CONSUMERS}
+        other = {key: value for key, value in settings.items() if key not in _CONSUMER_SETTINGS}
         # Keep a reference: futures of an AdminClient without one never complete.
-        self._admin = made(AdminClient, {**other, "error_cb": ignore_error})
+        self._admin = create_client(AdminClient, {**other, "error_cb": ignore_error})
 
     # -- requests to Kafka, from any thread
 
@@ -108,21 +108,21 @@ class KafkaSource:
                 found[name] = Source(cluster, str(future.result().topic_id), name)
         return found
 
-    def edges(self, key: Key) -> tuple[int, int]:
+    def offset_range(self, key: Key) -> tuple[int, int]:
         """Return the first offset of a partition, and the one after the last message.
 
         Raises:
             Unavailable, ConfigError: as in `topics`.
         """
-        with converted_errors(self._admin, _named(key)):
+        with converted_errors(self._admin, _partition_name(key)):
             low, high = (self._offset_at(TopicPartition(*key), which) for which in (EARLIEST, LATEST))
         return low, high
 
     def _offset_at(self, one: TopicPartition, which: Any) -> int:
-        """Ask through the admin client: the consumer does not answer this while it is polled."""
+        """Query the admin client: the consumer does not answer this request while another thread polls it."""
         return int(self._admin.list_offsets({one: which}, request_timeout=limits.KAFKA_S)[one].result().offset)
 
-    def ends(self, topic: str) -> dict[int, int]:
+    def end_offsets(self, topic: str) -> dict[int, int]:
         """Return the end of each partition for committed reads: records of an open transaction come after it.
 
         Raises:
@@ -132,24 +132,24 @@ class KafkaSource:
             results = self._admin.describe_topics(TopicCollection([topic]), request_timeout=limits.KAFKA_S)[topic].result()
         found = {}
         for number in sorted(int(partition.id) for partition in results.partitions):
-            with converted_errors(self._admin, f"{_named((topic, number))}, whose end is the start offset"):
-                found[number] = end_of(self._admin, TopicPartition(topic, number), IsolationLevel.READ_COMMITTED)
+            with converted_errors(self._admin, f"{_partition_name((topic, number))}, whose end is the start offset"):
+                found[number] = end_offset(self._admin, TopicPartition(topic, number), IsolationLevel.READ_COMMITTED)
         return found
 
-    def noted(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
-        """Return the offsets and metadata committed by the group (`note`); -1 and "" if there is none.
+    def group_offsets(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
+        """Return the offsets and metadata committed by the group (`commit_offsets`); -1 and "" if there is none.
 
-        A consumer outside the group asks: the admin client crashes while the group has no coordinator (2.16.1).
+        The query uses a consumer outside the group: the admin client crashes while the group has no coordinator (2.16.1).
 
         Raises:
             Unavailable, ConfigError: as in `topics`.
         """
-        asked = [TopicPartition(*key) for key in keys]
-        consumer, deadline = made(Consumer, self._request_settings), time.monotonic() + limits.KAFKA_S
+        partitions = [TopicPartition(*key) for key in keys]
+        consumer, deadline = create_client(Consumer, self._request_settings), time.monotonic() + limits.KAFKA_S
         try:
             while True:
                 try:
-                    results = consumer.committed(asked, timeout=limits.KAFKA_S)
+                    results = consumer.committed(partitions, timeout=limits.KAFKA_S)
                     break
                 except KafkaException as error:
                     if error.args[0].code() not in _NO_COORDINATOR or time.monotonic() > deadline:
@@ -179,13 +179,13 @@ class KafkaSource:
         self._consumer.subscribe(self._names, on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost)
 
     def consume(self) -> Consumed:
-        """Return the messages that are available within a turn.
+        """Return the messages that arrive within `POLL_S`.
 
         Raises:
             Unavailable, ConfigError: a retry does not help.
         """
         try:
-            received: list[Message] = self._consumer.consume(limits.MESSAGES_A_TURN, limits.TURN_S)
+            received: list[Message] = self._consumer.consume(limits.MESSAGES_A_POLL, limits.POLL_S)
         except KafkaException as error:
             raise converted_error(error, self._where) from error
         if not any(map(Message.error, received)):
@@ -202,7 +202,7 @@ class KafkaSource:
             return
         number, offset = message.partition(), message.offset()
         key = message.topic() or "", -1 if number is None else number
-        source = _named(key) if key[0] else self._where
+        source = _partition_name(key) if key[0] else self._where
         if error.code() == KafkaError._PARTITION_EOF:
             if offset is not None and offset >= 0:
                 consumed.ended.append((key, offset))
@@ -213,9 +213,9 @@ class KafkaSource:
         else:
             CLIENT_LOG.warning("%s: %s", source, error.str())
 
-    def assign(self, places: Mapping[Key, int]) -> None:
+    def assign(self, offsets: Mapping[Key, int]) -> None:
         """Set which partitions are read, and from which offset; drops prefetched messages, and ends all pauses."""
-        self._consumer.assign([TopicPartition(*key, offset) for key, offset in places.items()])
+        self._consumer.assign([TopicPartition(*key, offset) for key, offset in offsets.items()])
 
     def pause(self, keys: Iterable[Key]) -> None:
         """Pause reading of these partitions."""
@@ -225,15 +225,15 @@ class KafkaSource:
         """Resume reading of these partitions."""
         self._consumer.resume([TopicPartition(*key) for key in keys])
 
-    def high(self, key: Key) -> int:
+    def high_watermark(self, key: Key) -> int:
         """Return the last known offset after the last message of a partition that is read; -1 if unknown."""
         # Call this only in the polling thread: during a poll the consumer blocks other threads for minutes (2.16.1).
         known = self._consumer.get_watermark_offsets(TopicPartition(*key), cached=True)
         return int(known[1]) if known else -1
 
-    def note(self, places: Mapping[Key, tuple[int, str]], *, wait: bool) -> None:
+    def commit_offsets(self, offsets: Mapping[Key, tuple[int, str]], *, wait: bool) -> None:
         """Commit offsets with metadata to Kafka's group."""
-        results = [TopicPartition(*key, offset, metadata) for key, (offset, metadata) in places.items()]
+        results = [TopicPartition(*key, offset, metadata) for key, (offset, metadata) in offsets.items()]
         try:
             self._consumer.commit(offsets=results, asynchronous=not wait)
         except KafkaException as error:
@@ -244,5 +244,5 @@ class KafkaSource:
         self._consumer.close()
 
 
-def _named(key: Key) -> str:
+def _partition_name(key: Key) -> str:
     return f"{key[0]}[{key[1]}]"

@@ -1,4 +1,4 @@
-"""Copy state of one partition of Kafka: batches handed to its producer, committed offset, waiting batches.
+"""Copy state of one Kafka partition: batches passed to its producer, committed offset, queued batches.
 
 This module has no socket, thread or clock: the connector (`connector.py`) moves messages and opens producers. `TRANSITIONS` below
 is the state table.
@@ -33,7 +33,7 @@ class State(enum.Enum):
     WAITING = "waiting"  # until its retry time
     OPENING = "opening"  # its producer starts an epoch, and reads the position
     FLOWING = "flowing"
-    GONE = "gone"  # Kafka has assigned it to another instance
+    REVOKED = "revoked"  # Kafka has assigned it to another instance
 
 
 class Event(enum.Enum):
@@ -42,23 +42,23 @@ class Event(enum.Enum):
     OPEN = "open"
     OPENED = "opened"
     FAILED = "failed"
-    TAKEN = "taken"
+    REVOKED = "revoked"
 
 
 #: Missing entries are illegal.
 TRANSITIONS = {
     (State.WAITING, Event.OPEN): State.OPENING,
-    (State.WAITING, Event.TAKEN): State.GONE,
+    (State.WAITING, Event.REVOKED): State.REVOKED,
     (State.OPENING, Event.OPENED): State.FLOWING,
     (State.OPENING, Event.FAILED): State.WAITING,
-    (State.OPENING, Event.TAKEN): State.GONE,
+    (State.OPENING, Event.REVOKED): State.REVOKED,
     (State.FLOWING, Event.FAILED): State.WAITING,
-    (State.FLOWING, Event.TAKEN): State.GONE,
+    (State.FLOWING, Event.REVOKED): State.REVOKED,
 }
 
 
 class Partition:
-    """One partition, used by the connector's thread; outcomes arrive in the producer's thread (`settle`).
+    """One partition, used by the connector's thread; outcomes arrive in the producer's thread (`on_delivery`).
 
     Outcomes of a replaced producer are ignored.
 
@@ -66,7 +66,7 @@ class Partition:
         next: offset of the next message to read from Kafka.
         committed: everything below this offset is in the log, in quarantine, or not a record.
         logged: position in the log itself; -1 if it has none.
-        high: last known offset after the last message in Kafka; -1 if unknown.
+        high_watermark: last known offset after the last message in Kafka; -1 if unknown.
         full: True if its producer's buffer is full, so that reading must pause.
         retry_at: time of the next open (monotonic), in state WAITING.
     """
@@ -79,16 +79,16 @@ class Partition:
         self.next = 0
         self.committed = 0
         self.logged = -1
-        self.high = -1
+        self.high_watermark = -1
         self.records = 0
         self.failures = 0
         self.retry_at = 0.0
         self.trouble = ""
         self._waiting: collections.deque[FrameBatch] = collections.deque()
         self._failures: collections.deque[tuple[Producer, TuttiError]] = collections.deque()
-        self._waits = Backoff(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
-        self._fenced = Backoff(limits.FENCED_S_MIN, limits.FENCED_S_MAX)
-        self._sent = self._settled = 0
+        self._backoff = Backoff(limits.RETRY_S_MIN, limits.RETRY_S_MAX)
+        self._fenced_backoff = Backoff(limits.FENCED_S_MIN, limits.FENCED_S_MAX)
+        self._sent = self._delivered = 0
 
     @property
     def key(self) -> Key:
@@ -105,43 +105,43 @@ class Partition:
         """True if a batch waits for free space in the producer's buffer."""
         return bool(self._waiting)
 
-    def turn(self, turn: Event) -> None:
+    def transition(self, event: Event) -> None:
         """Change the state."""
-        self.state = TRANSITIONS[self.state, turn]
+        self.state = TRANSITIONS[self.state, event]
 
     def opened(self, producer: Producer, next_offset: int, logged: int) -> None:
         """Start copying at `next_offset`; `logged` is the position in the log, which may be lower."""
-        self.turn(Event.OPENED)
+        self.transition(Event.OPENED)
         self.producer, self.next, self.committed, self.logged = producer, next_offset, next_offset, logged
         self._waiting.clear()
         self._failures.clear()
-        self._sent = self._settled = 0
+        self._sent = self._delivered = 0
 
     def failed(self, error: Exception, now: float) -> Producer | None:
         """Wait before the next open; return the old producer."""
-        self.turn(Event.FAILED)
+        self.transition(Event.FAILED)
         self.failures += 1
-        delay = (self._fenced if isinstance(error, Fenced) else self._waits).next_s()
+        delay = (self._fenced_backoff if isinstance(error, Fenced) else self._backoff).next_s()
         self.trouble, self.retry_at = f"{type(error).__name__}: {error}", now + delay
-        return self._take_producer()
+        return self._detach_producer()
 
-    def taken(self) -> Producer | None:
+    def revoked(self) -> Producer | None:
         """Handle the assignment to another instance; return the producer, which may deliver its records."""
-        self.turn(Event.TAKEN)
-        return self._take_producer()
+        self.transition(Event.REVOKED)
+        return self._detach_producer()
 
-    def _take_producer(self) -> Producer | None:
+    def _detach_producer(self) -> Producer | None:
         producer, self.producer = self.producer, None
         self._waiting.clear()
         return producer
 
-    def take(self, cuts: Iterable[FrameBatch], end: int) -> None:
+    def queue(self, batches: Iterable[FrameBatch], end: int) -> None:
         """Queue batches to send, in order; `end` is the offset after the last processed message."""
-        self._waiting.extend(cuts)
+        self._waiting.extend(batches)
         self.next = max(self.next, end)
 
     def push(self, progress: Callable[[int], bytes]) -> None:
-        """Hand to the producer as many batches as its buffer takes.
+        """Pass queued batches to the producer until its buffer is full.
 
         Raises:
             TuttiError: the producer failed, or a frame was not committed: open the partition again after the committed offset.
@@ -154,33 +154,36 @@ class Partition:
         if self.state is not State.FLOWING or current is None:
             return
         while self._waiting:
-            cut = self._waiting[0]
+            batch = self._waiting[0]
             try:
-                receipt = current.send_batch(self.target, cut.records, progress(cut.next), partial(self.settle, current, cut.next))
+                receipt = current.send_batch(
+                    self.target, batch.records, progress(batch.next), partial(self.on_delivery, current, batch.next)
+                )
             except BufferFull:
                 return
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # stop before sending frames whose progress would include this one
+                raise receipt.error  # stop here: the progress of a later frame would cover this one
             self._waiting.popleft()
             self._sent += 1
-        self.settled()
+        self.advance_if_idle()
 
-    def settled(self) -> None:
+    def advance_if_idle(self) -> None:
         """Advance `committed` over messages that produce no frame, if nothing is in flight."""
-        if not self._waiting and self._settled == self._sent:
+        if not self._waiting and self._delivered == self._sent:
             self.committed = max(self.committed, self.next)
 
-    def settle(self, producer: Producer, next_offset: int, error: TuttiError | None, receipt: Receipt) -> None:
+    def on_delivery(self, producer: Producer, next_offset: int, error: TuttiError | None, receipt: Receipt) -> None:
         """Receive the outcome of one frame, in an I/O thread of the client."""
         if producer is not self.producer:
-            return
+            return  # the next producer has resumed from the log, which counts this frame if it was committed
         if error is not None:
+            # `_delivered` stays below `_sent`, so `advance_if_idle` never passes the failed frame.
             self._failures.append((producer, error))
             return
         self.records += receipt.count
         self.committed = max(self.committed, next_offset)
         self.logged = next_offset
-        self._settled += 1
-        self._waits.reset()
-        self._fenced.reset()
+        self._delivered += 1  # last: the connector's thread reads `committed` as final once the counts are equal
+        self._backoff.reset()
+        self._fenced_backoff.reset()
         self.trouble = ""

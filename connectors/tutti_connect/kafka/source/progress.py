@@ -26,17 +26,17 @@ class KafkaPosition(JsonProgress, frozen=True):
     next: int
 
 
-def offset_metadata(place: KafkaPosition) -> str:
+def offset_metadata(position: KafkaPosition) -> str:
     """Return the metadata of an offset committed to Kafka's group: no record lies between the log's position and that offset.
 
     The metadata applies only to this topic and this position; -1 stands for a log without a position.
     """
-    return f"{place.topic}:{place.next}"
+    return f"{position.topic}:{position.next}"
 
 
-def metadata_topic(note: str) -> str:
+def metadata_topic(metadata: str) -> str:
     """Return the topic id in the metadata of a group offset; "" in metadata of an earlier release without a position."""
-    return note.rpartition(":")[0]
+    return metadata.rpartition(":")[0]
 
 
 def producer_name(connector: str, topic: str, partition: int | Literal["start"]) -> str:
@@ -48,24 +48,24 @@ def producer_name(connector: str, topic: str, partition: int | Literal["start"])
     if len(name) <= NAME_BYTES_MAX:
         return name
     digest = hashlib.sha256(topic.encode()).hexdigest()[:_DIGEST_CHARACTERS]
-    room = NAME_BYTES_MAX - len(f"{connector}..{digest}.{partition}")
-    return f"{connector}.{topic[:room]}.{digest}.{partition}"
+    length_max = NAME_BYTES_MAX - len(f"{connector}..{digest}.{partition}")
+    return f"{connector}.{topic[:length_max]}.{digest}.{partition}"
 
 
-def check_same(place: KafkaPosition, now: KafkaPosition, producer: str, source: str) -> None:
+def check_same(position: KafkaPosition, current: KafkaPosition, producer: str, source: str) -> None:
     """Reject a position from another cluster or topic.
 
     Raises:
         ConfigError: the cluster or the topic differs from the one whose records the log has.
     """
-    if place.cluster != now.cluster:
-        wrong = f"the Kafka cluster with id {place.cluster}, but this one is {now.cluster}"
-    elif place.topic != now.topic:
-        wrong = f"a topic with id {place.topic}, but this one, {now.topic}, was created later"
+    if position.cluster != current.cluster:
+        wrong = f"the Kafka cluster with id {position.cluster}, but this one is {current.cluster}"
+    elif position.topic != current.topic:
+        wrong = f"a topic with id {position.topic}, but this one, {current.topic}, was created later"
     else:
         return
     raise ConfigError(
-        f"{source}: the log has its records up to {place.next} from {wrong}. To copy this one from its beginning, give the "
+        f"{source}: the log has its records up to {position.next} from {wrong}. To copy this one from its beginning, give the "
         f'connector another `name` (with start = "earliest"), or delete the state of the old producer: '
         f"tutti producers forget {producer}"
     )

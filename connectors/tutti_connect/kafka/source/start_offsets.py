@@ -29,10 +29,10 @@ class Ends(Protocol):
     def topics(self) -> dict[str, Source]:
         """Return the ids of the topics."""
 
-    def ends(self, topic: str) -> dict[int, int]:
+    def end_offsets(self, topic: str) -> dict[int, int]:
         """Return the end offset of each partition."""
 
-    def noted(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
+    def group_offsets(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
         """Return the offset and metadata committed by the group."""
 
 
@@ -48,7 +48,7 @@ class Topic(NamedTuple):
         """Return the name of the producer whose progress marks the topic as started."""
         return producer_name(self.connector, self.source.topic, "start")
 
-    def place(self, offset: int) -> bytes:
+    def progress_at(self, offset: int) -> bytes:
         """Return the progress of a partition's producer."""
         return KafkaPosition(self.source.cluster, self.source.topic_id, offset).encode()
 
@@ -65,19 +65,19 @@ def resolve_latest(
     if _has_started(topic, commit):
         return
     name = topic.source.topic
-    ends = kafka.ends(name)
-    noted = kafka.noted([(name, number) for number in ends])  # an earlier release kept the start offset there
+    ends = kafka.end_offsets(name)
+    group_offsets = kafka.group_offsets([(name, number) for number in ends])  # an earlier release kept the start offset there
     check_topics(kafka.topics())
 
     def start(number: int) -> None:
-        offset, note = noted[name, number]
-        known = offset >= 0 and metadata_topic(note) in ("", topic.source.topic_id)
-        place = topic.place(offset if known else ends[number])
-        commit(producer_name(topic.connector, name, number), topic.target, lambda progress: b"" if progress else place)
+        offset, metadata = group_offsets[name, number]
+        known = offset >= 0 and metadata_topic(metadata) in ("", topic.source.topic_id)
+        start_progress = topic.progress_at(offset if known else ends[number])
+        commit(producer_name(topic.connector, name, number), topic.target, lambda progress: b"" if progress else start_progress)
 
     for_each(start, ends)
-    started = topic.place(len(ends))
-    commit(topic.start_producer, topic.target, lambda progress: b"" if progress else started)
+    marker = topic.progress_at(len(ends))
+    commit(topic.start_producer, topic.target, lambda progress: b"" if progress else marker)
     LOG.info("%s: topic %s starts at latest: %s", topic.connector, name, ", ".join(f"[{n}] {end}" for n, end in ends.items()))
 
 
@@ -89,15 +89,15 @@ def _has_started(topic: Topic, commit: Committer) -> bool:
     """
     found = b""
 
-    def look(progress: bytes) -> bytes:
+    def read_progress(progress: bytes) -> bytes:
         nonlocal found
         found = progress
         return b""
 
     producer = topic.start_producer
-    commit(producer, topic.target, look)
+    commit(producer, topic.target, read_progress)
     if not found:
         return False
-    place = KafkaPosition.decode(found, producer)
-    check_same(place, KafkaPosition(topic.source.cluster, place.topic, 0), producer, topic.source.topic)
+    position = KafkaPosition.decode(found, producer)
+    check_same(position, KafkaPosition(topic.source.cluster, position.topic, 0), producer, topic.source.topic)
     return True

@@ -48,23 +48,23 @@ def demo(count: int, directory: Path, keep: bool, port: int, as_json: bool) -> i
     """
     started_s = time.monotonic()
 
-    def say(text: str) -> None:
+    def report(text: str) -> None:
         note(f"{time.monotonic() - started_s:6.1f} s  {text}")
 
     _check_prerequisites(directory, count, port)
     from tutti_gateway.cli.demo.run import Plan, prepare_directory
 
     with prepare_directory(directory):
-        return _run(Plan(directory, port, count), keep, as_json, say)
+        return _run(Plan(directory, port, count), keep, as_json, report)
 
 
-def _run(plan: Plan, keep: bool, as_json: bool, say: Callable[[str], None]) -> int:
+def _run(plan: Plan, keep: bool, as_json: bool, report: Callable[[str], None]) -> int:
     """Run the demo in the prepared directory, print the report, and return the exit code."""
     from tutti_gateway.cli.demo.run import PICTURE, REPORT, Demo, sweep
 
     directory = plan.directory
     try:
-        outcome = Demo(plan, say).run()
+        outcome = Demo(plan, report).run()
     except BaseException:
         note(f"all files are kept in {directory}; the logs of each process are in {directory / 'logs'}")
         raise
@@ -101,7 +101,7 @@ def _check_prerequisites(directory: Path, count: int, port: int) -> None:
             raise Unavailable(f"the demo needs {finding.subject}: {finding.found}: {finding.do}")
     for name, address in addresses(count, port).items():
         base = int(address.rpartition(":")[2])
-        in_use = machine.ports_taken(base)
+        in_use = machine.ports_in_use(base)
         if in_use:
             raise Unavailable(
                 f"the demo needs the ports {base} to {base + 3} for gateway {name}; these are in use: {in_use}; "

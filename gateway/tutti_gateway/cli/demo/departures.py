@@ -91,10 +91,10 @@ def load(limit: int | None = None) -> list[Departures]:
     table = table.append_column("minutes", _minutes(table))
     table = table.sort_by([(name, "ascending") for name in ("minutes", *_ORDER)]).slice(0, limit).combine_chunks()
     table = table.append_column("value", _json(table))
-    return [_at(airport, table.filter(pc.equal(table["origin"], airport))) for airport in AIRPORTS]
+    return [_of_airport(airport, table.filter(pc.equal(table["origin"], airport))) for airport in AIRPORTS]
 
 
-def _at(airport: str, table: pa.Table) -> Departures:
+def _of_airport(airport: str, table: pa.Table) -> Departures:
     return Departures(airport, *(pa.concat_arrays(table[name].chunks) for name in ("minutes", "value")))
 
 

@@ -1,8 +1,8 @@
 """One airport's producer: replays its departures in the order of their schedule.
 
 Run as `python -m tutti_gateway.cli.demo.feeder`, one process for each airport. Simulated time passes at a fixed rate. The producer
-sends the due records one by one, waits for their commits, and publishes its progress on the board (`board`). No airport gets ahead
-of another by more than the skew.
+sends the due records one by one, waits for their commits, and publishes its progress (`shared_progress.py`). No airport gets
+ahead of another by more than the skew.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from tutti.errors import TuttiError
-from tutti_gateway.cli.demo.board import FINISHED, Board
 from tutti_gateway.cli.demo.departures import AIRPORTS
+from tutti_gateway.cli.demo.shared_progress import FINISHED, SharedProgress
 
 #: In one slot and one round of commits, an airport advances by at most the skew. This bounds the simulated speed.
 SLOT_S = 0.02
@@ -37,9 +37,9 @@ class Pace(NamedTuple):
 class Feeder:
     """Sends the departures of one airport and records their commit times."""
 
-    def __init__(self, airport: str, table: pa.Table, board: Board, pace: Pace) -> None:
+    def __init__(self, airport: str, table: pa.Table, shared_progress: SharedProgress, pace: Pace) -> None:
         """Take a table with the columns `minutes` and `value`, ordered by schedule."""
-        self._airport, self._board, self._pace = airport, board, pace
+        self._airport, self._shared_progress, self._pace = airport, shared_progress, pace
         self._minutes = table["minutes"].to_numpy()
         self._values: list[Any] = table["value"].to_pylist()
         #: For each departure: time of sending and of commit on the monotonic clock, in us.
@@ -52,13 +52,13 @@ class Feeder:
         Raises:
             TuttiError: a departure was not committed.
         """
-        while not self._board.begun_us:
+        while not self._shared_progress.started_us:
             time.sleep(_START_POLL_S)
-        started_s = self._board.begun_us / 1e6
+        started_s = self._shared_progress.started_us / 1e6
         sent = 0
         while sent < len(self._values):
             now = int((time.monotonic() - started_s) * self._pace.minutes_a_second)
-            until = min(now, self._board.committed_elsewhere(self._airport) + self._pace.skew_minutes)
+            until = min(now, self._shared_progress.committed_elsewhere(self._airport) + self._pace.skew_minutes)
             end = int(np.searchsorted(self._minutes, until, side="right"))
             for number in range(sent, end):
                 self.times_us[number, 0] = time.monotonic_ns() // 1000
@@ -68,9 +68,9 @@ class Feeder:
                 sent = end
             if self._failed is not None:
                 raise self._failed
-            self._board.publish(self._airport, until)
+            self._shared_progress.publish(self._airport, until)
             time.sleep(SLOT_S)
-        self._board.publish(self._airport, FINISHED)
+        self._shared_progress.publish(self._airport, FINISHED)
 
     def _committed(self, number: int, error: Exception | None, _receipt: object) -> None:
         self.times_us[number, 1] = time.monotonic_ns() // 1000
@@ -95,8 +95,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with pa.memory_map(str(options.input)) as file:
         table = pa.ipc.open_file(file).read_all()
     pace = Pace(options.minutes_a_second, options.skew_minutes)
-    with Board(options.board) as board:
-        feeder = Feeder(options.airport, table, board, pace)
+    with SharedProgress(options.board) as shared_progress:
+        feeder = Feeder(options.airport, table, shared_progress, pace)
         try:
             with Producer(options.url, producer=options.airport) as producer:
                 feeder.run(partial(producer.send, options.topic, key=options.airport.encode()), producer.flush)

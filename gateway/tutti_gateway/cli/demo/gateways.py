@@ -18,7 +18,7 @@ RESTART_AFTER_S = 1.0
 
 def addresses(count: int, port: int) -> dict[str, str]:
     """Return the address HOST:P of `count` gateways, by name."""
-    return {name: f"127.0.0.1:{port + PORTS_A_GATEWAY * place}" for place, name in enumerate(NAMES[:count])}
+    return {name: f"127.0.0.1:{port + PORTS_A_GATEWAY * number}" for number, name in enumerate(NAMES[:count])}
 
 
 def url_from(airport: str, gateways: dict[str, str]) -> str:

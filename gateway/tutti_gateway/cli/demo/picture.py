@@ -74,12 +74,12 @@ def write_picture(
 def mean_delays(rows: Sequence[dict[str, Any]]) -> dict[int, float]:
     """Return the mean delay in minutes of departed flights for each hour of the day in New York."""
     minutes: dict[int, int] = {}
-    left: dict[int, int] = {}
+    departed: dict[int, int] = {}
     for row in rows:
         hour = datetime.fromisoformat(row["hour"]).astimezone(_LOCAL).hour
         minutes[hour] = minutes.get(hour, 0) + (row["delay_minutes"] or 0)
-        left[hour] = left.get(hour, 0) + row["departures"] - row["cancelled"]
-    return {hour: minutes[hour] / left[hour] for hour in sorted(left) if left[hour]}
+        departed[hour] = departed.get(hour, 0) + row["departures"] - row["cancelled"]
+    return {hour: minutes[hour] / departed[hour] for hour in sorted(departed) if departed[hour]}
 
 
 def _delays(rows: Sequence[dict[str, Any]]) -> str:
@@ -121,8 +121,8 @@ def _bars(bars: Sequence[tuple[str, float]], unit: str) -> str:
     drawn = [_axis([most * part / 4 for part in range(5)], unit)]
     for number, (label, value) in enumerate(bars):
         x, height = _LEFT + number * across, max(0.0, value) * up
-        place = f'x="{x + 1:.1f}" y="{_HEIGHT - _BOTTOM - height:.1f}" width="{across - 2:.1f}" height="{height:.1f}"'
-        drawn.append(f'<rect {place} fill="{_BLUE}"><title>{escape(label)}: {value:.2f}</title></rect>')
+        attributes = f'x="{x + 1:.1f}" y="{_HEIGHT - _BOTTOM - height:.1f}" width="{across - 2:.1f}" height="{height:.1f}"'
+        drawn.append(f'<rect {attributes} fill="{_BLUE}"><title>{escape(label)}: {value:.2f}</title></rect>')
         drawn.append(f'<text x="{x + across / 2:.1f}" y="{_HEIGHT - _BOTTOM + 16}" text-anchor="middle">{escape(label)}</text>')
     return _svg(drawn)
 

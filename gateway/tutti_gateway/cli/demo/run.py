@@ -23,7 +23,6 @@ import pyarrow as pa
 from tutti.errors import Unavailable, UsageError
 from tutti.runtime.fsync import make_directory
 from tutti_gateway.cli.common.output import count_text
-from tutti_gateway.cli.demo.board import Board
 from tutti_gateway.cli.demo.checks import (
     Check,
     Speed,
@@ -39,6 +38,7 @@ from tutti_gateway.cli.demo.departures import AIRPORTS, Departures, load, weathe
 from tutti_gateway.cli.demo.gateways import addresses, url_from
 from tutti_gateway.cli.demo.picture import Kill, write_picture
 from tutti_gateway.cli.demo.processes import Failed, ProcessGroup, Running, wait_until
+from tutti_gateway.cli.demo.shared_progress import SharedProgress
 from tutti_spark.jobs.departures import CLOSING_RECORD, TOPIC
 
 if TYPE_CHECKING:
@@ -138,12 +138,12 @@ def sweep(directory: Path, keep: Sequence[str]) -> None:
 
 
 class Demo:
-    """One run in a prepared directory. `say` receives a line for each step."""
+    """One run in a prepared directory. `report` receives a line for each step."""
 
-    def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
+    def __init__(self, plan: Plan, report: Callable[[str], None]) -> None:
         """Prepare the run without starting a process."""
-        self._plan, self._say = plan, say
-        self._at = plan.directory.absolute()
+        self._plan, self._report = plan, report
+        self._directory = plan.directory.absolute()
         self._gateways = addresses(plan.gateways, plan.port)
         self._url = url_from("", self._gateways)
         self._killed = next(iter(self._gateways))
@@ -151,7 +151,7 @@ class Demo:
         self._last_minute = 0
         self._started_s = time.monotonic()
         for name in ("input", "times", "logs", "tmp"):
-            (self._at / name).mkdir()
+            (self._directory / name).mkdir()
 
     def run(self) -> Outcome:
         """Run all steps, and return the outcome.
@@ -164,58 +164,58 @@ class Demo:
             self._write_input(departures)
         total = sum(len(departures.values) for departures in expected)
         self._last_minute = max(departures.minutes[-1].as_py() for departures in expected)
-        self._say(f"{total:,} departures of {len(expected)} airports are ready")
-        with ProcessGroup(self._at / "logs") as house, Board(self._at / "board") as board:
-            gateways = self._start_gateways(house)
+        self._report(f"{total:,} departures of {len(expected)} airports are ready")
+        with ProcessGroup(self._directory / "logs") as processes, SharedProgress(self._directory / "board") as shared_progress:
+            gateways = self._start_gateways(processes)
             self._wait_ready(gateways)
-            self._say(f"{count_text(len(self._gateways), 'gateway')} ready: {self._url}")
-            query = self._start_query(house)
-            feeders = [self._start_feeder(house, airport) for airport in AIRPORTS]
+            self._report(f"{count_text(len(self._gateways), 'gateway')} ready: {self._url}")
+            query = self._start_query(processes)
+            feeders = [self._start_feeder(processes, airport) for airport in AIRPORTS]
             wait_until(
-                (self._at / "checkpoint" / "metadata").exists,
+                (self._directory / "checkpoint" / "metadata").exists,
                 QUERY_START_WAIT_S,
                 "the start of the Spark query",
                 [query, gateways, *feeders],
             )
-            self._say("the Spark query runs; the year begins")
-            board.begin(time.monotonic_ns() // 1000)
-            query = self._run_the_year(house, board, gateways, query, feeders)
-            self._close_the_year()
-            self._say("all departures are committed; the query finishes the last windows")
+            self._report("the Spark query runs; the year begins")
+            shared_progress.begin(time.monotonic_ns() // 1000)
+            query = self._run_year(processes, shared_progress, gateways, query, feeders)
+            self._send_closing_record()
+            self._report("all departures are committed; the query finishes the last windows")
             query.finish(DRAIN_WAIT_S)
-            wait_until(self._all_have_the_same, SAME_WAIT_S, "equal log ends at all gateways", [gateways])
+            wait_until(self._logs_end_equal, SAME_WAIT_S, "equal log ends at all gateways", [gateways])
             gateways.stop(STOP_WAIT_S)
-            self._say(f"query and gateways have stopped; a batch job replays the log files of {self._killed}")
-            replay = self._start_replay(house)
+            self._report(f"query and gateways have stopped; a batch job replays the log files of {self._killed}")
+            replay = self._start_replay(processes)
             checks, digest = self._check_logs(expected)  # uses the second core while the replay runs
-            self._say("the logs are checked; the replay is compared with the live result")
+            self._report("the logs are checked; the replay is compared with the live result")
             self._finish_replay(replay)
         return self._conclude(checks, digest, total)
 
     @property
     def _data(self) -> Path:
-        return self._at / "gateways"
+        return self._directory / "gateways"
 
-    def _run_the_year(
-        self, house: ProcessGroup, board: Board, gateways: Running, query: Running, feeders: list[Running]
+    def _run_year(
+        self, processes: ProcessGroup, shared_progress: SharedProgress, gateways: Running, query: Running, feeders: list[Running]
     ) -> Running:
         """Kill the coordinator and the query during the year, wait for all commits, and return the restarted query."""
 
         def passed(part: float) -> Callable[[], bool]:
-            return lambda: board.committed() >= part * self._last_minute
+            return lambda: shared_progress.committed() >= part * self._last_minute
 
         limit_s = 3 * self._plan.year_s + READY_WAIT_S
         wait_until(passed(KILL_GATEWAY_AT), limit_s, "the first part of the year", [query, gateways, *feeders])
         self._killed, pid = self._coordinator()
         self._kill(f"the coordinator, {self._killed}," if len(self._gateways) > 1 else "the gateway", lambda: os.kill(pid, SIGKILL))
-        again = f"{self._killed} is ready again"
+        ready_line = f"{self._killed} is ready again"
         wait_until(
-            lambda: again in gateways.errors.read_text(),
+            lambda: ready_line in gateways.errors.read_text(),
             READY_WAIT_S,
             "the killed gateway's second start",
             [gateways, query, *feeders],
         )
-        self._say(f"{self._killed} is back after {(time.monotonic_ns() // 1000 - self._kills[-1].at_us) / 1e6:.1f} s")
+        self._report(f"{self._killed} is back after {(time.monotonic_ns() // 1000 - self._kills[-1].at_us) / 1e6:.1f} s")
         wait_until(
             lambda: passed(KILL_QUERY_AT)() and self._batches() >= 2,
             limit_s + DRAIN_WAIT_S,
@@ -224,8 +224,8 @@ class Demo:
         )
         batches = self._batches()
         self._kill("the query", query.kill)
-        query = self._start_query(house)
-        self._say(f"it had finished {count_text(batches, 'batch', 'batches')}; it is started again")
+        query = self._start_query(processes)
+        self._report(f"it had finished {count_text(batches, 'batch', 'batches')}; it is started again")
         for feeder in feeders:
             feeder.finish(limit_s)
         return query
@@ -233,11 +233,11 @@ class Demo:
     def _kill(self, what: str, kill: Callable[[], None]) -> None:
         self._kills.append(Kill(what, time.monotonic_ns() // 1000))
         kill()
-        self._say(f"{what} was killed with SIGKILL")
+        self._report(f"{what} was killed with SIGKILL")
 
     def _batches(self) -> int:
         """Return the number of micro-batches that the query has finished."""
-        return len(list((self._at / "checkpoint" / "commits").glob("[0-9]*")))
+        return len(list((self._directory / "checkpoint" / "commits").glob("[0-9]*")))
 
     def _coordinator(self) -> tuple[str, int]:
         """Return the name of the coordinator and the id of its process."""
@@ -254,30 +254,30 @@ class Demo:
         with AdminClient(f"tutti://{self._gateways[name]}", learn=False) as control:
             return control.status()
 
-    def _all_have_the_same(self) -> bool:
+    def _logs_end_equal(self) -> bool:
         """True if every gateway's log ends at the same position; nothing is sent any more."""
         try:
             return len({self._status(name)["position"] for name in self._gateways}) == 1
         except Unavailable:
             return False  # a gateway is restarting
 
-    def _close_the_year(self) -> None:
+    def _send_closing_record(self) -> None:
         """Send the record that marks the end of the input for the job."""
         from tutti.producer import Producer
 
         with Producer(self._url, producer="closing") as producer:
             producer.send(TOPIC, CLOSING_RECORD).result(timeout=READY_WAIT_S)
 
-    def _start_replay(self, house: ProcessGroup) -> Running:
-        compared = ["--compare", str(self._at / "live")]
-        arguments = ["replay", "--path", str(self._data / self._killed), "--out", str(self._at / "replay"), *compared]
-        return self._start_spark(house, "replay", arguments)
+    def _start_replay(self, processes: ProcessGroup) -> Running:
+        compared = ["--compare", str(self._directory / "live")]
+        arguments = ["replay", "--path", str(self._data / self._killed), "--out", str(self._directory / "replay"), *compared]
+        return self._start_spark(processes, "replay", arguments)
 
     def _finish_replay(self, replay: Running) -> None:
         try:
             replay.finish(REPLAY_WAIT_S)
         except Failed:
-            if not (self._at / "replay.jsonl").exists():  # the replay failed before it compared the results
+            if not (self._directory / "replay.jsonl").exists():  # the replay failed before it compared the results
                 raise
 
     def _check_logs(self, expected: Sequence[Departures]) -> tuple[list[Check], Digest]:
@@ -299,14 +299,14 @@ class Demo:
 
     def _conclude(self, checks: list[Check], digest: Digest, total: int) -> Outcome:
         """Compare the results, and write the report page."""
-        checks = checks + check_results(self._at / "live.jsonl", self._at / "replay.jsonl", total)
-        times_us = load_times(self._at / "times")
+        checks = checks + check_results(self._directory / "live.jsonl", self._directory / "replay.jsonl", total)
+        times_us = load_times(self._directory / "times")
         outcome = Outcome(checks, speed(times_us), digest.sha256, digest.log, self._kills, time.monotonic() - self._started_s)
         write_picture(
-            self._at / PICTURE,
+            self._directory / PICTURE,
             f"{total:,} departures, {len(checks)} promises, {sum(check.held for check in checks)} held",
             checks,
-            rows_of(self._at / "live.jsonl"),
+            rows_of(self._directory / "live.jsonl"),
             times_us,
             outcome.speed,
             self._kills,
@@ -315,44 +315,44 @@ class Demo:
 
     def _write_input(self, departures: Departures) -> None:
         table = pa.table({"minutes": departures.minutes, "value": departures.values})
-        with pa.ipc.new_file(str(self._at / "input" / f"{departures.airport}.arrow"), table.schema) as writer:
+        with pa.ipc.new_file(str(self._directory / "input" / f"{departures.airport}.arrow"), table.schema) as writer:
             writer.write_table(table)
 
-    def _start_gateways(self, house: ProcessGroup) -> Running:
+    def _start_gateways(self, processes: ProcessGroup) -> Running:
         options = ["--count", str(len(self._gateways)), "--port", str(self._plan.port), "--data", str(self._data)]
-        return house.start("gateways", [sys.executable, "-m", "tutti_gateway.cli.demo.gateways", *options])
+        return processes.start("gateways", [sys.executable, "-m", "tutti_gateway.cli.demo.gateways", *options])
 
     def _wait_ready(self, gateways: Running) -> None:
         """Wait for the line that reports the gateways as ready."""
         wait_until(lambda: gateways.output.read_bytes().endswith(b"\n"), READY_WAIT_S, "the gateways' start", [gateways])
 
-    def _start_query(self, house: ProcessGroup) -> Running:
-        options = ["--gateways", self._url, "--checkpoint", str(self._at / "checkpoint"), "--until-closed"]
-        return self._start_spark(house, "query", ["live", *options, "--out", str(self._at / "live")])
+    def _start_query(self, processes: ProcessGroup) -> Running:
+        options = ["--gateways", self._url, "--checkpoint", str(self._directory / "checkpoint"), "--until-closed"]
+        return self._start_spark(processes, "query", ["live", *options, "--out", str(self._directory / "live")])
 
-    def _start_spark(self, house: ProcessGroup, name: str, arguments: Sequence[str]) -> Running:
+    def _start_spark(self, processes: ProcessGroup, name: str, arguments: Sequence[str]) -> Running:
         from tutti_spark.launch import job, spark_environment, spark_submit
 
-        local = str(self._at / "tmp")
+        local = str(self._directory / "tmp")
         settings = {"spark.local.dir": local, "spark.driver.memory": "1g", "spark.sql.warehouse.dir": f"{local}/warehouse"}
         # The C1 compiler and the serial collector cost least in short jobs (30 s of processor time instead of 42 s).
         java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dderby.system.home={local}"
         settings["spark.driver.extraJavaOptions"] = java
         command = spark_submit(job("flights"), *arguments, "--weather", str(weather_file()), conf=settings)
-        return house.start(name, command, os.environ | spark_environment())
+        return processes.start(name, command, os.environ | spark_environment())
 
-    def _start_feeder(self, house: ProcessGroup, airport: str) -> Running:
+    def _start_feeder(self, processes: ProcessGroup, airport: str) -> Running:
         options = {
             "--url": url_from(airport, self._gateways),
             "--topic": TOPIC,
             "--airport": airport,
-            "--input": str(self._at / "input" / f"{airport}.arrow"),
-            "--board": str(self._at / "board"),
-            "--times": str(self._at / "times" / f"{airport}.npy"),
+            "--input": str(self._directory / "input" / f"{airport}.arrow"),
+            "--board": str(self._directory / "board"),
+            "--times": str(self._directory / "times" / f"{airport}.npy"),
             "--minutes-a-second": str(self._last_minute / self._plan.year_s),
             "--skew-minutes": str(SKEW_MINUTES),
         }
         command = [sys.executable, "-m", "tutti_gateway.cli.demo.feeder"]
-        feeder = house.start(airport, command + [part for option in options.items() for part in option])
+        feeder = processes.start(airport, command + [part for option in options.items() for part in option])
         feeder.may_end = True  # on a busy machine, the input may end before a killed gateway is back
         return feeder

@@ -77,7 +77,7 @@ def open_files() -> Finding:
 
 def ports(base: int) -> Finding:
     """Check that the four ports of a gateway at `base` are free, or that a Tutti gateway uses them."""
-    in_use = ports_taken(base)
+    in_use = ports_in_use(base)
     if not in_use:
         return Finding("ports", True, f"{base} to {base + 3} are free")
     gateway = _gateway_at(base)
@@ -86,7 +86,7 @@ def ports(base: int) -> Finding:
     return Finding("ports", False, f"in use by another program: {in_use}", "choose another base port, or stop that program")
 
 
-def ports_taken(base: int) -> str:
+def ports_in_use(base: int) -> str:
     """Return which of a gateway's four ports are in use, with their purpose; "" if all are free."""
     in_use = [(port, name) for port, name in enumerate(PORT_NAMES, base) if not _is_free(port)]
     return ", ".join(f"{port} ({name})" for port, name in in_use)

@@ -74,9 +74,9 @@ def pyspark() -> Finding:
     home = os.environ.get("SPARK_HOME")
     if home is None or Path(home).resolve() == spark_home().resolve():
         return Finding("pyspark", True, found)
-    there = next((file.stem.rpartition("-")[2] for file in Path(home, "jars").glob("spark-core_*.jar")), "none")
+    home_version = next((file.stem.rpartition("-")[2] for file in Path(home, "jars").glob("spark-core_*.jar")), "none")
     do = f"set SPARK_HOME to Spark {found}, or unset it: pyspark needs a Spark of its own version"
-    return Finding("pyspark", there == found, f"{found}, and SPARK_HOME={home} has Spark {there}", do)
+    return Finding("pyspark", home_version == found, f"{found}, and SPARK_HOME={home} has Spark {home_version}", do)
 
 
 def python_of_workers() -> Finding:
@@ -85,22 +85,24 @@ def python_of_workers() -> Finding:
 
     subject = "python of Spark's workers"
     python = worker_python()
-    said = "PYSPARK_PYTHON" if os.environ.get("PYSPARK_PYTHON") else "python3 on PATH, as PYSPARK_PYTHON is not set"
+    python_source = "PYSPARK_PYTHON" if os.environ.get("PYSPARK_PYTHON") else "python3 on PATH, as PYSPARK_PYTHON is not set"
     do = (
         f"export PYSPARK_PYTHON={sys.executable}   (or once for this environment: {sys.executable} -m tutti_spark.launch --install)"
     )
     try:
         found = probe_interpreter(python)
     except UsageError as error:
-        return Finding(subject, False, f"{said}: {error}", do)
-    here = ".".join(map(str, sys.version_info[:2]))
-    text = f"{python} {found['python']} ({said})"
+        return Finding(subject, False, f"{python_source}: {error}", do)
+    driver_version = ".".join(map(str, sys.version_info[:2]))
+    text = f"{python} {found['python']} ({python_source})"
     problems = _problems(found)
     if problems:
         return Finding(subject, False, f"{text}: {problems}", do)
     text += " with " + ", ".join(f"{name} {found['packages'].get(name) or 'none'}" for name in ("pyarrow", "pandas"))
-    same = found["python"].startswith(here + ".")
-    return Finding(subject, same, text, f"{do}: the driver and the workers need the same version, and the driver has {here}")
+    same = found["python"].startswith(driver_version + ".")
+    return Finding(
+        subject, same, text, f"{do}: the driver and the workers need the same version, and the driver has {driver_version}"
+    )
 
 
 def settings() -> Finding:
@@ -153,11 +155,11 @@ def trial(master: str = LOCAL) -> Finding:
         return Finding(
             subject, False, f"ended with {run.returncode}: {lines[-1] if lines else 'no output'}", "see the findings above"
         )
-    told = orjson.loads(lines[0].removeprefix("TRIAL "))
-    if told["failed"]:
-        return Finding(subject, False, f"on {master}: {told['failed'][:300]}", "fix the problems above first")
+    result = orjson.loads(lines[0].removeprefix("TRIAL "))
+    if result["failed"]:
+        return Finding(subject, False, f"on {master}: {result['failed'][:300]}", "fix the problems above first")
     workers: dict[str, InterpreterReport] = {
-        f"{worker['executable']} {worker['python']} on {worker['host']}": worker for worker in told["workers"]
+        f"{worker['executable']} {worker['python']} on {worker['host']}": worker for worker in result["workers"]
     }
     for text, worker in workers.items():
         if problems := _problems(worker):
@@ -165,8 +167,8 @@ def trial(master: str = LOCAL) -> Finding:
             do += "or set PYSPARK_PYTHON to a suitable Python on every host"
             return Finding(subject, False, f"workers run {text}: {problems}", do)
     text = "workers run " + " and ".join(workers)
-    if "gateways" not in told["source"]:
-        return Finding(subject, False, f"{text}, but Spark does not find the format tutti: {told['source'][:200]}", _INSTALL)
+    if "gateways" not in result["source"]:
+        return Finding(subject, False, f"{text}, but Spark does not find the format tutti: {result['source'][:200]}", _INSTALL)
     return Finding(subject, True, f"{text}, and Spark finds the format tutti")
 
 

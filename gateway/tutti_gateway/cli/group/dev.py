@@ -86,10 +86,10 @@ def run_group(
 
     directory = directory.absolute()
     with locked(directory):
-        homes = write_group(directory, names, port, command, keys)
-        count = len(homes)
+        all_paths = write_group(directory, names, port, command, keys)
+        count = len(all_paths)
         if count % 2 == 0:
             tolerated = (count - 1) // 2 or "none"
             do = "does" if count - 1 == 1 else "do"
             note(f"{command}: {count} gateways tolerate the loss of {tolerated}, as {count - 1} {do}: choose an odd number")
-        return Fleet(homes, restart_after_s, options).run()
+        return Fleet(all_paths, restart_after_s, options).run()

@@ -47,18 +47,18 @@ def _is_ready_line(line: bytes) -> bool:
 class Gateway:
     """One gateway of this machine: its location, and the process that runs it."""
 
-    def __init__(self, home: GatewayPaths, options: Sequence[str]) -> None:
+    def __init__(self, paths: GatewayPaths, options: Sequence[str]) -> None:
         """Take the location and the options of `tutti serve`; nothing starts yet."""
-        self.home = home
+        self.paths = paths
         self._options = options
-        self.name = home.name
+        self.name = paths.name
         self.process: Process | None = None
         self.start_at_s: float | None = None  # on the monotonic clock; None: the gateway runs, or is not restarted
 
     def start(self) -> Process:
         """Start the process of the gateway."""
         self.start_at_s = None
-        self.process = Process(serve_command(self.home.config, *self._options))
+        self.process = Process(serve_command(self.paths.config, *self._options))
         return self.process
 
     @property
@@ -70,7 +70,7 @@ class Gateway:
     def report(self) -> dict[str, object]:
         """Return the gateway's part of the ready line."""
         pid = self.process.pid if self.process else None
-        return {"name": self.name, "url": self.home.url, "pid": pid, "data": str(self.home.data)}
+        return {"name": self.name, "url": self.paths.url, "pid": pid, "data": str(self.paths.data)}
 
 
 class Process:
@@ -92,8 +92,8 @@ class Process:
         self.pid = self._process.pid
         self.end = os.pidfd_open(self.pid)  # readable when the process has ended
 
-    def hear(self, output_part: bytes) -> bool:
-        """Take in output of the process; return True if it reports the gateway as ready for the first time."""
+    def process_output(self, output_part: bytes) -> bool:
+        """Process output of the gateway; return True if it reports the gateway as ready for the first time."""
         if self.ready:
             return False
         self._output_tail = (self._output_tail + output_part)[-_OUTPUT_BYTES_MAX:]
@@ -121,21 +121,21 @@ class Process:
 class Fleet:
     """Runs gateways until SIGTERM or Ctrl-C."""
 
-    def __init__(self, homes: Sequence[GatewayPaths], restart_after_s: float, options: Sequence[str] = ()) -> None:
-        """Prepare gateways at `homes`; those removed from the group are not started.
+    def __init__(self, paths: Sequence[GatewayPaths], restart_after_s: float, options: Sequence[str] = ()) -> None:
+        """Prepare gateways at `paths`; those removed from the group are not started.
 
         `restart_after_s`: delay before a killed gateway restarts; 0: never. `options`: options of `tutti serve` for each gateway.
         """
-        self._homes = homes
-        self._notes = LossyLogFile(sys.stderr)  # a blocked terminal must not block the supervisor
-        out = removed(homes)
-        self._gateways = [Gateway(home, options) for home in homes if home.name not in out]
-        for home in homes:
-            if home.name in out:
-                self._report_removed(home)
+        self._paths = paths
+        self._log_file = LossyLogFile(sys.stderr)  # a blocked terminal must not block the supervisor
+        removed_names = removed(paths)
+        self._gateways = [Gateway(one, options) for one in paths if one.name not in removed_names]
+        for one in paths:
+            if one.name in removed_names:
+                self._report_removed(one)
         self._restart_after_s = restart_after_s
         self._stops = 0
-        self._announced = False
+        self._reported_ready = False
         self._code: int | None = None
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector = selectors.DefaultSelector()
@@ -155,12 +155,12 @@ class Fleet:
                 for gateway in self._gateways:
                     self._start(gateway)
                 while not self._stops and self._code is None:
-                    self._step(None if self._announced else deadline_s)
+                    self._run_once(None if self._reported_ready else deadline_s)
             finally:
                 self._stop_all()
         return self._code or 0
 
-    def _step(self, deadline_s: float | None) -> None:
+    def _run_once(self, deadline_s: float | None) -> None:
         """Wait for the next event, and handle it."""
         due = [gateway.start_at_s for gateway in self._gateways if gateway.start_at_s is not None]
         due += [deadline_s] if deadline_s is not None else []
@@ -178,31 +178,31 @@ class Fleet:
         now_s = time.monotonic()
         for gateway in self._gateways:
             if gateway.start_at_s is not None and gateway.start_at_s <= now_s:
-                self._start_again(gateway)
-        if deadline_s is not None and not self._announced and now_s > deadline_s:
+                self._restart(gateway)
+        if deadline_s is not None and not self._reported_ready and now_s > deadline_s:
             late = ", ".join(gateway.name for gateway in self._gateways if not gateway.ready)
             raise Unavailable(f"{late} did not become ready within {READY_WAIT_S_MAX:.0f} s; see its log above")
 
-    def _note(self, text: str) -> None:
+    def _log(self, text: str) -> None:
         """Write a line to standard error; a failed write is ignored."""
-        self._notes.write(f"dev: {text}\n")
+        self._log_file.write(f"dev: {text}\n")
 
     def _start(self, gateway: Gateway) -> None:
         process = gateway.start()
         self._selector.register(process.output, selectors.EVENT_READ, gateway)
         self._selector.register(process.end, selectors.EVENT_READ, gateway)
 
-    def _start_again(self, gateway: Gateway) -> None:
-        if gateway.name not in removed(self._homes):
+    def _restart(self, gateway: Gateway) -> None:
+        if gateway.name not in removed(self._paths):
             self._start(gateway)
             return
         gateway.start_at_s = None
-        self._report_removed(gateway.home)
+        self._report_removed(gateway.paths)
         self._end_if_none_left(0)
 
-    def _report_removed(self, home: GatewayPaths) -> None:
-        back = f"`tutti serve --config {home.config}` and `tutti members add {home.name} {home.address}`"
-        self._note(f"{home.name} was removed from the group and is not started; to bring it back: {back}")
+    def _report_removed(self, paths: GatewayPaths) -> None:
+        command = f"`tutti serve --config {paths.config}` and `tutti members add {paths.name} {paths.address}`"
+        self._log(f"{paths.name} was removed from the group and is not started; to bring it back: {command}")
 
     def _end_if_none_left(self, code: int) -> None:
         """End with `code` if no gateway runs or is due to start."""
@@ -210,35 +210,35 @@ class Fleet:
             self._code = code
 
     def _is_ready(self, gateway: Gateway) -> None:
-        if self._announced:
-            self._note(f"{gateway.name} is ready again, process {gateway.report['pid']}")
+        if self._reported_ready:
+            self._log(f"{gateway.name} is ready again, process {gateway.report['pid']}")
         elif all(gateway.ready for gateway in self._gateways):
-            self._announced = True
-            url = "tutti://" + ",".join(gateway.home.address for gateway in self._gateways)
+            self._reported_ready = True
+            url = "tutti://" + ",".join(gateway.paths.address for gateway in self._gateways)
             print_json({"ready": True, "url": url, "gateways": [gateway.report for gateway in self._gateways]})
 
     def _ended(self, gateway: Gateway) -> None:
         code = self._release(gateway, STOP_WAIT_S_MAX)
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        if not self._announced:
+        if not self._reported_ready:
             if code < 0:
                 raise Unavailable(f"gateway {gateway.name} {how} before it was ready")
             self._code = code or 1  # the gateway has logged the reason
         elif code in _FINAL_EXIT_CODES:
-            self._note(f"{gateway.name} {how} and is not restarted")
+            self._log(f"{gateway.name} {how} and is not restarted")
             self._end_if_none_left(code)
         elif self._restart_after_s:
-            self._note(f"{gateway.name} {how}; it restarts in {self._restart_after_s:g} s")
+            self._log(f"{gateway.name} {how}; it restarts in {self._restart_after_s:g} s")
             gateway.start_at_s = time.monotonic() + self._restart_after_s
         else:
-            self._note(f"{gateway.name} {how}; --restart-after 0 leaves it down")
+            self._log(f"{gateway.name} {how}; --restart-after 0 leaves it down")
             self._end_if_none_left(max(code, 1))  # a negative value such as -9 is not an exit code
 
     def _read_output(self, process: Process) -> bool:
         output_part = os.read(process.output, _OUTPUT_BYTES_MAX)
         if not output_part:
             self._selector.unregister(process.output)
-        return process.hear(output_part)
+        return process.process_output(output_part)
 
     def _release(self, gateway: Gateway, limit_s: float) -> int:
         """Wait for the end of a gateway's process, release its resources, and return its exit code."""
@@ -270,7 +270,7 @@ class Fleet:
                 elif gateway.process and key.fd == gateway.process.end:
                     code = self._release(gateway, STOP_WAIT_S_MAX)
                     if code not in (0, -signal.SIGTERM):
-                        self._note(f"{gateway.name} ended with {code} on a request to stop")
+                        self._log(f"{gateway.name} ended with {code} on a request to stop")
                 elif gateway.process:
                     self._read_output(gateway.process)
 

@@ -79,12 +79,12 @@ def locked(directory: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _lock(lock: int, kind: int, directory: Path, whose: str) -> None:
+def _lock(lock: int, kind: int, directory: Path, owner: str) -> None:
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
-        message = f"{directory} is in use by {whose}, process {holder}: stop it first, or choose another --data"
+        message = f"{directory} is in use by {owner}, process {holder}: stop it first, or choose another --data"
         raise DirectoryRefused(message) from None
 
 
@@ -107,16 +107,18 @@ def write_group(directory: Path, names: Sequence[str], port: int, command: str, 
     if last > PORT_MAX:
         raise UsageError(f"--port {port}: the last of {len(names)} gateways would have port {last}; the limit is {PORT_MAX}")
     members = {name: f"{HOST}:{port + PORTS_A_GATEWAY * number}" for number, name in enumerate(names)}
-    homes = [GatewayPaths(name, address, directory / name, directory / f"{name}.toml") for name, address in members.items()]
+    all_paths = [GatewayPaths(name, address, directory / name, directory / f"{name}.toml") for name, address in members.items()]
     _check_founders(directory, members)
     members_toml = ", ".join(f'{name} = "{address}"' for name, address in members.items())
     if keys:
         _make_keys(directory / "keys", names)
-    for home in homes:
-        data = orjson.dumps(str(home.data)).decode()
-        text = _CONFIG.format(command=command, name=home.name, data=data, address=home.address, group=command, members=members_toml)
-        _write(home, text + (_SECURITY.format(name=home.name) if keys else ""))
-    return homes
+    for paths in all_paths:
+        data = orjson.dumps(str(paths.data)).decode()
+        text = _CONFIG.format(
+            command=command, name=paths.name, data=data, address=paths.address, group=command, members=members_toml
+        )
+        _write(paths, text + (_SECURITY.format(name=paths.name) if keys else ""))
+    return all_paths
 
 
 def _make_keys(directory: Path, names: Sequence[str]) -> None:
@@ -147,22 +149,22 @@ def _check_founders(directory: Path, members: Mapping[str, str]) -> None:
             )
 
 
-def removed(homes: Sequence[GatewayPaths]) -> list[str]:
+def removed(all_paths: Sequence[GatewayPaths]) -> list[str]:
     """Return the names of gateways that the most advanced of the logs no longer lists as members. The gateways may be running.
 
     A log that cannot be read is skipped.
     """
     from tutti.log.read.reader import LogReader
 
-    furthest = LogState()
-    for home in homes:
+    most_advanced = LogState()
+    for paths in all_paths:
         try:
-            with closing(LogReader(home.data)) as reader:
-                furthest = max(furthest, reader.state(), key=lambda state: state.position)
+            with closing(LogReader(paths.data)) as reader:
+                most_advanced = max(most_advanced, reader.state(), key=lambda state: state.position)
         except TuttiError:
             continue  # the log does not exist yet, or its gateway will report the problem
-    members = {voter.name for voter in furthest.roster.values()}
-    return [home.name for home in homes if members and home.name not in members]
+    members = {voter.name for voter in most_advanced.roster.values()}
+    return [paths.name for paths in all_paths if members and paths.name not in members]
 
 
 def _founders(config: Path) -> dict[str, str]:
@@ -174,13 +176,13 @@ def _founders(config: Path) -> dict[str, str]:
         return {}
 
 
-def _write(home: GatewayPaths, text: str) -> None:
-    if home.config.exists() and home.config.read_text() == text:
+def _write(paths: GatewayPaths, text: str) -> None:
+    if paths.config.exists() and paths.config.read_text() == text:
         return  # a gateway that is about to end may still use the file
-    if (home.data / LOCK).exists():
-        lock = os.open(home.data / LOCK, os.O_RDONLY)
+    if (paths.data / LOCK).exists():
+        lock = os.open(paths.data / LOCK, os.O_RDONLY)
         try:
-            _lock(lock, fcntl.LOCK_SH, home.data, f"gateway {home.name}")
+            _lock(lock, fcntl.LOCK_SH, paths.data, f"gateway {paths.name}")
         finally:
             os.close(lock)
-    home.config.write_text(text)
+    paths.config.write_text(text)

@@ -180,7 +180,7 @@ def replace(name: str, url: str, timeout_s: float, no_wait: bool, as_json: bool)
 def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
     """Remove a gateway from the view in order; its process ends.
 
-    As with SIGTERM, the gateway NAME takes no new records, finishes pending work and ends with exit code 0.
+    As with SIGTERM, the gateway NAME accepts no new records, finishes pending work and ends with exit code 0.
 
     The gateway stays a member and may return: `tutti members remove` removes one permanently. No committed record depends on it.
     """
@@ -195,10 +195,10 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
             raise Refused(f"{name} is not reachable: it has left already, is down, or is disconnected")
     if warning := _majority_warning(found, name):
         note(warning)
-    (place,) = parse_url(f"tutti://{member['address']}")
-    with AdminClient([place], timeout=deadline.left_s, learn=False) as control, showing_reason(f"{name} leaves", lambda: ""):
+    (address,) = parse_url(f"tutti://{member['address']}")
+    with AdminClient([address], timeout=deadline.left_s, learn=False) as control, showing_reason(f"{name} leaves", lambda: ""):
         control.leave(name)
-        while _listens(place.host, place.port):
+        while _listens(address.host, address.port):
             if not deadline.pause():
                 raise Unavailable(f"{name} still runs {timeout_s:g} s after the request to leave; see its log for the reason")
     note(f"{name} has left")
@@ -310,8 +310,8 @@ def _note_pending(found: list[Member], name: str) -> None:
     if _votes(member):
         note(f"{name} has caught up and votes")
     else:
-        seen = "`tutti members` then shows it as primary, with votes yes"
-        note(f"{name} does not vote yet ({_progress(member)}): it votes when it has caught up; {seen}")
+        advice = "`tutti members` then shows it as primary, with votes yes"
+        note(f"{name} does not vote yet ({_progress(member)}): it votes when it has caught up; {advice}")
 
 
 def _reason(member: Member) -> str:

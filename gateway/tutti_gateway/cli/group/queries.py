@@ -83,7 +83,7 @@ def _reported(gateways: Mapping[str, str]) -> list[dict[str, object]]:
 
     newest: dict[str, tuple[QueryInfo, str]] = {}
     with ThreadPoolExecutor(max(1, len(gateways))) as pool:
-        for gateway, answer in zip(gateways, pool.map(_ask, gateways.values()), strict=True):
+        for gateway, answer in zip(gateways, pool.map(_queries_or_error, gateways.values()), strict=True):
             if isinstance(answer, str):
                 note(f"{gateway} did not answer: {answer}")
                 continue
@@ -101,11 +101,11 @@ def queries_at(url: str) -> list[QueryInfo]:
     """
     from tutti.sources.query_progress import QueryProgress
 
-    with QueryProgress(url, timeout=ANSWER_S_MAX) as asked:
-        return asked.queries(patience=0.0)  # ask only this gateway, without failover
+    with QueryProgress(url, timeout=ANSWER_S_MAX) as client:
+        return client.queries(patience=0.0)  # ask only this gateway, without failover
 
 
-def _ask(url: str) -> list[QueryInfo] | str:
+def _queries_or_error(url: str) -> list[QueryInfo] | str:
     try:
         return queries_at(url)
     except TuttiError as error:

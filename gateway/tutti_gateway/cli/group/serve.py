@@ -33,8 +33,8 @@ def serve(path: str, record: str, level: Literal["info", "debug"] | None) -> int
     """Run one gateway.
 
     One line of JSON on standard output reports the gateway as ready; logs go to standard error. After SIGTERM or Ctrl-C, the
-    gateway takes no new records, finishes pending work and ends. Exit codes: 0 ended on request, 1 failed, 2 wrong configuration or
-    a directory of another gateway, 3 unavailable, 4 corruption found.
+    gateway accepts no new records, finishes pending work and ends. Exit codes: 0 ended on request, 1 failed, 2 wrong configuration
+    or a directory of another gateway, 3 unavailable, 4 corruption found.
     """
     with ImportGuard():
         from tutti_gateway.config import load_config

@@ -74,9 +74,9 @@ class RecordQuery(NamedTuple):
         if not (_is_named(line) and self._in_lane(line)):
             return None
         if self.sequence is not None:
-            wanted = line["producer"] == self.producer and line["first"] <= self.sequence <= line["last"]
-            wanted = wanted and self.epoch in (None, line["epoch"])
-            return Message(_lane(line), line["number"], line["epoch"], self.sequence) if wanted else None
+            query = line["producer"] == self.producer and line["first"] <= self.sequence <= line["last"]
+            query = query and self.epoch in (None, line["epoch"])
+            return Message(_lane(line), line["number"], line["epoch"], self.sequence) if query else None
         index = (self.offset or 0) - line.get("offset", -1)
         if line.get("offset", -1) < 0 or not 0 <= index <= line["last"] - line["first"]:
             return None
@@ -146,15 +146,15 @@ def _not_found(named: str, lane: str, lines: Iterable[Line]) -> str:
         gateways.add(line["gateway"])
         lanes.add(_lane(line))
     lanes.discard("")
-    there = f"these logs name the lanes {_listed(lanes)}" if lanes else "these logs name no lane"
+    known_lanes = f"these logs name the lanes {_listed(lanes)}" if lanes else "these logs name no lane"
     if LaneName.parse(lane) is not None:
-        return f"{named} in lane {lane} {advice}" + ("" if lane in lanes else f" No line belongs to that lane: {there}")
-    alone = "a lane given by its gateway needs that gateway's own log"
-    add = f"add {lane}'s log of that time, or give the full name of the lane; {there}"
+        return f"{named} in lane {lane} {advice}" + ("" if lane in lanes else f" No line belongs to that lane: {known_lanes}")
+    needs_own_log = "a lane given by its gateway needs that gateway's own log"
+    add = f"add {lane}'s log of that time, or give the full name of the lane; {known_lanes}"
     if lane in gateways:
-        return f"{named} in lane {lane} {advice} {alone.capitalize()}: {add}"
+        return f"{named} in lane {lane} {advice} {needs_own_log.capitalize()}: {add}"
     of = f"these are logs of {_listed(gateways)}" if gateways else "no line here is a debug line of a gateway"
-    return f"{named} was not searched: {alone}, and {of}: {add}"
+    return f"{named} was not searched: {needs_own_log}, and {of}: {add}"
 
 
 def _listed(names: set[str]) -> str:
@@ -173,9 +173,9 @@ def _print(lines: Sequence[Line]) -> None:
     print_table(("ms", "gateway", "what", "details"), rows, empty="")
 
 
-def follow(lines: Callable[[], Iterable[Line]], wanted: RecordQuery) -> dict[Message, list[Line]]:
+def follow(lines: Callable[[], Iterable[Line]], query: RecordQuery) -> dict[Message, list[Line]]:
     """Return the lines about each requested message, ordered by time. Each call of `lines` must return all lines of all logs."""
-    messages = sorted({message for line in lines() if (message := wanted.names(line))})
+    messages = sorted({message for line in lines() if (message := query.names(line))})
     if not messages:
         return {}
     found: dict[Message, list[Line]] = {message: [] for message in messages}
@@ -185,26 +185,26 @@ def follow(lines: Callable[[], Iterable[Line]], wanted: RecordQuery) -> dict[Mes
                 found[message].append(line)
     for message_lines in found.values():
         message_lines.sort(key=_time)
-        placed = [line for line in message_lines if "position" in line]
-        if placed:
-            message_lines += _reaching(lines(), placed[-1], placed[0]["timestamp"])
+        with_position = [line for line in message_lines if "position" in line]
+        if with_position:
+            message_lines += _lines_covering(lines(), with_position[-1], with_position[0]["timestamp"])
             message_lines.sort(key=_time)
     return found
 
 
-def _reaching(lines: Iterable[Line], placed: Line, begun: str) -> Iterator[Line]:
+def _lines_covering(lines: Iterable[Line], with_position: Line, begun: str) -> Iterator[Line]:
     """Yield the lines since `begun` that reach the message's position, with the message's identity added.
 
     These are each NO to the message and, for each gateway and sender, the first line that covers its position. In a lane, a
     position belongs to one attempt.
     """
-    at = _lane(placed), placed.get("attempt")
-    name = {field: placed[field] for field in ("producer", "number", "epoch", "first", "last")}
+    at = _lane(with_position), with_position.get("attempt")
+    name = {field: with_position[field] for field in ("producer", "number", "epoch", "first", "last")}
     seen: set[tuple[object, ...]] = set()
     for line in lines:
         event = line.get("event")
-        refused = event == "no" and line["position"] == placed["position"]
-        reaches = event in _UP_TO and line["up_to"] >= placed["position"]
+        refused = event == "no" and line["position"] == with_position["position"]
+        reaches = event in _UP_TO and line["up_to"] >= with_position["position"]
         if line["timestamp"] < begun or not (refused or reaches) or (_lane(line), line.get("attempt")) != at:
             continue
         key = (line["gateway"], event, line.get("sender"))

@@ -43,22 +43,22 @@ class GatewayState(NamedTuple):
 
 
 @dataclass
-class _Poll:
+class _PollState:
     """Poll state of one address.
 
-    `last_answer` is the last answer and `heard` its time (UTC). `asked_s` is the time of a pending request (monotonic clock), None
-    if there is none. `trouble` is the error of the last request, "" if it succeeded or is pending.
+    `last_answer` is the last answer and `heard` its time (UTC). `request_started_s` is the start of a pending request
+    (monotonic clock), None if there is none. `error` is the error of the last request, "" if it succeeded or is pending.
     """
 
     last_answer: dict[str, Any] | None = None
     heard: str | None = None
-    asked_s: float | None = None
-    trouble: str = ""
+    request_started_s: float | None = None
+    error: str = ""
 
     def missing(self, now_s: float) -> str:
         """Return why the current state is unknown; "" if it is known."""
-        late = self.asked_s is not None and now_s - self.asked_s >= LATE_S
-        return self.trouble or (_LATE if late else "")
+        late = self.request_started_s is not None and now_s - self.request_started_s >= LATE_S
+        return self.error or (_LATE if late else "")
 
 
 _LATE = f"no answer for {LATE_S:g} s or more"
@@ -71,7 +71,7 @@ class Watch:
         """Start polling."""
         self._interval_s = interval_s
         self._lock = threading.Lock()
-        self._all: dict[Address, _Poll] = {}
+        self._all: dict[Address, _PollState] = {}
         self._names: dict[Address, str] = {}
         self._stop = threading.Event()
         self._changed = threading.Event()  # a gateway has stopped answering, or answers again
@@ -86,7 +86,7 @@ class Watch:
         until_s = time.monotonic() + limit_s
         while (now_s := time.monotonic()) < until_s:
             with self._lock:
-                if all(known.last_answer or known.missing(now_s) for known in self._all.values()):
+                if all(poll.last_answer or poll.missing(now_s) for poll in self._all.values()):
                     return
             time.sleep(0.02)
 
@@ -99,19 +99,19 @@ class Watch:
         with self._lock:
             free = limits.ADDRESSES_MAX - len(self._all)
             new = [address for address in addresses if address not in self._all][: max(0, free)]
-            self._all.update((address, _Poll()) for address in new)
+            self._all.update((address, _PollState()) for address in new)
         for address in new:
-            threading.Thread(target=self._ask, args=(address,), name=f"watch-{address}", daemon=True).start()
+            threading.Thread(target=self._poll_gateway, args=(address,), name=f"watch-{address}", daemon=True).start()
 
-    def _ask(self, address: Address) -> None:
-        known = self._all[address]
+    def _poll_gateway(self, address: Address) -> None:
+        poll = self._all[address]
         with AdminClient([address], timeout=ANSWER_S_MAX, rounds=_ROUNDS, learn=False) as control:
             while not self._stop.is_set():
-                known.asked_s = time.monotonic()
+                poll.request_started_s = time.monotonic()
                 try:
-                    self._record_answer(address, known, control.status())
+                    self._record_answer(address, poll, control.status())
                 except TuttiError as error:
-                    self._record_failure(known, control.trouble or str(error))
+                    self._record_failure(poll, control.trouble or str(error))
                 self._wait(control)
 
     def _wait(self, control: AdminClient) -> None:
@@ -121,48 +121,50 @@ class Watch:
             if control.await_disconnect(min(left_s, _STEP_S)):
                 return
 
-    def _record_failure(self, known: _Poll, trouble: str) -> None:
+    def _record_failure(self, poll: _PollState, error: str) -> None:
         with self._lock:
-            changed = not known.trouble
-            known.asked_s, known.trouble = None, trouble
+            changed = not poll.error
+            poll.request_started_s, poll.error = None, error
         if changed:
             self._changed.set()
 
-    def _record_answer(self, address: Address, known: _Poll, last_answer: dict[str, Any]) -> None:
+    def _record_answer(self, address: Address, poll: _PollState, last_answer: dict[str, Any]) -> None:
         found: dict[Address, str] = {}
         for name, url in last_answer.get("gateways", {}).items():
             found.update(dict.fromkeys(parse_url(url), name))
         with self._lock:
-            changed = bool(known.trouble)
-            known.last_answer, known.heard, known.asked_s, known.trouble = last_answer, _now(), None, ""
+            changed = bool(poll.error)
+            poll.last_answer, poll.heard, poll.request_started_s, poll.error = last_answer, _now(), None, ""
             self._names.update(found)
             self._names[address] = str(last_answer["gateway"])
         if changed:
             self._changed.set()
         self._add(found)
 
-    def sights(self) -> list[GatewayState]:
+    def states(self) -> list[GatewayState]:
         """Return the current state by name; for two addresses of one gateway (host name and IP), prefer one that answers."""
         now_s = time.monotonic()
         with self._lock:
-            all_known = {address: (replace(known), known.missing(now_s)) for address, known in self._all.items()}
+            polls = {address: (replace(poll), poll.missing(now_s)) for address, poll in self._all.items()}
             names = dict(self._names)
-        answers = [known.last_answer for known, missing in all_known.values() if known.last_answer and not missing]
+        answers = [poll.last_answer for poll, missing in polls.values() if poll.last_answer and not missing]
         found: dict[str, GatewayState] = {}
-        for address, (known, missing) in all_known.items():
-            sight = _sight(names.get(address, ""), address, known, missing, answers)
-            key = sight.gateway or sight.address
+        for address, (poll, missing) in polls.items():
+            gateway = _gateway_state(names.get(address, ""), address, poll, missing, answers)
+            key = gateway.gateway or gateway.address
             if key not in found or found[key].state == NO_ANSWER:
-                found[key] = sight
+                found[key] = gateway
         return [found[key] for key in sorted(found)]
 
 
-def _sight(name: str, address: Address, known: _Poll, missing: str, answers: Sequence[Mapping[str, Any]]) -> GatewayState:
-    last_answer = known.last_answer
+def _gateway_state(
+    name: str, address: Address, poll: _PollState, missing: str, answers: Sequence[Mapping[str, Any]]
+) -> GatewayState:
+    last_answer = poll.last_answer
     if missing or last_answer is None:
         lags = [answer["lag"][name] for answer in answers if name in answer.get("lag", {})]
         reason = f"{missing}; its last known state was {last_answer['state']}" if last_answer else missing
-        return GatewayState(name, str(address), NO_ANSWER, "", None, max(lags, default=None), known.heard, reason)
+        return GatewayState(name, str(address), NO_ANSWER, "", None, max(lags, default=None), poll.heard, reason)
     view = str(last_answer["view"]["text"]) if last_answer["view"]["id"] else ""
     coordinates = ", coordinates" if view and last_answer["view"]["coordinator"] == name else ""
     lag = last_answer["lag"].get(name)
@@ -187,22 +189,22 @@ def watch(url: str, interval_s: float, as_json: bool, ends: Callable[[], bool] =
 def _draw(watching: Watch, ends: Callable[[], bool]) -> None:
     from rich.live import Live
 
-    with Live(_table(watching.sights()), auto_refresh=False) as live:
+    with Live(_table(watching.states()), auto_refresh=False) as live:
         while not ends():
             watching.pause()
-            live.update(_table(watching.sights()), refresh=True)
+            live.update(_table(watching.states()), refresh=True)
 
 
-def _table(sights: Iterable[GatewayState]) -> Any:
+def _table(states: Iterable[GatewayState]) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold", caption=_now(), caption_justify="left")
     for column in _COLUMNS:
         table.add_column(column, justify="right" if column in ("frontier", "lag") else "left", overflow="fold")
-    for sight in sights:
-        shown = sight._replace(heard=_age_text(sight.heard))
-        table.add_row(*(escape(cell_text(value)) for value in shown), style=_STYLES.get(sight.state, "yellow"))
+    for gateway in states:
+        shown = gateway._replace(heard=_age_text(gateway.heard))
+        table.add_row(*(escape(cell_text(value)) for value in shown), style=_STYLES.get(gateway.state, "yellow"))
     return table
 
 
@@ -212,14 +214,14 @@ def _write(watching: Watch, as_json: bool, ends: Callable[[], bool]) -> None:
     if not as_json:
         print("\t".join(("time", *_COLUMNS)), flush=True)
     while not ends():
-        sights = watching.sights()
-        if as_json and sights != before:
-            print_json({"time": _now(), "gateways": [sight._asdict() for sight in sights]})
+        states = watching.states()
+        if as_json and states != before:
+            print_json({"time": _now(), "gateways": [gateway._asdict() for gateway in states]})
         elif not as_json:
-            for sight in sights:
-                if sight not in before:
-                    print("\t".join((_now(), *(cell_text(value) for value in sight))), flush=True)
-        before = sights
+            for gateway in states:
+                if gateway not in before:
+                    print("\t".join((_now(), *(cell_text(value) for value in gateway))), flush=True)
+        before = states
         watching.pause()
 
 

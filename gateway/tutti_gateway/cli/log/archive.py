@@ -35,7 +35,7 @@ def run(path: str, once: bool, as_json: bool) -> int:
     from tutti.archive.catalog import Archive
     from tutti.archive.config import load_archiving
     from tutti.archive.metrics import Metrics
-    from tutti.runtime.worker import run as run_until_told
+    from tutti.runtime.worker import run as run_worker
     from tutti.sources.archiver_input import GatewayLog
 
     config = load_archiving(path)
@@ -44,20 +44,22 @@ def run(path: str, once: bool, as_json: bool) -> int:
     else:
         os.nice(_NICE)
     log = GatewayLog(config.gateways)
-    held = Archive(config.archive, log.frontier().log, make=True)
+    archived = Archive(config.archive, log.frontier().log, make=True)
     settings = Settings(config.name, config.ranges.ticks, config.ranges.bytes, config.lost == "skip")
-    archiver = Archiver(log, held, settings)
+    archiver = Archiver(log, archived, settings)
     if not once:
-        ready_fields = {"name": config.name, "archive": held.where, "log": held.log, "offset": held.end}
-        return run_until_told(archiver, ready_fields, config.metrics, Metrics(archiver), insecure=config.insecure, file=path)
+        ready_fields = {"name": config.name, "archive": archived.where, "log": archived.log, "offset": archived.end}
+        return run_worker(archiver, ready_fields, config.metrics, Metrics(archiver), insecure=config.insecure, file=path)
     began = time.monotonic()
     archiver.run_once()
     seconds = round(time.monotonic() - began, 3)
     if as_json:
         added = {"ranges": archiver.ranges, "records": archiver.records, "bytes": archiver.bytes, "seconds": seconds}
-        print_json({"archive": held.where, "log": held.log, "first": held.first, "end": held.end, **added})
+        print_json({"archive": archived.where, "log": archived.log, "first": archived.first, "end": archived.end, **added})
     else:
-        note(f"{count_text(archiver.records, 'record')} added to {held.where}, which now holds [{held.first}, {held.end})")
+        note(
+            f"{count_text(archiver.records, 'record')} added to {archived.where}, which now has [{archived.first}, {archived.end})"
+        )
     return 0
 
 
@@ -68,19 +70,19 @@ def list_ranges(archive: str, as_json: bool) -> None:
     """List the ranges of ARCHIVE, a directory or a URL, with their records, ticks, files, bytes and topics."""
     from tutti.archive.catalog import Archive
 
-    held = Archive(archive)
+    archived = Archive(archive)
     lines = []
-    for span in held.spans:
-        manifest = held.manifest(span)
+    for span in archived.spans:
+        manifest = archived.manifest(span)
         names = ",".join(sorted({name for file in manifest.files for name in file.topics}))
         ticks = f"{manifest.tick_first}-{manifest.tick_last}"
         lines.append([span.first, span.end, span.end - span.first, ticks, len(manifest.files), manifest.bytes, names])
     if as_json:
         ranges = [dict(zip(_COLUMNS, line, strict=True)) for line in lines]
-        print_json({"archive": held.where, "log": held.log, "first": held.first, "end": held.end, "ranges": ranges})
+        print_json({"archive": archived.where, "log": archived.log, "first": archived.first, "end": archived.end, "ranges": ranges})
         return
     print_table(_COLUMNS, lines, empty="no range yet")
-    note(f"{held.where}: log {held.log}, [{held.first}, {held.end}) without a gap")
+    note(f"{archived.where}: log {archived.log}, [{archived.first}, {archived.end}) without a gap")
 
 
 @archive.command()
@@ -100,25 +102,34 @@ def verify(archive: str, remove_orphans: bool, as_json: bool) -> int:
     from tutti.archive.catalog import Archive
     from tutti.archive.verify import verify as check
 
-    held = Archive(archive)
-    with progress("verify", sum(span.end - span.first for span in held.spans)) as meter:
-        found = check(held, meter.advance)
+    archived = Archive(archive)
+    with progress("verify", sum(span.end - span.first for span in archived.spans)) as meter:
+        found = check(archived, meter.advance)
     if remove_orphans:
         for path in found.orphans:
-            held.store.remove(path)
+            archived.store.remove(path)
     if as_json:
         print_json(
-            {"archive": held.where, "log": held.log, "first": held.first, "end": held.end, "ok": found.good, **found._asdict()}
+            {
+                "archive": archived.where,
+                "log": archived.log,
+                "first": archived.first,
+                "end": archived.end,
+                "ok": found.good,
+                **found._asdict(),
+            }
         )
         return 0 if found.good else 4
-    for wrong in found.wrong:
-        print(wrong)
+    for problem in found.wrong:
+        print(problem)
     for first, end in found.holes:
-        print(f"records {first} to {end - 1} are missing in {held.where}: no range has them")
+        print(f"records {first} to {end - 1} are missing in {archived.where}: no range has them")
     if found.orphans:
         done = "removed" if remove_orphans else "--remove-orphans removes them"
         print(f"{count_text(len(found.orphans), 'file')} in no range: {done}")
     state = "good" if found.good else "corrupt"
     records, files = count_text(found.records, "record"), count_text(found.files, "file")
-    print(f"{held.where}: {state}: {records} of [{held.first}, {held.end}) in {files}, {found.bytes} bytes, were checked")
+    print(
+        f"{archived.where}: {state}: {records} of [{archived.first}, {archived.end}) in {files}, {found.bytes} bytes, were checked"
+    )
     return 0 if found.good else 4

@@ -58,17 +58,17 @@ def verify(directory: str, as_json: bool) -> None:
             if lane is None
             else _advice(*lane, report.damage)
         )
-        raise Damaged(f"{directory} is corrupt in {_places(report.damage)}: {advice}")
+        raise Damaged(f"{directory} is corrupt in {_locations_text(report.damage)}: {advice}")
     for one in lanes:
         if one.damage:
-            raise Damaged(f"lane {one.lane} is corrupt in {_places(one.damage)}: {_advice(one.path, one.own, one.damage)}")
+            raise Damaged(f"lane {one.lane} is corrupt in {_locations_text(one.damage)}: {_advice(one.path, one.own, one.damage)}")
     for one in lanes:
         if one.refused:
             raise DirectoryRefused(f"lane {one.lane} was not checked: {one.refused}")
 
 
-def _places(damage: Sequence[Finding]) -> str:
-    return f"{count_text(len(damage), 'place')}, first {_place(damage[0])}"
+def _locations_text(damage: Sequence[Finding]) -> str:
+    return f"{count_text(len(damage), 'place')}, first {_location(damage[0])}"
 
 
 def _advice(path: str, own: bool, damage: Sequence[Finding]) -> str:
@@ -202,7 +202,7 @@ def _repaired(report: Repair) -> dict[str, object]:
 
 def _print_repaired(directory: str, report: Repair) -> None:
     for finding in report.damage:
-        print(f"CORRUPT: {_place(finding)}: {finding.what}")
+        print(f"CORRUPT: {_location(finding)}: {finding.what}")
     if not report.damage:
         print("good: no corruption")
         return
@@ -215,8 +215,7 @@ def _print_repaired(directory: str, report: Repair) -> None:
         if report.renewed:
             print(report.renewed)
     else:
-        goes = "goes" if report.frames_after == 1 else "go"
-        print(f"{_lost(report)} cannot be served; {count_text(report.frames_after, 'frame')} after the corruption {goes} too")
+        print(f"{_lost(report)} cannot be served, nor can {count_text(report.frames_after, 'frame')} after the corruption")
         if report.others_vote:
             print(
                 "the log names other voters: if they run, start this gateway, and it copies the records; "
@@ -283,7 +282,7 @@ def _print_verified(report: Verified, lanes: Sequence[LaneVerified] = ()) -> Non
             _print_report(lane.report)
         else:
             for finding in lane.damage:
-                print(f"CORRUPT: {_place(finding)}: {finding.what}")
+                print(f"CORRUPT: {_location(finding)}: {finding.what}")
         if lane.refused:
             print(f"not checked: {lane.refused}")
     if not report.damage and not any(lane.damage or lane.refused for lane in lanes):
@@ -297,20 +296,20 @@ def _log_named(log: str, lane: str) -> str:
 
 
 def _print_report(report: Verified) -> None:
-    held = (
+    counts = (
         count_text(report.segments, "segment"),
         count_text(report.frames, "frame"),
         count_text(report.records, "committed record"),
     )
-    print(", ".join([*held, bytes_text(report.bytes)]))
+    print(", ".join([*counts, bytes_text(report.bytes)]))
     print(f"decided up to position {report.frontier.position}, offset {report.frontier.offset}; written up to {report.end}")
     for finding in report.notes:
-        print(f"note: {_place(finding)}: {finding.what}")
+        print(f"note: {_location(finding)}: {finding.what}")
     for finding in report.damage:
-        print(f"CORRUPT: {_place(finding)}: {finding.what}")
+        print(f"CORRUPT: {_location(finding)}: {finding.what}")
 
 
-def _place(finding: Finding) -> str:
+def _location(finding: Finding) -> str:
     offset = f", offset {finding.offset}" if finding.offset >= 0 else ""
     return f"position {finding.position}{offset}, {finding.file} byte {finding.byte}"
 

@@ -29,15 +29,15 @@ def rerun(file: str, as_json: bool) -> int:
 
     with progress("rerun", None, unit="bytes") as meter:
         found = run_again(file, meter.reach)
-    here = release()
+    this_release = release()
     if as_json:
-        print_json(_fields(found, here))
+        print_json(_fields(found, this_release))
     else:
-        _print(found, here)
+        _print(found, this_release)
     return 1 if found.difference else 0
 
 
-def _fields(found: ReplayResult, here: str) -> dict[str, object]:
+def _fields(found: ReplayResult, this_release: str) -> dict[str, object]:
     """Return the JSON fields of the result."""
     difference = found.difference
     return {
@@ -45,7 +45,7 @@ def _fields(found: ReplayResult, here: str) -> dict[str, object]:
         "events": found.events,
         "gateway": found.header.gateway,
         "release": found.header.release,
-        "release_here": here,
+        "release_here": this_release,
         "started": time_text(found.header.started_us),
         "first": time_text(found.first_us) if found.first_us else None,
         "last": time_text(found.last_us) if found.last_us else None,
@@ -66,11 +66,11 @@ def _difference(difference: Difference) -> dict[str, object]:
     }
 
 
-def _print(found: ReplayResult, here: str) -> None:
+def _print(found: ReplayResult, this_release: str) -> None:
     header = found.header
     note(f"gateway {header.gateway}, release {header.release}, from {time_text(header.started_us)}")
-    if header.release != here:
-        note(f"this is release {here}: different answers may be intended")
+    if header.release != this_release:
+        note(f"this is release {this_release}: different answers may be intended")
     difference = found.difference
     if difference is not None:
         print(f"DIFFERENCE at event {difference.number}, {time_text(difference.wall_us)}: {difference.event}")

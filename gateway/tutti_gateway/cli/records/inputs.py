@@ -9,16 +9,22 @@ from __future__ import annotations
 
 import csv
 import hashlib
+import time
+from bisect import bisect_right
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
+from itertools import accumulate
 from typing import BinaryIO, NamedTuple
 
 import orjson
+import pyarrow as pa
 
+from tutti import limits as common_limits
 from tutti.common.json_fields import JsonFields, NotAnObject, NotJson, check_json, field_bytes
 from tutti.errors import FormatError, UsageError
 from tutti.limits import RECORD_BYTES_MAX
 from tutti_gateway.cli.common.output import count_text
+from tutti_gateway.core import limits
 
 #: A pipe is read as data arrives, a file in blocks of this size, which is close to the best batch size.
 BLOCK_BYTES = 256 * 1024
@@ -35,13 +41,18 @@ class Chunk(NamedTuple):
     values: list[bytes]
     keys: list[Key] | None
 
-    def cut(self, at: int) -> tuple[Chunk, Chunk]:
+    def split(self, at: int) -> tuple[Chunk, Chunk]:
         """Split into the first `at` records and the rest."""
         keys = self.keys
         return (
             Chunk(self.values[:at], keys[:at] if keys is not None else None),
             Chunk(self.values[at:], keys[at:] if keys is not None else None),
         )
+
+    def record_batch(self) -> pa.RecordBatch:
+        """Return the records with the columns that a producer takes."""
+        keys = self.keys if self.keys is not None else [None] * len(self.values)
+        return pa.record_batch([pa.array(keys, pa.binary()), pa.array(self.values, pa.binary())], names=["key", "value"])
 
 
 class InputHash:
@@ -61,6 +72,37 @@ class InputHash:
     def hexdigest(self) -> str:
         """Return the hash of the input so far."""
         return self._hash.hexdigest()
+
+
+class Batcher:
+    """Splits chunks into batches; `rate` limits the records in a second."""
+
+    def __init__(self, rate: float | None) -> None:
+        """Set the rate limit in records a second; None for no limit."""
+        self._rate = rate
+        self._sent = 0
+        self._started_s: float | None = None
+
+    def split(self, chunk: Chunk) -> Iterator[Chunk]:
+        """Yield the chunk in batch-sized parts, each when the rate allows it."""
+        while chunk.values:
+            part, chunk = chunk.split(self._records(chunk.values))
+            self._wait()
+            self._sent += len(part.values)
+            yield part
+
+    def _records(self, values: list[bytes]) -> int:
+        """Return the size of the next batch in records: for its bytes, and for a steady rate."""
+        sizes = list(accumulate(map(len, values)))
+        count = max(1, bisect_right(sizes, common_limits.BATCH_BYTES))
+        return min(count, limits.PRODUCE_RECORDS_MAX, max(1, int(self._rate / 20)) if self._rate else count)
+
+    def _wait(self) -> None:
+        """Wait until the rate allows more records; the first ones go at once."""
+        if self._rate:
+            now_s = time.monotonic()
+            self._started_s = now_s if self._started_s is None else self._started_s
+            time.sleep(max(0.0, self._started_s + self._sent / self._rate - now_s))
 
 
 def read_records(stream: BinaryIO, form: str, key: str | None) -> Iterator[Chunk]:

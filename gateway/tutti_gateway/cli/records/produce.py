@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tutti_gateway.cli.records.inputs import Chunk
-    from tutti_gateway.cli.records.sending import Report, Sending
-    from tutti_gateway.cli.records.spooling import Spooling, SpoolReport
+    from tutti_gateway.cli.records.sender import Report, Sender, SpooledSender, SpoolReport
 
 
 @click.command()
@@ -78,7 +77,7 @@ def produce(
     gateway answers, at the start (10 s) or for a minute.
     """
     from tutti_gateway.cli.records.inputs import read_records
-    from tutti_gateway.cli.records.sending import InputChanged, Report
+    from tutti_gateway.cli.records.sender import InputChanged, Report
 
     _check(topic, name, unordered=unordered, spool=spool)
     report: Report | SpoolReport
@@ -97,18 +96,18 @@ def produce(
             nothing = not first and name is None
         if not nothing:
             with _report_interrupt(report, as_json):
-                sending = _sender(url, topic, name, settings=f"{topic} {form} {key}", rate=rate, unordered=unordered, spool=spool)
-                stack.enter_context(sending)
+                sender = _sender(url, topic, name, settings=f"{topic} {form} {key}", rate=rate, unordered=unordered, spool=spool)
+                stack.enter_context(sender)
             meter = stack.enter_context(progress(topic, None))
             try:
                 for chunk in chunks:
-                    meter.advance(sending.send(chunk))
-                report = sending.finish()
+                    meter.advance(sender.send(chunk))
+                report = sender.finish()
             except InputChanged:
                 raise  # nothing was sent, and the error states the committed records
             except (TuttiError, OSError, KeyboardInterrupt) as error:
                 wrong = isinstance(error, FormatError | UsageError)  # includes a key that is missing in the header of the input
-                _print_report(sending.cut_short(limits.REQUEST_TIMEOUT_US / 1e6 if wrong else 0.0), as_json, wrong=wrong)
+                _print_report(sender.stop_early(limits.REQUEST_TIMEOUT_US / 1e6 if wrong else 0.0), as_json, wrong=wrong)
                 raise
     _print_report(report, as_json)
 
@@ -126,14 +125,13 @@ def _check(topic: str, name: str | None, *, unordered: bool, spool: str | None) 
 
 def _sender(
     url: str, topic: str, name: str | None, *, settings: str, rate: float | None, unordered: bool, spool: str | None
-) -> Sending | Spooling:
+) -> Sender | SpooledSender:
     """Return the sender: with a spool or without."""
-    from tutti_gateway.cli.records.sending import Sending
-    from tutti_gateway.cli.records.spooling import Spooling
+    from tutti_gateway.cli.records.sender import Sender, SpooledSender
 
     if spool is not None and name is not None:
-        return Spooling(url, topic, name, spool, rate)
-    return Sending(url, topic, name, settings=settings, rate=rate, unordered=unordered)
+        return SpooledSender(url, topic, name, spool, rate)
+    return Sender(url, topic, name, settings=settings, rate=rate, unordered=unordered)
 
 
 @contextmanager

@@ -61,28 +61,28 @@ def spool(directory: str, shows_records: bool, shows_refused: bool, as_json: boo
     if shows_refused:
         _check(directory, damage)
         return
-    for one in scan_blocks(directory, state):
-        if isinstance(one, CorruptPart):
-            damage.append(one)
+    for part in scan_blocks(directory, state):
+        if isinstance(part, CorruptPart):
+            damage.append(part)
             continue
-        records += one.count
-        size += len(one.body)
+        records += part.count
+        size += len(part.body)
         if shows_records:
-            numbers = range(one.before.records + 1, one.position.records + 1)
-            places = [{"segment": one.position.segment, "record": number, "topic": one.topic} for number in numbers]
-            _print_lines(decode_batch(one.body), places)
+            numbers = range(part.before.records + 1, part.position.records + 1)
+            positions = [{"segment": part.position.segment, "record": number, "topic": part.topic} for number in numbers]
+            _print_lines(decode_batch(part.body), positions)
     summary = {
         "producer": state.producer,
         "log": state.log,
         "records": records,
         "bytes": size,
         "refused": count,
-        "damage": [one._asdict() for one in damage],
+        "damage": [part._asdict() for part in damage],
     }
     if not shows_records and as_json:
         print_json(summary)
     elif not shows_records:
-        corruption = "; ".join(f"{one.file} from byte {one.at}: {one.why}" for one in damage)
+        corruption = "; ".join(f"{part.file} from byte {part.at}: {part.why}" for part in damage)
         print_fields({**summary, "bytes": bytes_text(size), "damage": corruption or "none"})
     _check(directory, damage)
 

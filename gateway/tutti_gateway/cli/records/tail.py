@@ -74,8 +74,8 @@ def tail(
     Before the group is founded, the command waits 10 seconds for the log to start, or without limit with --follow. If no gateway
     answers, it tries for a minute. Exit code 3 after that.
 
-    Unordered records are in the lane of the gateway that took them (field gateway), in order within the lane; offsets belong to the
-    lane. Numbers for --start and --end, and --last, apply to one lane: name it with --origin.
+    Unordered records are in the lane of the gateway that received them (field gateway), in order within the lane; offsets belong to
+    the lane. Numbers for --start and --end, and --last, apply to one lane: name it with --origin.
     """
     lane_arguments = _lane_arguments(unordered, origin, start, end, last) | ({"archive": archive} if archive is not None else {})
     if last is not None and start is not None:

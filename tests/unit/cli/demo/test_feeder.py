@@ -13,9 +13,9 @@ import pytest
 
 from tutti.errors import Aborted
 from tutti_gateway.cli.demo import feeder as feeding
-from tutti_gateway.cli.demo.board import FINISHED, Board
 from tutti_gateway.cli.demo.departures import AIRPORTS
 from tutti_gateway.cli.demo.feeder import Feeder, Pace
+from tutti_gateway.cli.demo.shared_progress import FINISHED, SharedProgress
 
 Log = list[tuple[str, int]]
 
@@ -45,8 +45,8 @@ def test_no_departure_is_older_than_another_before_it_by_more_than_the_skew(tmp_
     log: Log = []
     lock = threading.Lock()
     year = list(range(0, 3000, 7))
-    with Board(tmp_path / "board") as board:
-        feeders = [Feeder(airport, table(year), board, Pace(1e6, 50)) for airport in AIRPORTS]
+    with SharedProgress(tmp_path / "board") as shared_progress:
+        feeders = [Feeder(airport, table(year), shared_progress, Pace(1e6, 50)) for airport in AIRPORTS]
         slow = dict(zip(AIRPORTS, (0.0, 0.0, 0.0002), strict=True))
         threads = [
             threading.Thread(target=feeder.run, args=(into(log, airport, lock, slow[airport]), lambda: 0))
@@ -55,11 +55,11 @@ def test_no_departure_is_older_than_another_before_it_by_more_than_the_skew(tmp_
         for thread in threads:
             thread.start()
         assert log == []
-        board.begin(time.monotonic_ns() // 1000)
+        shared_progress.begin(time.monotonic_ns() // 1000)
         for thread in threads:
             thread.join(30)
             assert not thread.is_alive()
-        assert board.committed() == FINISHED
+        assert shared_progress.committed() == FINISHED
     for airport in AIRPORTS:
         assert [minute for name, minute in log if name == airport] == year
     latest = 0
@@ -71,12 +71,12 @@ def test_no_departure_is_older_than_another_before_it_by_more_than_the_skew(tmp_
 
 def test_the_pace_holds_departures_back(tmp_path: Path) -> None:
     log: Log = []
-    with Board(tmp_path / "board") as board:
+    with SharedProgress(tmp_path / "board") as shared_progress:
         for airport in AIRPORTS:
-            board.publish(airport, FINISHED)
-        feeder = Feeder("EWR", table([0, 100, 200]), board, Pace(1000.0, 50))
+            shared_progress.publish(airport, FINISHED)
+        feeder = Feeder("EWR", table([0, 100, 200]), shared_progress, Pace(1000.0, 50))
         begun = time.monotonic()
-        board.begin(time.monotonic_ns() // 1000)
+        shared_progress.begin(time.monotonic_ns() // 1000)
         feeder.run(into(log, "EWR", threading.Lock()), lambda: 0)
         assert time.monotonic() - begun >= 0.2
     assert log == [("EWR", 0), ("EWR", 100), ("EWR", 200)]
@@ -86,17 +86,17 @@ def test_a_departure_that_is_not_committed_ends_the_feeder(tmp_path: Path) -> No
     def send(value: bytes, on_delivery: Callable[[Exception | None, object], Any]) -> None:
         on_delivery(Aborted("gone") if value == b"1" else None, None)
 
-    with Board(tmp_path / "board") as board:
-        board.begin(1)
-        feeder = Feeder("EWR", table([0, 1, 2]), board, Pace(1e6, 50))
+    with SharedProgress(tmp_path / "board") as shared_progress:
+        shared_progress.begin(1)
+        feeder = Feeder("EWR", table([0, 1, 2]), shared_progress, Pace(1e6, 50))
         with pytest.raises(Aborted, match="gone"):
             feeder.run(send, lambda: 0)
 
 
 def test_the_board_is_one_for_all_who_map_it(tmp_path: Path) -> None:
-    with Board(tmp_path / "board") as one, Board(tmp_path / "board") as other:
+    with SharedProgress(tmp_path / "board") as one, SharedProgress(tmp_path / "board") as other:
         one.publish("EWR", 7)
         one.publish("JFK", 5)
         assert (other.committed(), other.committed_elsewhere("LGA"), other.committed_elsewhere("EWR")) == (0, 5, 0)
         other.begin(11)
-        assert one.begun_us == 11
+        assert one.started_us == 11

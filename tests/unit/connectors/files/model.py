@@ -166,14 +166,14 @@ class Rig:
     def turns(self, count: int = 2, between: Callable[[], object] = lambda: None) -> Connector:
         """So many looks into the directory, with all that comes of them, and an orderly end."""
         with self.session() as (connector, session):
-            session._after.carry_out()
+            session._disposal.carry_out()
             for number in range(count):
                 if number:
                     between()
                 session._scan()
                 self.log.decide(len(self.log.undecided))
-                session._drain()
-                session._write_settled()
+                session._process_outcomes()
+                session._write_ledger()
             return connector
 
     def crash(self, steps: int) -> bool:

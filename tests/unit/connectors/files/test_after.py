@@ -102,7 +102,7 @@ def test_a_file_that_others_change_before_it_is_put_away(tmp_path: Path, what: s
     with rig.session() as (_, session):
         session._scan()
         rig.log.decide(len(rig.log.undecided))
-        session._drain()
+        session._process_outcomes()
         if how == "touched":
             os.utime(rig.incoming / "a", (1, 1))
         elif how == "renamed":
@@ -111,7 +111,7 @@ def test_a_file_that_others_change_before_it_is_put_away(tmp_path: Path, what: s
             (rig.incoming / "a").unlink()
         else:
             change(rig, "replaced" if how == "again" else how, content)
-        session._write_settled()
+        session._write_ledger()
     count = sum(rig.turns(3).changed for _ in range(2))
     other = how not in ("again", "touched", "renamed", "gone")
     assert rig.log.values() == [b"1", b"2", *(content.split() if other and changed == "take" else [])]
@@ -129,7 +129,7 @@ def test_a_file_that_is_replaced_while_it_is_put_away_is_not_deleted_unread(
     """Proves it for what comes under the name of a file in the last moment."""
     rig = rig_of(tmp_path, "delete", f'changed = "{changed}"')
     rig.write("a", b"1\n")
-    real, looks = after_module._is, []
+    real, looks = after_module._is_unchanged, []
 
     def late(file: Any, path: Path) -> bool:
         looks.append(path.name)
@@ -138,7 +138,7 @@ def test_a_file_that_is_replaced_while_it_is_put_away_is_not_deleted_unread(
             change(rig, "replaced", b"2\n")
         return same
 
-    monkeypatch.setattr(after_module, "_is", late)
+    monkeypatch.setattr(after_module, "_is_unchanged", late)
     assert rig.turns(3).changed == 1
     assert rig.log.values() == [b"1", *([b"2"] if changed == "take" else [])]
     assert contents(rig.incoming) == ({} if changed == "take" else {"a": b"2\n"})
@@ -236,7 +236,7 @@ def test_one_that_goes_while_it_stands_aside_is_told(
 
     monkeypatch.setattr(after_module, "_moved", lost)
     rig.turns()
-    assert "others removed it" in caplog.text
+    assert "another process removed it" in caplog.text
     assert "permission denied" in caplog.text
 
 

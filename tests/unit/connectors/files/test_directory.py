@@ -54,7 +54,7 @@ def test_topics_by_subdirectory(tmp_path: Path) -> None:
     connector = rig.turns()
     assert (rig.log.values("x"), rig.log.values("y"), len(rig.log.rows)) == ([b"x/1", b"x/2"], [b"y/1"], 3)
     beside = "a file outside the topic directories; move it to the directory of its topic, or set topic"
-    assert connector.directory.strange == {"not a topic/: not a valid topic name", beside}
+    assert connector.directory.skipped == {"not a topic/: not a valid topic name", beside}
 
 
 @pytest.mark.parametrize("folder", ["", "x/"])
@@ -67,12 +67,12 @@ def test_files_are_bounded_while_they_are_listed(tmp_path: Path, folder: str, mo
     monkeypatch.setattr(directory, "_is_wanted", looked.append)
     for number in range(3):
         rig.write(f"{folder}{number}", b"")
-    assert len(directory.look()) == 3
+    assert len(directory.scan()) == 3
     looked.clear()
     for number in range(3, 20):
         rig.write(f"{folder}{number}", b"")
     with pytest.raises(Unavailable, match="has more than 3 files"):
-        directory.look()
+        directory.scan()
     assert len(looked) == 4
 
 
@@ -81,7 +81,7 @@ def test_a_name_that_cannot_be_shown_is_told(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(rig.incoming) + b"/\xff\n")).write_bytes(b"x")
     rig.write(".hidden", b"x")
     connector = rig.turns()
-    assert (rig.log.rows, len(connector.directory.strange)) == ([], 1)
+    assert (rig.log.rows, len(connector.directory.skipped)) == ([], 1)
 
 
 @pytest.mark.parametrize("how", ["rewritten", "appended", "replaced", "cut"])
@@ -204,8 +204,8 @@ def test_a_log_that_is_cut_while_it_is_read_is_read_from_its_beginning(
         for _ in range(4):
             session._scan()
             rig.log.decide(len(rig.log.undecided))
-            session._drain()
-            session._write_settled()
+            session._process_outcomes()
+            session._write_ledger()
     values = [value[5:-1] if form == "csv" else value for value in map(bytes, filter(None, rig.log.values()))]
     values = [value.strip(b'"') for value in values]
     assert [value for value in values if value.startswith(b"n")] == new

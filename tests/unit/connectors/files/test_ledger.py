@@ -43,7 +43,7 @@ def test_a_process_that_keeps_it_is_named_and_waited_for(tmp_path: Path, monkeyp
     """Proves it for a start, and for an instance that runs, which loses nothing of what it had noted."""
     monkeypatch.setattr(limits, "LEDGER_WAIT_S", 0.1)
     ledger = Ledger(str(tmp_path), "orders", grows=False)
-    ledger.begin(None, 1, "orders")
+    ledger.take_over(None, 1, "orders")
     keeper = [sys.executable, "-c", _KEEPS, str(tmp_path / "orders.ledger")]
     with subprocess.Popen(keeper, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
@@ -57,7 +57,7 @@ def test_a_process_that_keeps_it_is_named_and_waited_for(tmp_path: Path, monkeyp
         assert ledger.pending
         other.communicate()
     ledger.write()
-    ledger.begin(None, 2, "orders")
+    ledger.take_over(None, 2, "orders")
     assert [file.name for file in ledger.files.values()] == ["a"]
     ledger.close()
 
@@ -107,14 +107,14 @@ def test_a_commit_that_fails_is_undone_and_can_be_done_again(tmp_path: Path, mon
 
     monkeypatch.setattr(sqlite3, "connect", opened)
     ledger = Ledger(str(tmp_path), "orders", grows=False)
-    ledger.begin(None, 1, "orders")
+    ledger.take_over(None, 1, "orders")
     ledger.new_file("a")
     made[0].full = True
     with pytest.raises(Unavailable, match="disk is full: check that its disk is neither full nor read-only"):
         ledger.write()
     assert not made[0].in_transaction
     ledger.write()
-    ledger.begin(None, 2, "orders")
+    ledger.take_over(None, 2, "orders")
     assert [file.name for file in ledger.files.values()] == ["a"]
     ledger.close()
 

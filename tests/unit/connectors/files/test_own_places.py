@@ -50,8 +50,8 @@ def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: P
     rig = Rig(tmp_path)
     rig.write("a", b"1\n")
     with rig.session() as (connector, session):
-        waits = [connector._waits.next_s() for _ in range(3)]
+        waits = [connector._backoff.next_s() for _ in range(3)]
         session._scan()
         rig.log.decide(len(rig.log.undecided))
-        session._drain()
-        assert waits[2] > waits[0] == connector._waits.next_s()
+        session._process_outcomes()
+        assert waits[2] > waits[0] == connector._backoff.next_s()

@@ -257,14 +257,14 @@ def column_of(kind: Kind, values: list[Any]) -> Any:
     return column
 
 
-def through_a_file(table: pa.Table, picker: FieldExtractor, **options: Any) -> tuple[list[Any], list[BadRow]]:
+def through_a_file(table: pa.Table, extractor: FieldExtractor, **options: Any) -> tuple[list[Any], list[BadRow]]:
     """(row of the file, value) of the good rows, and the bad ones."""
     file = io.BytesIO()
     pq.write_table(table, file, row_group_size=3, **options)
     good: list[Any] = []
     bad: list[BadRow] = []
     with pa.PythonFile(file, "r"):
-        for rows in ParquetFile(file, picker).rows(0):
+        for rows in ParquetFile(file, extractor).rows(0):
             good += zip(rows.numbers, rows.values, strict=True)
             bad += rows.bad
     return good, bad
@@ -362,7 +362,7 @@ def test_int96_over_its_whole_range(days: list[int | None], draw: st.DataObject)
             assert json.loads(refused.data) == {"v": f"{shown:f} s since 1970"}
 
 
-def int96_rows(days: list[int | None], nanos: list[int], picker: FieldExtractor) -> tuple[list[Any], list[BadRow]]:
+def int96_rows(days: list[int | None], nanos: list[int], extractor: FieldExtractor) -> tuple[list[Any], list[BadRow]]:
     """Rows of a file with these values: Arrow writes no INT96 outside of its own range, so they are put in place of others."""
     marks = [None if one is None else 1_000_000 + number for number, one in enumerate(days)]  # microseconds
     file = io.BytesIO()
@@ -382,7 +382,7 @@ def int96_rows(days: list[int | None], nanos: list[int], picker: FieldExtractor)
             data = data.replace(written, struct.pack("<qI", part, (one + 2_440_588) % 2**32))
     good: list[Any] = []
     bad: list[BadRow] = []
-    for rows in ParquetFile(io.BytesIO(data), picker).rows(0):
+    for rows in ParquetFile(io.BytesIO(data), extractor).rows(0):
         good += zip(rows.numbers, rows.values, rows.times, strict=True)
         bad += rows.bad
     return good, bad

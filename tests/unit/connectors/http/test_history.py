@@ -34,16 +34,16 @@ def test_each_post_has_its_verdict() -> None:
         (1, 5, A): Verdict.DIFFERENT,
         (5, 1, B): Verdict.DIFFERENT,
     }
-    assert {asked: history.judge(*asked)[0] for asked in judged} == judged
-    _, post = history.judge(4, 2, B)
+    assert {asked: history.classify(*asked)[0] for asked in judged} == judged
+    _, post = history.classify(4, 2, B)
     assert post is not None
     assert post.offset == 20
 
 
 def test_a_new_producer_begins_with_one() -> None:
     history = History()
-    assert history.judge(1, 1, A)[0] is Verdict.NEXT
-    assert history.judge(2, 1, A)[0] is Verdict.GAP
+    assert history.classify(1, 1, A)[0] is Verdict.NEXT
+    assert history.classify(2, 1, A)[0] is Verdict.GAP
 
 
 def test_progress_tells_the_next_process() -> None:
@@ -58,8 +58,8 @@ def test_progress_tells_the_next_process() -> None:
     ]
     assert told.range_of(6) == (22, None)
     assert told.range_of(4) == (13, 21)
-    told.found(told.posts[-1], 30)
-    assert told.judge(6, 4, C) == (Verdict.REPEAT, told.posts[-1])
+    told.set_offset(told.posts[-1], 30)
+    assert told.classify(6, 4, C) == (Verdict.REPEAT, told.posts[-1])
     assert told.posts[-1].offset == 30
 
 
@@ -72,16 +72,16 @@ def test_progress_has_its_bound_and_what_is_older_is_said() -> None:
     told = History.decode(100, progress, "p")
     assert len(told.posts) == POSTS_ENCODED_MAX
     oldest = told.posts[0].first
-    assert told.judge(oldest, 2, A)[0] is Verdict.REPEAT
-    assert told.judge(oldest - 2, 2, A)[0] is Verdict.OLD
-    assert told.judge(oldest - 1, 2, A)[0] is Verdict.DIFFERENT, "it is cut otherwise than what is known"
+    assert told.classify(oldest, 2, A)[0] is Verdict.REPEAT
+    assert told.classify(oldest - 2, 2, A)[0] is Verdict.OLD
+    assert told.classify(oldest - 1, 2, A)[0] is Verdict.DIFFERENT, "it is cut otherwise than what is known"
     low, high = told.range_of(1)
     assert (low, high) == (0, told.posts[0].offset)
 
 
 def test_somebody_else_under_the_name_is_noticed() -> None:
     progress = committed((3, A, 10)).progress(4, B)
-    assert History.decode(8, progress, "p").judge(8, 1, A)[0] is Verdict.OLD, "the log is further than the progress knows"
+    assert History.decode(8, progress, "p").classify(8, 1, A)[0] is Verdict.OLD, "the log is further than the progress knows"
     assert History.decode(5, b"", "p").expected == 6
     with pytest.raises(FormatError, match="producer p of the log was used by another program"):
         History.decode(5, b"an offset of Kafka", "p")
@@ -96,7 +96,7 @@ def test_each_count_has_its_own_mark_and_its_begin() -> None:
     assert History.decode(0, b"", "p").count != history.count, "it was forgotten, or there was none"
     late = committed((1, b"a" * 8, OFFSET_UNKNOWN))
     assert late.begin == OFFSET_UNKNOWN
-    late.found(late.posts[0], 5)
+    late.set_offset(late.posts[0], 5)
     assert late.begin == 5
 
 

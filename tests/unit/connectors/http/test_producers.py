@@ -27,7 +27,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 def process(log: FakeLog) -> Producers:
     """A process of the connector over the log."""
     made = Producers("tutti://nobody:1", "web", log.search)
-    made._make = lambda name, _bytes: FakeProducer(log, name or "~random")  # type: ignore[assignment,return-value]  # in its place
+    made._create_producer = lambda name, _bytes: FakeProducer(log, name or "~random")  # type: ignore[assignment,return-value]  # in its place
     return made
 
 

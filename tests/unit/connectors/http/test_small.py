@@ -29,7 +29,7 @@ from tutti_connect.http.config import load_http
 from tutti_connect.http.interface.operations import OPERATIONS
 from tutti_connect.http.interface.problems import Problem, problem_of
 from tutti_connect.http.interface.requests import bound, query_of
-from tutti_connect.http.produce.body_intake import BodyReader, BodyReservation
+from tutti_connect.http.produce.body_reader import BodyReader, BodyReservation
 from tutti_connect.http.produce.receipts import Receipts
 from tutti_connect.http.service import Service
 
@@ -99,17 +99,17 @@ def test_receipts_are_bounded_and_expire(monkeypatch: pytest.MonkeyPatch) -> Non
     one, two, three = (receipts.open() for _ in range(3))
     with pytest.raises(Problem, match="retry later"):
         receipts.open()
-    receipts.settle(one, {"state": "committed"})
-    receipts.settle(two, {"state": "failed"})
-    assert receipts.look(one) == {"id": one, "state": "committed"}
+    receipts.resolve(one, {"state": "committed"})
+    receipts.resolve(two, {"state": "failed"})
+    assert receipts.get(one) == {"id": one, "state": "committed"}
     four = receipts.open()
     with pytest.raises(Problem, match="no such receipt"):
-        receipts.look(one)
-    assert receipts.look(two)["state"] == "failed"
+        receipts.get(one)
+    assert receipts.get(two)["state"] == "failed"
     now = limits.RECEIPT_S + 1
     with pytest.raises(Problem):
-        receipts.look(two)
-    assert [receipts.look(name)["state"] for name in (three, four)] == ["pending", "pending"]
+        receipts.get(two)
+    assert [receipts.get(name)["state"] for name in (three, four)] == ["pending", "pending"]
     assert receipts.pending == 2
 
 
@@ -120,23 +120,23 @@ def test_receipts_of_a_spool_are_pending_as_long_as_it_holds_the_post(monkeypatc
     spooled = [receipts.open_spooled() for _ in range(9)]
     now = limits.RECEIPT_S + 1
     receipts.open()
-    assert [receipts.look(name)["state"] for name in spooled] == ["pending"] * 9
+    assert [receipts.get(name)["state"] for name in spooled] == ["pending"] * 9
     for name in spooled:
-        receipts.settle(name, {"state": "committed"})
-    assert [receipts.look(name)["state"] for name in spooled[-2:]] == ["committed"] * 2
+        receipts.resolve(name, {"state": "committed"})
+    assert [receipts.get(name)["state"] for name in spooled[-2:]] == ["committed"] * 2
     with pytest.raises(Problem, match="no such receipt"):
-        receipts.look(spooled[-3])
+        receipts.get(spooled[-3])
     refused = receipts.open_spooled()
     receipts.drop(refused)
-    receipts.settle(refused, {"state": "failed"})
+    receipts.resolve(refused, {"state": "failed"})
     with pytest.raises(Problem, match="no such receipt"):
-        receipts.look(refused)
+        receipts.get(refused)
 
 
 def test_room_for_bodies_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BODIES_BYTES_MAX", 100)
-    intake = BodyReader()
-    one, other = BodyReservation(intake), BodyReservation(intake)
+    body_reader = BodyReader()
+    one, other = BodyReservation(body_reader), BodyReservation(body_reader)
     one.grow(60)
     one.grow(40)
     other.grow(40)
@@ -146,7 +146,7 @@ def test_room_for_bodies_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     one.release()
     one.release()
     other.grow(100)
-    assert intake.held == 100
+    assert body_reader.reserved_bytes == 100
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_of_a_spool_that_the_log_does_not_go_with_nothing_is_said() -> None:
 
 def test_an_event_that_is_no_offset_is_refused() -> None:
     service = Service.__new__(Service)
-    service.guard = SimpleNamespace(read=lambda *_: bool)  # type: ignore[assignment]  # in its place
+    service.authorizer = SimpleNamespace(check_read=lambda *_: bool)  # type: ignore[assignment]  # in its place
     service.health = SimpleNamespace(busy=False)  # type: ignore[assignment]  # in its place
     scope = {"type": "http", "headers": [(b"last-event-id", "²".encode("latin-1"))]}
     with pytest.raises(Problem, match="the offset of the last event"):

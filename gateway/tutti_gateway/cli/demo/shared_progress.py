@@ -21,7 +21,7 @@ _SLOT = struct.Struct("<q")
 _START = len(AIRPORTS)
 
 
-class Board:
+class SharedProgress:
     """The mapped shared file. Each number has one writer; aligned 8-byte writes are atomic."""
 
     def __init__(self, path: Path) -> None:
@@ -39,7 +39,7 @@ class Board:
         self._map.close()
 
     @property
-    def begun_us(self) -> int:
+    def started_us(self) -> int:
         """Return the start of the simulated year on this machine's monotonic clock, in us; 0 before the start."""
         return self._numbers[_START]
 

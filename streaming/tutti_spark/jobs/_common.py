@@ -36,8 +36,8 @@ Start = Callable[["DataFrame", argparse.Namespace], "StreamingQuery"]
 
 def parser(name: str, text: str | None) -> argparse.ArgumentParser:
     """Return a parser with the common arguments; the first line of `text` is the description."""
-    found = argparse.ArgumentParser(prog=name, description=(text or "").partition("\n")[0])
-    modes = found.add_subparsers(dest="mode", required=True)
+    command_line = argparse.ArgumentParser(prog=name, description=(text or "").partition("\n")[0])
+    modes = command_line.add_subparsers(dest="mode", required=True)
     live = modes.add_parser("live", help="read from gateways until SIGTERM; resumes from its checkpoint")
     live.add_argument("--gateways", required=True, metavar="URL")
     live.add_argument("--available-now", action="store_true", help="read the available records, then end")
@@ -51,7 +51,7 @@ def parser(name: str, text: str | None) -> argparse.ArgumentParser:
         mode.add_argument("--out", required=True, metavar="OUT", help="destination of the result")
         mode.add_argument("--checkpoint", required=True, metavar="DIR", help="a local directory")
         mode.add_argument("--shuffle-partitions", type=int, default=2, metavar="N", help="of a new checkpoint")
-    return found
+    return command_line
 
 
 def main(options: argparse.Namespace, job: Job, start: Start, lines: Callable[[SparkSession, str], list[bytes]]) -> int:
@@ -86,8 +86,13 @@ def run(
         return report
     wait(start(rows, options), until_stopped=options.mode == "live" and not options.available_now)
     if options.mode == "replay" and options.compare:
-        replayed, lived = lines(spark, options.out), lines(spark, options.compare)
-        report |= {"rows": len(replayed), "sha256": digest(replayed), "live_sha256": digest(lived), "equal": replayed == lived}
+        replay_lines, live_lines = lines(spark, options.out), lines(spark, options.compare)
+        report |= {
+            "rows": len(replay_lines),
+            "sha256": digest(replay_lines),
+            "live_sha256": digest(live_lines),
+            "equal": replay_lines == live_lines,
+        }
     return report
 
 

@@ -22,9 +22,9 @@ class BodyReservation:
         dropped: True if the body was dropped to free memory for others.
     """
 
-    def __init__(self, intake: BodyReader, host: str = "") -> None:
+    def __init__(self, body_reader: BodyReader, host: str = "") -> None:
         """Start with no memory."""
-        self._intake = intake
+        self._body_reader = body_reader
         self.host = host
         self.bytes = 0
         self.dropped = False
@@ -35,47 +35,47 @@ class BodyReservation:
         Raises:
             Problem: 429: the budget is used up.
         """
-        more = max(0, to - self.bytes)
-        if not self._intake.make_room(more, self):
+        wanted_bytes = max(0, to - self.bytes)
+        if not self._body_reader.free_memory(wanted_bytes, self):
             raise _budget_exhausted()
-        self._intake.held += more
-        self.bytes += more
+        self._body_reader.reserved_bytes += wanted_bytes
+        self.bytes += wanted_bytes
 
     def release(self) -> None:
         """Return all memory to the budget."""
-        self._intake.held -= self.bytes
+        self._body_reader.reserved_bytes -= self.bytes
         self.bytes = 0
 
 
 class BodyReader:
-    """Reads bodies. `held`: bytes of all bodies in memory."""
+    """Reads bodies. `reserved_bytes`: bytes of all bodies in memory."""
 
     def __init__(self) -> None:
         """Start with no body."""
-        self.held = 0
-        self._coming: dict[BodyReservation, asyncio.Timeout] = {}  # incomplete bodies, the oldest first
+        self.reserved_bytes = 0
+        self._incomplete: dict[BodyReservation, asyncio.Timeout] = {}  # incomplete bodies, the oldest first
 
-    def make_room(self, more: int, wanted: BodyReservation) -> bool:
-        """Drop incomplete bodies until `more` bytes fit: the oldest ones of the host that uses most.
+    def free_memory(self, wanted_bytes: int, requester: BodyReservation) -> bool:
+        """Drop incomplete bodies until `wanted_bytes` more fit: the oldest ones of the host that uses most.
 
-        Bodies that never end therefore do not block others. Return False if only the body of `wanted` could be dropped.
+        Bodies that never end therefore do not block others. Return False if only the body of `requester` could be dropped.
         """
-        while self.held + more > limits.BODIES_BYTES_MAX:
-            of_hosts: Counter[str] = Counter()
-            for one in self._coming:
-                of_hosts[one.host] += one.bytes
-            largest = max(of_hosts, key=lambda host: of_hosts[host], default=None)
-            longest = next((one for one in self._coming if one.host == largest and (one.bytes or one is wanted)), wanted)
-            if longest is wanted:
+        while self.reserved_bytes + wanted_bytes > limits.BODIES_BYTES_MAX:
+            bytes_by_host: Counter[str] = Counter()
+            for one in self._incomplete:
+                bytes_by_host[one.host] += one.bytes
+            largest = max(bytes_by_host, key=lambda host: bytes_by_host[host], default=None)
+            victim = next((one for one in self._incomplete if one.host == largest and (one.bytes or one is requester)), requester)
+            if victim is requester:
                 return False
-            longest.dropped = True
-            longest.release()
-            timeout = self._coming.pop(longest)
+            victim.dropped = True
+            victim.release()
+            timeout = self._incomplete.pop(victim)
             if not timeout.expired():
                 timeout.reschedule(asyncio.get_running_loop().time())
         return True
 
-    async def body(self, request: Request, held: BodyReservation) -> bytes:
+    async def body(self, request: Request, reservation: BodyReservation) -> bytes:
         """Return the complete body of a request.
 
         Raises:
@@ -88,33 +88,33 @@ class BodyReader:
             raise _too_large(f"{length} bytes")
         parts = bytearray()
         try:
-            async with self._time_limit(held):
+            async with self._time_limit(reservation):
                 async for part in request.stream():
                     if len(parts) + len(part) > limits.BODY_BYTES_MAX:
                         break
-                    held.grow(len(parts) + len(part))
+                    reservation.grow(len(parts) + len(part))
                     parts += part
                 else:
                     return bytes(parts)
         except TimeoutError:
-            if held.dropped:
+            if reservation.dropped:
                 raise _budget_exhausted() from None
             message = f"the body did not arrive within {limits.BODY_S:g} s ({len(parts)} bytes did)"
             raise Problem(408, message, committed="no", close=True) from None
-        held.release()
+        reservation.release()
         del parts
         await self._linger(request)
         raise _too_large(f"more than {limits.BODY_BYTES_MAX} bytes")
 
     @contextlib.asynccontextmanager
-    async def _time_limit(self, held: BodyReservation) -> AsyncIterator[None]:
+    async def _time_limit(self, reservation: BodyReservation) -> AsyncIterator[None]:
         """Limit the time of a body, and end early if it is dropped."""
         async with asyncio.timeout(limits.BODY_S) as timeout:
-            self._coming[held] = timeout
+            self._incomplete[reservation] = timeout
             try:
                 yield
             finally:
-                self._coming.pop(held, None)
+                self._incomplete.pop(reservation, None)
 
     async def _linger(self, request: Request) -> None:
         """Read on briefly: a caller that is disconnected while it sends does not receive the answer."""
