@@ -1,4 +1,4 @@
-"""Ports that tests take are lent once, whoever else asks meanwhile, and are none that the system hands out."""
+"""Tests of the ports for tests: each is lent once, to any process, and is outside the range that the system assigns."""
 
 import socket
 import subprocess

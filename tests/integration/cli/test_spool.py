@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.cli.house import tutti
 from tests.ports import free_base
-from tests.unit.client.fake import FakeGateway
+from tests.unit.client.fake_gateway import FakeGateway
 from tutti import Producer
 from tutti.errors import Refused
 from tutti.spool.block_format import HEAD_BYTES, Block

@@ -13,7 +13,7 @@ import pytest
 from pyarrow import flight
 
 from tests.faults.three import NAMES, Three
-from tests.unit.client.fake import until
+from tests.unit.client.fake_gateway import until
 from tutti import Producer, Reader
 from tutti.errors import Unavailable
 from tutti.io.admin import AdminClient

@@ -16,7 +16,7 @@ import pytest
 from tests.faults.gateways import GatewayProcess
 from tests.faults.three import Three
 from tests.integration.cli.house import tutti
-from tests.unit.client.fake import until
+from tests.unit.client.fake_gateway import until
 from tutti import Producer, Reader, Receipt, TooLarge, UsageError
 from tutti.errors import TuttiError
 from tutti.sources.query_progress import QueryProgress

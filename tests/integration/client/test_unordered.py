@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults.three import NAMES, Three
 from tests.integration.lanes.house import agree, digests, frontiers
-from tests.unit.client.fake import deliver_within, until
+from tests.unit.client.fake_gateway import deliver_within, until
 from tutti import Producer, Reader, Receipt
 from tutti.delivery.session import State
 from tutti.errors import Unknown

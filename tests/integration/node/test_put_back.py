@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.three import Three
 from tests.integration.cli.house import WAIT_S, tutti
-from tests.unit.client.fake import until
+from tests.unit.client.fake_gateway import until
 from tutti import Producer, Reader
 from tutti.errors import TuttiError
 from tutti.io.admin import AdminClient

@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from tests.faults.gateways import GatewayProcess
 from tests.integration.spark.rows import Query, numbered, send
-from tests.unit.archive.logs import Log
-from tests.unit.archive.made import CLOSED, COUNT, ODD_TOPICS, TABLE, archived
+from tests.unit.archive.memory_archive import CLOSED, COUNT, ODD_TOPICS, TABLE, archived
+from tests.unit.archive.memory_log import Log
 from tutti import Producer
 from tutti import limits as common_limits
 from tutti.archive.archiver import Archiver, Settings

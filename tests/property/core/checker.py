@@ -1,4 +1,4 @@
-"""What may never happen (design, section 9), looked at from outside: only logs, answers and what clients were told."""
+"""Checks the safety properties (design, section 9) from outside: from logs, answers and messages to clients alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers as the contract wants them: they follow every answer, send again what has none, and remember what they were told."""
+"""Producers that follow the contract: they react to every answer, resend unanswered batches, and remember their outcomes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Proves that whatever disks, networks and clients do, one member and three keep C1, C2 and C4 and the list of design, section 9;
-that they go on when the faults stop; and that a recorded run replays to equal actions.
+"""Properties of groups of one and three under random disks, networks and clients: C1, C2, C4 and the list of design, section 9
+hold, the group continues when the faults stop, and a recorded run replays to equal actions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Proves that no message stops a step, grows a table or the log's words, or keeps a group from going on: whatever its fields hold,
-whatever the group is doing. And that bytes become a message, or a `FormatError`, and nothing large.
-
-What a member says of itself is believed: gateways fail by stopping, not by lying. So votes, decisions and frames that would be
-right if they were true are not thrown.
+"""Properties of wrong messages: no message, with any field values and in any state of the group, stops a step, grows a table or a
+log line, or blocks the group. Bytes become a message or a `FormatError`, and nothing large. A member's claims about itself are
+trusted: gateways fail by stopping, not by lying. So the tests send no votes, decisions and frames that would be right if they were
+true.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ import msgspec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.property.core.test_bytes import all_views
-from tests.property.core.test_record import all_messages
+from tests.property.core.test_codec import all_messages
+from tests.property.core.test_codec_bytes import all_views
 from tests.transcripts.network import Letter
 from tests.transcripts.watch import Watch
 from tests.transcripts.whole import Gateway, Pace, Whole

@@ -1,4 +1,4 @@
-"""Proves that every message comes over the wire as it was, in either form, and that other bytes are refused."""
+"""Properties of the wire codec: every message decodes to what was encoded, in either form, and other bytes are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.property.core.test_record import all_messages
+from tests.property.core.test_codec import all_messages
 from tutti.data.frames.frame import Frame, Kind
 from tutti.errors import FormatError
 from tutti_gateway.core import limits

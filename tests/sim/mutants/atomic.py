@@ -16,7 +16,7 @@ from tutti_gateway.core.order.forward_table import ForwardTable
 from tutti_gateway.core.order.received_table import LINE, LineInput, LineState, ReceivedTable
 from tutti_gateway.core.window import Window
 
-_OUTCOMES = "tests/unit/core/test_outcomes.py::"
+_OUTCOMES = "tests/unit/core/order/test_outcomes.py::"
 
 ATOMIC = (
     Mutant(

@@ -11,8 +11,8 @@ from tutti_gateway.core.flush.log_adoption import LogAdoption
 from tutti_gateway.core.flush.log_serving import LogServer
 from tutti_gateway.core.view.peers import Peers
 
-_SERVING = "tests/unit/core/flush/test_serving.py::"
-_CANDIDATES = "tests/unit/core/test_candidates.py::"
+_SERVING = "tests/unit/core/flush/test_log_serving.py::"
+_CANDIDATES = "tests/unit/core/flush/test_candidate.py::"
 
 CATCH_UP = (
     Mutant(
@@ -70,7 +70,7 @@ CATCH_UP = (
                 LogAdoption, "done", "window.end == wanted.end and wanted.chain in (None, window.chain)", "window.end == wanted.end"
             )
         ],
-        proof="tests/unit/core/flush/test_adopting.py::test_a_log_is_the_adopted_one_when_its_chain_value_is_the_announced_one",
+        proof="tests/unit/core/flush/test_log_adoption.py::test_a_log_is_the_adopted_one_when_its_chain_value_is_the_announced_one",
     ),
     Mutant(
         "promised-again-below",

@@ -8,7 +8,7 @@ from tutti_gateway.core.flush.layer import Flush
 from tutti_gateway.core.membership.forced_roster import ForcedRoster
 from tutti_gateway.core.view import quorum
 
-_UNIT = "tests/unit/core/test_force.py::"
+_UNIT = "tests/unit/core/membership/test_forced_roster.py::"
 _TRANSCRIPT = "tests/transcripts/test_transcripts.py::test_the_transcript_holds"
 
 FORCE = (

@@ -22,8 +22,8 @@ from tutti_gateway.core.order.sequencer import Sequencer
 from tutti_gateway.core.order.verdicts import ENTRANCE, Entrance, Relation
 from tutti_gateway.core.repair.layer import Repair
 
-_OUTCOMES = "tests/unit/core/test_outcomes.py::"
-_EPOCHS = "tests/unit/client/test_epochs.py::"
+_OUTCOMES = "tests/unit/core/order/test_outcomes.py::"
+_EPOCHS = "tests/unit/client/delivery/test_ordered_epochs.py::"
 
 
 def _trusting(take: Any) -> Any:

@@ -11,8 +11,8 @@ from tutti_gateway.core.membership.roster_change import RosterChanges
 from tutti_gateway.core.view import quorum
 from tutti_gateway.transport import inbound_peers
 
-_VOTES = "tests/unit/core/test_roster_votes.py::"
-_OUTCOMES = "tests/unit/core/test_outcomes.py::"
+_VOTES = "tests/unit/core/membership/test_roster_change_votes.py::"
+_OUTCOMES = "tests/unit/core/order/test_outcomes.py::"
 _COUNTING = "[roster] if body.forced else [*counting, roster]"
 
 # No mutant turns off the count of members in `Candidate._counts`: code without it behaves the same. The members hold a majority of
@@ -88,7 +88,7 @@ ROSTERS = (
         "5.7",
         "a removed voter is added again when a majority knows durably that it was removed",
         [Edit(RosterChanges, "order", " and self._is_counted(ask.name)", " and False")],
-        proof="tests/unit/core/test_roster_done.py::test_a_removed_voter_is_added_again_when_a_majority_knows_that_it_was_removed",
+        proof="tests/unit/core/membership/test_roster_change_report.py::test_a_removed_voter_is_added_again_when_a_majority_knows_that_it_was_removed",
     ),
     Mutant(
         "own-log-names-all",
@@ -102,7 +102,7 @@ ROSTERS = (
         "5.7",
         "no gateway is taken by a number that this log has for another one",
         [Edit(inbound_peers, "number_of", " and said not in numbers.values()", "")],
-        proof="tests/unit/transport/test_guests.py::test_no_gateway_is_taken_by_the_number_of_another_one_or_by_one_of_another_log",
+        proof="tests/unit/transport/test_inbound_peers.py::test_no_gateway_is_taken_by_the_number_of_another_one_or_by_one_of_another_log",
     ),
     Mutant(
         "draining-coordinator-changes-the-roster",

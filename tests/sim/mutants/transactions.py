@@ -12,7 +12,7 @@ from tutti_gateway.core.order.sequencer import Sequencer
 
 STAGED = Mix("kill loss restart rival", stagers=2, committers=3, producers=1, rate=8.0, pace=3.0)
 STAGED_LOW = STAGED.but(faults="low loss disorder restart", pace=1.0, rate=15.0, pipeline=16)
-_PROOF = "tests/unit/core/test_transactions.py::"
+_PROOF = "tests/unit/core/order/test_transactions.py::"
 
 TRANSACTIONS = (
     Mutant(

@@ -1,4 +1,4 @@
-"""No power is lost in these tests."""
+"""Fixtures of the archive tests: fsync is skipped, because these tests simulate no power loss."""
 
 from __future__ import annotations
 

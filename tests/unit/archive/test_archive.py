@@ -1,4 +1,6 @@
-"""Proves that an archive is whole or says what is not: whatever fails or is damaged while it is written, kept, or read."""
+"""Tests of the archive: after any error or corruption during writing, storage or reading, it is complete or reports what is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import dataset
 
-from tests.unit.archive.logs import LOG, Log, table_of
-from tests.unit.archive.made import CLOSED, COUNT, ODD_TOPICS, SETTINGS, TABLE, archived, files, read_table
+from tests.unit.archive.memory_archive import CLOSED, COUNT, ODD_TOPICS, SETTINGS, TABLE, archived, files, read_table
+from tests.unit.archive.memory_log import LOG, Log, table_of
 from tutti import limits
 from tutti.archive.archiver import Archiver, Settings
 from tutti.archive.catalog import Archive

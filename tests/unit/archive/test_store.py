@@ -1,4 +1,4 @@
-"""Proves that what an archive's directory says is there stays there when the power goes, and that nothing takes another's place."""
+"""Tests of the archive's directory: a published file survives a power loss, and no file replaces another one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.archive.made import TABLE
+from tests.unit.archive.memory_archive import TABLE
 from tutti.archive import writer
 from tutti.archive.parquet import encode
 from tutti.archive.store import LocalStore

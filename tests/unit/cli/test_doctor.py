@@ -1,4 +1,4 @@
-"""The doctor finds what is wrong, and says what to do about it."""
+"""Tests of `tutti doctor`: each check finds its problem and names a remedy."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""Proves that every command and every connector ends with one line and a documented exit code, whatever it is given.
-
-The commands and their options come from click, so that a new one is tested without being named here.
+"""Tests that every command and every connector ends with one line and a documented exit code for any value. The commands and
+options come from click, so a new one is tested without an entry here.
 """
 
 from __future__ import annotations

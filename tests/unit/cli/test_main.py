@@ -1,4 +1,6 @@
-"""`tutti` itself: the list of commands is true and quick to show, errors are one sentence with the right exit code."""
+"""Tests of the `tutti` command: the list of commands is correct and fast to print, and each error is one sentence with its exit
+code.
+"""
 
 from __future__ import annotations
 

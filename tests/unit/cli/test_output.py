@@ -1,4 +1,4 @@
-"""Tables and lines, times and sizes, as commands print them."""
+"""Tests of command output: tables and lines, times and sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md, docs/reference/config.md, docs/reference/api.md and docs/reference/metrics.md say what the code says."""
+"""Tests that docs/reference/cli.md, config.md, api.md and metrics.md match the code."""
 
 from __future__ import annotations
 

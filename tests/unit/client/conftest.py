@@ -1,4 +1,4 @@
-"""What tests of the client share."""
+"""Fixtures of the client tests: a fake gateway, a controlled name server, and a spool directory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.client.fake import FakeGateway
+from tests.unit.client.fake_gateway import FakeGateway
 
 
 @pytest.fixture(autouse=True)

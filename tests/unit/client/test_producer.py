@@ -1,4 +1,4 @@
-"""Proves the producer over real connections to a gateway that drops, delays, restarts and answers anything."""
+"""Tests of the producer over real connections to a fake gateway that drops, delays, restarts and sends any answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.client.fake import FakeGateway, deliver_within, until
+from tests.unit.client.fake_gateway import FakeGateway, deliver_within, until
 from tutti import limits
 from tutti.batching.receipt import Receipt
 from tutti.data import client_protocol

@@ -1,4 +1,4 @@
-"""Proves what all connectors share: quarantine, and how a connector runs as a command."""
+"""Tests of the code that all connectors share: quarantine, configuration checks, and the worker command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves that the core's layers know of each other what the stack says, and that the modules they share know none of them."""
+"""Tests of the imports in the core: layers know each other only through the stack, and shared modules know no layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from tests.unit.core.rig import opened
+from tests.unit.core.stacks import opened
 from tutti_gateway.core.protocol.messages import Message
 
 CORE = Path(__file__).resolve().parents[3] / "gateway/tutti_gateway/core"

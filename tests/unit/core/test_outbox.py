@@ -1,4 +1,6 @@
-"""Proves that a step's actions come in the safe order whoever asked for them first, and that timers are not moved needlessly."""
+"""Tests of the outbox: the actions of a step leave in the safe order, whatever the order of the calls, and timers move only if
+needed.
+"""
 
 from typing import get_args
 

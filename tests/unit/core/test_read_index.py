@@ -1,4 +1,6 @@
-"""Proves that a gateway confirms its frontier with a majority after the question, and refuses no request for good before."""
+"""Tests of the read index: a gateway confirms its frontier with a majority after the request arrives, and refuses no request
+permanently before.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import pytest
 from tests.transcripts.group import Group, Member, incarnation
 from tests.transcripts.whole import Pace
 from tests.transcripts.whole_script import WholeScript
-from tests.unit.core.rig import VIEW, answers, batches, opened, three
-from tests.unit.core.test_commits import carry, three_with_records
+from tests.unit.core.order.test_offset_commits import carry, three_with_records
+from tests.unit.core.stacks import VIEW, answers, batches, opened, three
 from tutti.data.client_protocol import Denied, Done
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Action, ReadIndex

@@ -1,4 +1,4 @@
-"""Proves what transcripts do not show: bounds, strangers, wrong starts, and that bodies pass through untouched."""
+"""Tests of the stack beside the transcripts: bounds, unknown senders, wrong starts, and that bodies pass through unchanged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.transcripts.group import ENTROPY, Group, incarnation, voters
-from tests.unit.core.rig import VIEW, answers, batches, opened, started, three
+from tests.unit.core.stacks import VIEW, answers, batches, opened, started, three
 from tutti.data.client_protocol import Committed
 from tutti.data.frames.bodies import RosterBody, TickBody, ViewBody, encode_body
 from tutti.data.frames.frame import Frame, Kind, decode_frame

@@ -1,11 +1,11 @@
-"""Proves that a member which gets frames and no CONFIRM holds back at its bound, says nothing wrong, and catches up."""
+"""Tests of a member that gets frames and no CONFIRM: it stops at its bound, reports nothing wrong, and catches up."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.transcripts.group import Group, Member, incarnation
-from tests.unit.core.rig import VIEW, answers, batches, three
+from tests.unit.core.stacks import VIEW, answers, batches, three
 from tutti import limits as common_limits
 from tutti.data.client_protocol import Committed
 from tutti.data.frames.bodies import TickBody, ViewBody, encode_body

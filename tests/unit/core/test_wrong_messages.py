@@ -1,4 +1,4 @@
-"""Proves what a layer does with a message that is well formed and wrong: it is dropped and told of, and nothing changes."""
+"""Tests of well-formed messages with wrong content: a layer drops and reports them, and nothing changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.transcripts.group import ENTROPY, Group, incarnation
 from tests.transcripts.whole import Gateway, Pace, Whole
-from tests.unit.core.rig import VIEW, batches, three
+from tests.unit.core.stacks import VIEW, batches, three
 from tutti import limits as common_limits
 from tutti.data.frames.bodies import (
     AbortBody,

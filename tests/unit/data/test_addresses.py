@@ -1,4 +1,4 @@
-"""Proves that an address of a gateway is read as it was written, its group port included, and that others are refused."""
+"""Tests of gateway addresses: they parse as written, including the group port, and invalid ones are refused."""
 
 from __future__ import annotations
 

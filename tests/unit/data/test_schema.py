@@ -1,4 +1,4 @@
-"""What a gateway refuses of a batch, before it can harm: each fault is named in the error."""
+"""Tests of the schema check of batches: each fault is refused before it can do harm, and the error names it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Proves that the dashboard and the alerts ask for metrics and labels that gateways serve, in expressions that parse; that a group
-which is well wakes nobody; and that each alert fires for what it is about, and for nothing else.
+"""Tests of the dashboard and the alerts: they use metrics and labels that gateways serve, in expressions that parse. A healthy
+group fires no alert, and each alert fires for its cause alone.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Proves the driver's order with a scripted stack: what clients say becomes events in their order, the frontier moves before
-receipts leave, decided runs go to the index last, and every bound is a clear answer or a pause.
+"""Tests of the driver with a scripted stack: messages of clients become events in order, the frontier moves before receipts leave,
+decided runs are indexed last, and every bound causes a clear answer or a pause.
 """
 
 import pytest
 
-from tests.unit.node.bench import A, B, Bench, Shelf, control, placed, submit, takes
+from tests.unit.node.driver_harness import A, B, Bench, Shelf, control, placed, submit, takes
 from tests.unit.node.fakes import batch_frame, message, token
 from tutti import limits as common_limits
 from tutti.data.client_protocol import (

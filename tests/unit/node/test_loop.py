@@ -1,5 +1,5 @@
-"""Proves the socket thread's housekeeping over a real port: what comes in is served, memory above its bound drops the connections,
-memory is given back once when it is quiet, and a closed intake neither spins nor forgets to open again.
+"""Tests of the socket thread's loop over a real port: requests are served, memory above its bound drops the connections, memory is
+released once when the loop is idle, and a closed intake neither spins nor stays closed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from tests.ports import free_port
-from tests.unit.node.bench import Shelf
+from tests.unit.node.driver_harness import Shelf
 from tests.unit.node.fakes import LOG, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, network, token
 from tutti.data.client_protocol import PROTOCOL, Duplicate, Hello, encode_control
 from tutti.zmtp.framing import GREETING, ready

@@ -1,4 +1,4 @@
-"""A directory that will be refused is not shown to readers before that is found."""
+"""Tests of the start: a directory that will be refused is not served to readers before the check."""
 
 from __future__ import annotations
 

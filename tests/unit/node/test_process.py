@@ -1,4 +1,4 @@
-"""Proves that a log is not begun where it has no room, and that an orderly stop has the time that its heartbeats take."""
+"""Tests of the node's process: a log does not start without free disk space, and an orderly stop allows for its heartbeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`deterministic(df)` without Spark: what a finding says, and what is no DataFrame with a plan."""
+"""Tests of `deterministic(df)` without Spark: the text of a finding, and arguments that are not a DataFrame with a plan."""
 
 from __future__ import annotations
 

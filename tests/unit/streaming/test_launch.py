@@ -1,4 +1,4 @@
-"""Spark is started with this interpreter and this package, wherever `python3` on PATH leads."""
+"""Tests of the launch of Spark: it starts with this interpreter and this package, whatever `python3` is on PATH."""
 
 import os
 import subprocess

@@ -1,5 +1,5 @@
-"""Proves that messages survive being cut into datagrams that come in any order, doubled or not at all, and that what waits for the
-rest is bounded.
+"""Tests of datagrams: messages are reassembled from datagrams that arrive in any order, twice or not at all, and incomplete
+messages are bounded.
 """
 
 from __future__ import annotations

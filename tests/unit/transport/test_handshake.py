@@ -1,4 +1,4 @@
-"""Proves that gateways which must not talk to each other refuse each other, with a reason that names both sides."""
+"""Tests of the handshake: gateways that must not connect refuse each other, with a reason that names both sides."""
 
 from __future__ import annotations
 

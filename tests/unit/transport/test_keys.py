@@ -1,4 +1,4 @@
-"""Proves that keys are made and kept so that only their gateway reads the secret, and that a wrong file is refused plainly."""
+"""Tests of key files: only the own gateway can read the secret key, and a wrong file is refused with a clear error."""
 
 from __future__ import annotations
 

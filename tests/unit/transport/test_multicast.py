@@ -1,4 +1,4 @@
-"""Proves that multicast wakes up for what its mesh waits for, too."""
+"""Tests of multicast: it also wakes for the events that its mesh waits for."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Proves that an encrypted connection is what ZeroMQ says by CURVE, on both ends, and that whatever is changed, sent again or meant
-for others ends it.
+"""Tests of CURVE: both ends follow ZeroMQ's specification, and a frame that is changed, replayed or meant for another peer ends the
+connection.
 """
 
 from __future__ import annotations

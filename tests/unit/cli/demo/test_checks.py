@@ -1,4 +1,4 @@
-"""The demo's checks see every kind of mismatch, and its picture shows what it was given."""
+"""Tests of the demo's checks and report page: every kind of mismatch is found, and the page shows the given values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's input: every departure of the year once, in order, as JSON that says what the file says."""
+"""Tests of the demo's input: every departure of the year once, in order, as JSON with the values of the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Producers of the demo: each sends its departures in order, and none runs ahead of another by more than the skew."""
+"""Tests of the demo's producers: each sends its departures in order, and none is ahead of another by more than the skew."""
 
 from __future__ import annotations
 

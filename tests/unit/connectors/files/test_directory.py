@@ -1,4 +1,4 @@
-"""Proves what becomes of files that are late, replaced, cut, gone, moved or damaged, and of a ledger that is not the log's."""
+"""Tests of the directory scan: late, replaced, truncated, deleted, moved and corrupt files, and a ledger of another log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.unit.connectors.files.model import Log, Rig
+from tests.unit.connectors.files.fake_log import Log, Rig
 from tutti.batching.encoder import TIME_US_MIN
 from tutti.errors import Aborted, ConfigError, Damaged, Fenced, FormatError, Unavailable, WrongDirectory
 from tutti_connect.files import limits

@@ -1,4 +1,4 @@
-"""Proves what becomes of a ledger that another process keeps, and of one whose disk fails in the last moment."""
+"""Tests of the ledger: another process has it open, or its disk fails at the last moment."""
 
 from __future__ import annotations
 

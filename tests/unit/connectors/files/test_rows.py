@@ -1,4 +1,4 @@
-"""Proves what is a row, what is a record of it, and that neither depends on how the file is cut into blocks."""
+"""Tests of rows and their records: which bytes are a row, independent of the blocks in which the file is read."""
 
 from __future__ import annotations
 

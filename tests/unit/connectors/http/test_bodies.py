@@ -1,4 +1,4 @@
-"""Proves that bodies become the records that they are, and that what is wrong is named: record, line, column, field."""
+"""Tests of post bodies: they become the right records, and errors name record, line, column and field."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves that a post commits once, whatever is lost, repeated, taken over or killed: processes and clients, a log in memory."""
+"""Tests of the producers for posts: a post commits once despite loss, repeats, takeovers and kills, with a log in memory."""
 
 from __future__ import annotations
 

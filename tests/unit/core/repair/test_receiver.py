@@ -1,4 +1,4 @@
-"""Proves what a member takes as a repair, and that it knows of every position it misses, whatever comes in whatever order."""
+"""Tests of the receiver of repairs: which frames it accepts, and that it knows every missing position, for any order of messages."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.transcripts.group import Group, Member
-from tests.unit.core.rig import VIEW, three
+from tests.unit.core.stacks import VIEW, three
 from tutti.data.frames.bodies import TickBody, encode_body
 from tutti.data.frames.frame import Frame, Kind, decode_frame
 from tutti_gateway.core import limits

@@ -1,0 +1,125 @@
+"""Tests of endpoints: which gateway a client tries, in which order and after which wait, among those of the URL and those
+discovered or moved.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tutti import limits
+from tutti.common.address import parse_url
+from tutti.io.endpoints import Endpoints
+
+
+def route(url: str, chance: float = 0.0) -> Endpoints:
+    return Endpoints(parse_url(url), lambda: chance)
+
+
+def named(one: Endpoints) -> list[str]:
+    return [str(address) for address in one.addresses]
+
+
+def test_a_route_asks_everyone_before_it_waits_and_waits_longer_each_round() -> None:
+    one = route("tutti://a:1,b:2")
+    waits = [one.move_on("no") for _ in range(40)]
+    assert waits[0] == 0
+    assert waits == sorted(waits)
+    assert waits[-1] == limits.RETRY_US_MAX / 1e6
+    one.went_well()
+    assert one.move_on("no") == 0
+
+
+def test_those_who_wait_for_the_same_gateways_do_not_come_all_at_once() -> None:
+    early, late = route("tutti://a:1", chance=0.999), route("tutti://a:1")
+    assert 0.5 < early.move_on("no") / late.move_on("no") < 0.6
+    assert len({Endpoints(parse_url("tutti://a:1")).move_on("no") for _ in range(10)}) > 1
+
+
+def test_a_route_tells_what_was_met_where() -> None:
+    one = route("tutti://a:1,b:2,c:3")
+    one.move_on("connection refused")
+    one.met("connected")
+    assert one.told() == "a:1: connection refused; b:2: connected; c:3: no answer yet"
+
+
+def test_a_route_learns_other_gateways_once_and_leaves_out_what_is_none(caplog: pytest.LogCaptureFixture) -> None:
+    one = route("tutti://a:1,b:2")
+    one.move_on("no")
+    one.learn({"a": "tutti://a:1", "c": "tutti://c:3", "d": "d:4", "e": "nowhere"})
+    assert sorted(named(one)) == ["a:1", "b:2", "c:3", "d:4"]
+    assert named(one)[:2] == ["a:1", "b:2"]
+    assert str(one.present) == "b:2"
+    assert "gateway e has a malformed address" in caplog.text
+    before = named(one)
+    one.learn({"a": "tutti://a:1", "c": "tutti://c:3", "d": "d:4"})
+    assert named(one) == before
+
+
+def test_clients_of_one_gateway_go_to_different_ones_when_it_dies() -> None:
+    others = {f"g{number}": f"h{number}:1" for number in range(2, 6)}
+    found = set()
+    for _ in range(200):
+        one = Endpoints(parse_url("tutti://h1:1"))
+        one.learn({"g1": "h1:1", **others})
+        one.move_on("the connection was lost")
+        found.add(str(one.present))
+    assert found == set(others.values())
+
+
+def test_a_gateway_that_moved_is_looked_for_where_it_is_now() -> None:
+    one = route("tutti://a:1")
+    one.learn({"a": "a:1", "b": "b:2", "c": "c:3"})
+    one.learn({"a": "a:1", "b": "b:9", "c": "c:3"})
+    assert sorted(named(one)) == ["a:1", "b:9", "c:3"]
+    one.learn({"a": "a:1", "c": "c:3"})
+    assert named(one) == ["a:1", "c:3"]
+
+
+def test_what_the_url_names_stays_also_when_nobody_names_it_any_more() -> None:
+    one = route("tutti://a:1,b:2")
+    one.learn({"a": "a:1", "b": "b:9"})
+    assert named(one) == ["a:1", "b:2", "b:9"]
+
+
+def test_a_gateway_outside_of_the_view_adds_what_it_knows_and_takes_nothing_back() -> None:
+    one = route("tutti://a:1")
+    one.learn({"a": "a:1", "b": "b:9"})
+    one.learn({"a": "a:1", "b": "b:2", "d": "d:4"}, sure=False)
+    assert sorted(named(one)) == ["a:1", "b:9", "d:4"]
+
+
+def test_who_is_not_heard_has_its_turn_last() -> None:
+    one = route("tutti://a:1")
+    one.learn({"a": "a:1", "b": "b:2", "c": "c:3", "d": "d:4"}, silent=("b",))
+    assert named(one)[-1] == "b:2"
+    one.learn({"a": "a:1", "b": "b:2", "c": "c:3", "d": "d:4"}, silent=("c", "d"))
+    assert named(one)[:2] == ["a:1", "b:2"]
+
+
+def test_the_present_one_keeps_its_turn_though_it_is_named_no_more() -> None:
+    one = route("tutti://a:1")
+    one.learn({"a": "a:1", "b": "b:2"})
+    one.move_on("lost")
+    one.learn({"a": "a:1", "c": "c:3"})
+    assert str(one.present) == "b:2"
+    one.move_on("lost")
+    one.learn({"a": "a:1", "c": "c:3"})
+    assert named(one) == ["a:1", "c:3"]
+
+
+def test_what_is_remembered_is_bounded_however_often_gateways_move() -> None:
+    one = route("tutti://a:1")
+    for number in range(1, 500):
+        one.learn({f"g{number}": f"h{number}:1"})
+        one.move_on("no")
+    assert len(named(one)) <= 3
+    one.learn({f"g{number}": f"h{number}:1" for number in range(500)})
+    assert len(named(one)) <= 2 + limits.ADDRESSES_MAX
+
+
+def test_only_wrong_ports_is_said_when_all_are() -> None:
+    one = route("tutti://a:1,b:2")
+    one.move_on("http", wrong=True)
+    assert not one.only_wrong_ports()
+    one.move_on("http", wrong=True)
+    assert one.only_wrong_ports()

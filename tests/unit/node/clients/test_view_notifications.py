@@ -1,0 +1,72 @@
+"""Tests of view notifications: clients learn without a request of gateways that join, move or leave, and of a minority, and of
+nothing else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from tests.unit.node.driver_harness import WELCOME, A, B, Bench, Shelf
+from tutti.data.client_protocol import Welcome
+from tutti_gateway.core.protocol.events import TimeAdvanced
+
+
+def look(bench: Bench, **changed: object) -> None:
+    shelf = bench.driver.books
+    assert isinstance(shelf, Shelf)
+    shelf.greeting = msgspec.structs.replace(shelf.greeting, **changed)
+    bench.driver.sweep()
+
+
+def met() -> Bench:
+    """With two clients that know how things are."""
+    bench = Bench()
+    bench.hello(A)
+    bench.hello(B)
+    look(bench)
+    return bench
+
+
+def test_everybody_is_told_of_gateways_that_moved() -> None:
+    bench = met()
+    look(bench, gateways={"lga": "tutti://lga:7500"})
+    for routing in (A, B):
+        (told,) = bench.clients.told(routing)
+        assert isinstance(told, Welcome)
+        assert told.gateways == {"lga": "tutti://lga:7500"}
+    look(bench, silent=("lga",))
+    assert len(bench.clients.told(A)) == 1
+
+
+def test_everybody_is_told_of_a_lane_that_began_or_takes_nothing_more() -> None:
+    bench = met()
+    for lane in ("1-" + 32 * "a", ""):
+        look(bench, lane=lane)
+        (told,) = bench.clients.told(A)
+        assert isinstance(told, Welcome)
+        assert told.lane == lane
+
+
+def test_who_is_cut_off_says_so_and_says_when_it_is_over() -> None:
+    bench = met()
+    for state, told in (("minority", 1), ("halted", 0), ("primary", 1)):
+        look(bench, state=state)
+        assert len(bench.clients.told(A)) == told, state
+
+
+def test_nothing_is_said_while_nothing_changes_nor_of_a_view_that_changes() -> None:
+    bench = met()
+    look(bench)
+    look(bench, state="joining")
+    look(bench, state="primary", version="2")
+    assert bench.clients.sent == []
+    assert bench.stack.events == [TimeAdvanced()] * 4  # a sweep for each look, the first one in `met`
+
+
+def test_a_client_that_is_gone_is_noticed_in_passing() -> None:
+    bench = met()
+    bench.clients.gone.add(A)
+    look(bench, silent=("lga",))
+    assert len(bench.clients.told(B)) == 1
+    assert bench.driver.clients == 1
+    assert WELCOME.silent == ()

@@ -1,0 +1,172 @@
+"""Tests of scrubbing in the log thread: it finds corruption beside its other work, reports one range at a time, and never stops for
+it.
+"""
+
+from __future__ import annotations
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.unit.node.disk.log_thread_harness import Bench, persist
+from tests.unit.node.fakes import batch_frame
+from tutti_gateway.core.protocol.actions import ReadLog, RepairLog
+from tutti_gateway.core.protocol.events import Event, LogCorrupt, LogRead, Persisted, WriteFailed
+from tutti_gateway.node.disk import scrub_schedule
+
+
+class Clock:
+    """Time as a test says."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(scrub_schedule, "time", clock)
+    return clock
+
+
+def rotted(bench: Bench) -> list[Event]:
+    return [event for event in bench.reports if isinstance(event, LogCorrupt)]
+
+
+def frames(count: int) -> RepairLog:
+    return RepairLog(tuple(batch_frame(sequence=sequence) for sequence in range(1, count + 1)))
+
+
+def test_what_is_lost_is_told_and_told_again_as_it_is_mended(clock: Clock) -> None:
+    bench = Bench()
+    bench.writer.mender.ranges = [(5, 9), (20, 20)]
+    bench.disk.scrubbing.look()
+    assert rotted(bench) == [LogCorrupt(5, 9)]
+    bench.disk.mend(frames(3))
+    assert bench.disk.run_once()
+    bench.disk.mend(frames(2))
+    assert bench.disk.run_once()
+    assert rotted(bench) == [LogCorrupt(5, 9), LogCorrupt(8, 9), LogCorrupt(0, 0)]
+    clock.now += 1
+    bench.disk.scrubbing.look()
+    assert rotted(bench)[3:] == [LogCorrupt(20, 20)]
+    assert bench.disk.damage() == {"lost": [20, 20], "told": "", "found": 2, "mended_frames": 5, "rounds": 0}
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_frames_that_are_not_taken_are_asked_for_again(clock: Clock, full: bool) -> None:
+    bench = Bench()
+    bench.writer.mender.ranges = [(5, 9)]
+    bench.disk.scrubbing.look()
+    bench.writer.mender.takes, bench.writer.mender.full = False, full
+    bench.disk.mend(frames(3))
+    assert bench.disk.run_once()
+    assert rotted(bench) == [LogCorrupt(5, 9), LogCorrupt(5, 9)]
+    assert bench.disk.failed == ""
+
+
+def test_it_looks_in_pieces_with_rests_between_them(clock: Clock) -> None:
+    bench = Bench()
+    mender = bench.writer.mender
+    for after, looks in ((0.0, 1), (0.1, 1), (0.2, 2), (0.3, 3)):
+        clock.now += after
+        bench.disk.scrubbing.look()
+        assert mender.looks == looks
+    clock.now += 0.3
+    mender.rounds = 1
+    bench.disk.scrubbing.look()
+    clock.now += 3000
+    bench.disk.scrubbing.look()
+    assert mender.looks == 4  # a round is over, and the next one has time
+    clock.now += 1000
+    bench.disk.scrubbing.look()
+    assert mender.looks == 5
+
+
+def test_what_somebody_could_not_read_is_looked_at_at_once(clock: Clock) -> None:
+    bench = Bench()
+    bench.disk.scrubbing.look()
+    bench.disk.suspect(7)
+    bench.disk.run_once()
+    assert bench.writer.mender.suspects == [7]
+    bench.disk.scrubbing.look()
+    assert bench.writer.mender.looks == 2
+
+
+def test_a_read_for_another_gateway_that_finds_nothing_makes_it_look(clock: Clock) -> None:
+    bench = Bench()
+    bench.disk.run_once()
+    bench.writer.unreadable = True
+    bench.disk.read(ReadLog(1, 5, 9))
+    bench.disk.run_once()
+    assert bench.reports == [LogRead(1, (), 4)]
+    assert bench.writer.mender.suspects == [5]
+
+
+def test_a_disk_that_never_rests_looks_now_and_then(clock: Clock) -> None:
+    bench = Bench()
+    mender = bench.writer.mender
+    for token in range(1, 51):
+        bench.disk.persist(persist(token, token))
+        assert bench.disk.run_once()
+        clock.now += 0.25
+    assert 5 <= mender.looks <= 7
+    assert sum(isinstance(event, Persisted) for event in bench.reports) == 50
+
+
+def test_nothing_is_mended_once_writing_failed(clock: Clock) -> None:
+    bench = Bench()
+    bench.writer.mender.ranges = [(5, 9)]
+    bench.disk.scrubbing.look()
+    bench.writer.broken = "gone"
+    bench.disk.persist(persist(1, 1))
+    bench.disk.run_once()
+    assert isinstance(bench.reports[-1], WriteFailed)
+    bench.disk.mend(frames(3))
+    assert not bench.disk.run_once()
+    assert bench.writer.mender.mended == 0
+
+
+def test_what_cannot_be_looked_at_for_long_is_told_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was told four times a second, in a log that nobody may ever look at."""
+    bench = Bench()
+    mender = bench.writer.mender
+    look = mender.look
+
+    def refused() -> bool:
+        look()
+        raise OSError(13, "Permission denied")
+
+    def looks(count: int) -> list[str]:
+        with capture_logs() as told:
+            for _ in range(count):
+                clock.now += 1
+                bench.disk.scrubbing.look()
+        return [line["error"] for line in told]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(mender, "look", refused)
+        assert looks(50) == ["[Errno 13] Permission denied"]
+        assert mender.looks == 50
+    assert looks(1) == []
+    monkeypatch.setattr(mender, "look", refused)
+    assert looks(2) == ["[Errno 13] Permission denied"]
+
+
+def test_a_defect_in_looking_ends_the_looking_alone(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = Bench()
+
+    def defect() -> bool:
+        raise KeyError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.writer.mender, "look", defect)
+        assert not bench.disk.scrubbing.look()
+    clock.now += 100
+    bench.disk.scrubbing.look()
+    assert bench.writer.mender.looks == 0
+    bench.disk.persist(persist(1, 1))
+    assert bench.disk.run_once()
+    assert (bench.reports, bench.disk.failed) == ([Persisted(1)], "")

@@ -1,0 +1,42 @@
+"""Tests of the positions of named readers: they are those of the log, and a later snapshot replaces a corrupt frame."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.unit.log.history import sample, write_log
+from tests.unit.log.test_believed import flip
+from tutti.data.frames.frame import HEADER_SIZE
+from tutti.errors import Damaged
+from tutti.log.read.reader import LogReader
+from tutti_gateway.reads.logs.reader_positions import ReaderPositions
+
+
+@pytest.mark.parametrize("more", [0, 100], ids=["no snapshot behind it", "a snapshot behind it"])
+def test_a_damaged_offset_is_told_or_known_from_behind(tmp_path: Path, more: int) -> None:
+    path, history = tmp_path / "g1", sample(60, size=1500)
+    history.offsets("a reader", 10)
+    write_log(path, history)
+    noticed: list[int] = []
+    with closing(LogReader(path)) as reader:
+        reader.noticed = noticed.append
+        positions = ReaderPositions(reader)
+        assert positions.of("a reader").offset == 10
+        assert positions.of("nobody").offset == -1
+        damaged = history.offsets("a reader", 40).position
+        for _ in range(more):
+            history.batch("p", "topic1", [b"f" * 3000])
+        history.tick()
+        write_log(path, history)
+        flip(path, damaged, HEADER_SIZE + 3)
+        if more:
+            assert positions.of("a reader").offset == 40
+        else:
+            with pytest.raises(Damaged):
+                positions.of("a reader")
+            assert noticed[-1] == damaged
+            flip(path, damaged, HEADER_SIZE + 3)
+            assert positions.of("a reader").offset == 40

@@ -1,0 +1,132 @@
+"""Tests of DNS lookups: a slow name server blocks nothing, and a name that becomes known later is found then."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from tutti.runtime.dns import Resolver, look_up
+
+
+def until(names: Resolver, host: str, wanted: str) -> None:
+    deadline = time.monotonic() + 10
+    while names.address(host) != wanted:
+        assert time.monotonic() < deadline
+        names.wait(0.1)
+        names.take()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.0.0.7"])
+def test_a_number_is_its_own_address_and_asks_nobody(host: str) -> None:
+    def never(_host: str) -> str:
+        raise AssertionError
+
+    names = Resolver(never)
+    assert names.address(host) == host
+    names.close()
+
+
+def test_a_name_that_the_system_knows_is_there_at_once() -> None:
+    assert look_up("localhost") in {"127.0.0.1", "::1"}
+    names = Resolver(lambda host: f"of {host}")
+    try:
+        until(names, "lga", "of lga")
+        assert names.wrong("lga") == ""
+    finally:
+        names.close()
+
+
+def test_a_name_server_that_does_not_answer_holds_nobody_up() -> None:
+    silent = threading.Event()
+    names = Resolver(lambda _host: "10.0.0.1" if silent.wait(20) else "")
+    try:
+        began = time.monotonic()
+        assert [names.address("lga") for _ in range(5)] == [""] * 5
+        assert time.monotonic() - began < 5
+        assert names.wrong("lga") == ""
+        silent.set()
+        until(names, "lga", "10.0.0.1")
+    finally:
+        silent.set()
+        names.close()
+
+
+def test_a_name_that_is_not_known_says_why_until_it_is() -> None:
+    known: list[str] = []
+
+    def look(host: str) -> str:
+        if not known:
+            raise OSError(-2, f"Name {host} not known")
+        return known[0]
+
+    names = Resolver(look)
+    try:
+        deadline = time.monotonic() + 10
+        while not names.wrong("lga"):
+            assert names.address("lga") == ""
+            assert time.monotonic() < deadline
+            names.wait(0.1)
+            names.take()
+        assert names.wrong("lga") == "name lga not known"
+        known.append("10.0.0.1")
+        until(names, "lga", "10.0.0.1")
+        assert names.wrong("lga") == ""
+        known[0] = "10.0.0.2"  # it moved
+        until(names, "lga", "10.0.0.2")
+    finally:
+        names.close()
+
+
+def test_a_label_that_no_name_has_is_not_known() -> None:
+    names = Resolver()
+    try:
+        deadline = time.monotonic() + 10
+        while not names.wrong("x" * 70 + ".example"):
+            names.address("x" * 70 + ".example")
+            assert time.monotonic() < deadline
+            names.wait(0.1)
+            names.take()
+    finally:
+        names.close()
+
+
+def test_a_name_that_nobody_answers_for_delays_no_other_and_says_when_there_is_something() -> None:
+    silent = threading.Event()
+
+    def look(host: str) -> str:
+        if host == "ewr":
+            silent.wait(20)
+        return f"of {host}"
+
+    names = Resolver(look)
+    try:
+        assert (names.address("ewr"), names.address("lga")) == ("", "")
+        names.wait(10)
+        assert names.take() == {"lga": "of lga"}
+        assert (names.address("lga"), names.address("ewr")) == ("of lga", "")
+        silent.set()
+        until(names, "ewr", "of ewr")
+    finally:
+        silent.set()
+        names.close()
+
+
+def test_what_breaks_a_look_is_told_and_the_next_one_is_made() -> None:
+    faults = [MemoryError("no room")]
+
+    def look(host: str) -> str:
+        if faults:
+            raise faults.pop()
+        return f"of {host}"
+
+    names = Resolver(look)
+    try:
+        assert names.address("lga") == ""
+        names.wait(10)
+        assert names.take() == {"lga": ""}
+        assert names.wrong("lga") == "no room"
+        until(names, "lga", "of lga")
+    finally:
+        names.close()

@@ -1,0 +1,162 @@
+"""Tests of inbound peers: a connection gets the number that this gateway has for the peer's name, and no peer can speak for
+another.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from tutti_gateway.core import limits
+from tutti_gateway.transport.inbound_peers import Guests
+from tutti_gateway.transport.interface import Introduction
+
+LOG, OTHER_LOG = b"l" * 16, b"o" * 16
+ME = Introduction(group="g", gateway="jfk", incarnation=b"j" * 16, number=1, log=LOG, process=b"pppppppp", address="h:7400")
+
+
+def other(name: str = "lga", **said: Any) -> Introduction:
+    given: dict[str, Any] = {
+        "group": "g",
+        "gateway": name,
+        "incarnation": (name * 16).encode()[:16],
+        "number": 2,
+        "log": LOG,
+        "process": (name * 8).encode()[:8],
+        "address": "h:7410",
+    }
+    return Introduction(**given | said)
+
+
+class Hall:
+    """Guests, and a clock that the test moves."""
+
+    def __init__(self, me: Introduction = ME, **numbers: int) -> None:
+        self.now_us = 10_000_000
+        self.guests = Guests(me, lambda: self.now_us)
+        self.guests.named(numbers)
+
+    def number(self, routing: bytes) -> int:
+        guest = self.guests.heard(routing)
+        return guest.number if guest is not None else -1
+
+
+def test_a_name_has_the_number_that_this_gateway_was_told_where_the_other_says_a_lower_one() -> None:
+    hall = Hall(lga=5)
+    verdict = hall.guests.met(b"r", other(number=2), 0)
+    assert (verdict.number, verdict.connect, verdict.reason) == (5, False, "")
+    assert hall.number(b"r") == 5
+    hall.guests.named({"lga": 6})
+    assert hall.number(b"r") == 6
+
+
+def test_a_gateway_that_says_a_higher_number_is_taken_by_it_until_this_log_names_one_that_is_not_lower() -> None:
+    hall = Hall(lga=2)
+    verdict = hall.guests.met(b"r", other(number=5), 0)
+    assert (verdict.number, verdict.connect) == (5, True)
+    assert hall.guests.unnamed() == {5: ("lga", "h:7410")}
+    hall.guests.named({"lga": 5})
+    assert hall.number(b"r") == 5
+    assert hall.guests.unnamed() == {}
+    hall.guests.named({"lga": 6})
+    assert hall.number(b"r") == 6
+
+
+@pytest.mark.parametrize("said", [{"number": 1}, {"number": 7}, {"number": 5, "log": b""}, {"number": 0}])
+def test_no_gateway_is_taken_by_the_number_of_another_one_or_by_one_of_another_log(said: dict[str, Any]) -> None:
+    hall = Hall(lga=2, ewr=7)
+    verdict = hall.guests.met(b"r", other(**said), 0)
+    assert (verdict.number, verdict.connect) == (2, False)
+    assert hall.guests.unnamed() == {}
+
+
+def test_who_nobody_told_of_is_taken_by_its_own_number_if_it_has_the_same_log_and_talks() -> None:
+    hall = Hall(lga=2)
+    verdict = hall.guests.met(b"r", other("bos", number=4), 0)
+    assert (verdict.number, verdict.connect) == (4, True)
+    assert hall.guests.unnamed() == {4: ("bos", "h:7410")}
+    hall.now_us += limits.GUEST_SILENT_US
+    assert hall.guests.unnamed() == {}
+    assert hall.number(b"r") == 4
+    assert hall.guests.unnamed() == {4: ("bos", "h:7410")}
+    for wrong in (other("ewr", number=2), other("ewr", number=1), other("ewr", number=0), other("ewr", number=4, log=b"")):
+        assert hall.guests.met(b"s", wrong, 0).number == 0
+    assert hall.number(b"s") == 0, "it is remembered, and nothing of it is taken"
+
+
+def test_a_stranger_is_told_how_to_become_a_member_and_is_one_once_it_is_named() -> None:
+    hall = Hall()
+    verdict = hall.guests.met(b"r", other(number=0, log=b""), 0)
+    assert verdict.number == 0
+    assert "tutti members add lga" in verdict.told
+    assert "lga" in verdict.reason
+    hall.guests.named({"lga": 3})
+    assert hall.number(b"r") == 3
+
+
+def test_who_learns_the_log_takes_those_of_it_that_it_is_not_told_of() -> None:
+    hall = Hall(msgspec.structs.replace(ME, log=b"", number=0))
+    assert hall.guests.met(b"r", other(number=7), 0).number == 0
+    hall.guests.me = ME
+    hall.guests.look_again()
+    assert hall.number(b"r") == 7
+
+
+def test_who_must_not_talk_here_is_refused_and_what_it_sends_comes_from_nobody() -> None:
+    hall = Hall(lga=2)
+    for wrong in (other(group="other"), other(protocol=99), other(log=OTHER_LOG), other("jfk")):
+        verdict = hall.guests.met(b"r", wrong, 0)
+        assert verdict.number == 0
+        assert verdict.reason
+        assert verdict.told
+        assert hall.number(b"r") == -1
+
+
+def test_a_second_process_of_a_name_waits_until_the_first_is_silent_for_long() -> None:
+    hall = Hall(lga=2)
+    hall.guests.met(b"first", other(), 0)
+    again = other(process=b"another!")
+    verdict = hall.guests.met(b"second", again, 0)
+    assert verdict.number == 0
+    assert "copies" in verdict.told
+    assert hall.number(b"first") == 2
+    hall.now_us += limits.DUPLICATE_SILENT_US
+    assert hall.guests.met(b"second", again, 0).number == 2
+
+
+def test_a_process_that_began_after_the_connection_to_the_first_broke_is_taken_at_once() -> None:
+    hall = Hall(lga=2)
+    hall.guests.met(b"first", other(), 0)
+    assert hall.guests.met(b"second", other(process=b"another!"), hall.now_us).number == 2
+
+
+def test_connections_are_bounded_and_the_one_silent_for_longest_goes() -> None:
+    hall = Hall(lga=2)
+    hall.guests.met(b"old", other(), 0)
+    for number in range(limits.MESH_INTRODUCED_MAX):
+        hall.now_us += 1
+        hall.guests.met(b"r%d" % number, other("stranger", number=0, log=b""), 0)
+    assert hall.number(b"old") == -1
+    assert hall.number(b"r0") == 0
+
+
+def test_who_keeps_to_other_times_is_taken_and_told_of_until_it_says_otherwise() -> None:
+    lan, wan = {"heartbeat_ms": "200", "preset": "lan"}, {"heartbeat_ms": "1000", "preset": "wan"}
+    hall = Hall(msgspec.structs.replace(ME, timers=lan), lga=2, ewr=3)
+    hall.guests.met(b"s", other("ewr", number=3, timers=lan), 0)
+    verdict = hall.guests.met(b"r", other(timers=wan), 0)
+    assert verdict.number == 2
+    assert "heartbeat_ms = 1000 there and 200 here, preset = 'wan' there and 'lan' here" in verdict.reason
+    assert hall.guests.differing() == {"lga": verdict.reason}
+    hall.now_us += 1
+    hall.guests.met(b"t", other(timers=lan, process=b"another!"), hall.now_us)
+    assert hall.guests.differing() == {}
+
+
+def test_who_is_no_member_is_named_to_both() -> None:
+    """What the other gateway is told stands in its row of this one: "it" was taken for this one there."""
+    verdict = Hall(ewr=3).guests.met(b"r", other(number=0, log=b""), 0)
+    assert verdict.told == "lga is no member of group 'g': `tutti members add lga HOST:PORT` takes it in"
+    assert verdict.reason == "lga at h:7410 is no member of group 'g': `tutti members add lga HOST:PORT` takes it in"

@@ -1,0 +1,101 @@
+"""Tests of silence on a connection to another gateway, with a clock that the test sets."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tests.ports import free_ports
+from tutti.data.addresses import Address
+from tutti.zmtp.framing import COMMAND, GREETING, PING, Formed, frame, ready
+from tutti_gateway.core import limits
+from tutti_gateway.transport.mesh.peer_link import Kind, Link
+from tutti_gateway.transport.mesh.socket_backend import Sockets
+
+BEAT_US = limits.MESH_BEAT_MS * 1000
+PONG = frame(b"\x04PONG", COMMAND)
+WAIT_S = 20.0
+
+
+class Pair:
+    """One end of a connection, and what its test says at the other."""
+
+    def __init__(self) -> None:
+        self.now_us = 1
+        self.wire = Sockets(Address("127.0.0.1", free_ports(1)[0]), lambda: self.now_us, lambda _: True)
+        self.link = Link(2, "lga", "", "")
+        self.line = self.wire.line(self.link, b"jfk")
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.line.connect(Address("127.0.0.1", listener.getsockname()[1]))
+            self.other, _ = listener.accept()
+        self.other.settimeout(WAIT_S)
+        self.other.sendall(GREETING + ready(b"ROUTER", b""))
+        self.hear(Kind.UP)
+        hello = len(GREETING + ready(b"DEALER", b"jfk"))
+        self.other.recv(hello, socket.MSG_WAITALL)
+
+    def hear(self, kind: Kind) -> None:
+        while kind not in [news.kind for news in self.wire.news(None)]:
+            continue
+
+    def beat(self, passed_us: int = BEAT_US) -> list[Kind]:
+        """So much passes; what is new then."""
+        self.now_us += passed_us
+        self.wire.keep()
+        return [news.kind for news in self.wire.news(None)]
+
+    def say(self, data: bytes) -> None:
+        """The other end says something, and this one takes it."""
+        self.other.sendall(data)
+        while not self.wire.epoll.poll(0.01):
+            continue
+        assert self.wire.news(None) == []
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    pair = Pair()
+    yield pair
+    pair.other.close()
+    pair.wire.close()
+
+
+def test_who_answers_nothing_is_asked_three_times_and_left(pair: Pair) -> None:
+    assert [pair.beat() for _ in range(3)] == [[]] * 3
+    assert pair.other.recv(3 * len(PING), socket.MSG_WAITALL) == 3 * PING
+    assert pair.wire.told() == []
+    assert pair.beat() == [Kind.DOWN]
+    assert pair.wire.next_us(), "it is made anew"
+    ((peer, reason),) = pair.wire.told()
+    assert peer == "lga"
+    assert "nothing came back" in reason
+    assert pair.other.recv(1) == b""
+
+
+def test_who_answers_or_asks_itself_stays_and_is_answered(pair: Pair) -> None:
+    for said in (PONG, frame(b"\x04PING\0\0you", COMMAND)) * 4:
+        assert pair.beat() == []
+        assert pair.beat() == []
+        pair.say(said)
+    came = pair.other.recv(16 * len(PING) + 4 * len(frame(b"\x04PONGyou", COMMAND)), socket.MSG_WAITALL)
+    assert came.count(frame(b"\x04PONGyou", COMMAND)) == 4
+
+
+def test_what_passes_while_this_process_does_not_run_is_no_silence(pair: Pair) -> None:
+    for _ in range(4):
+        assert pair.beat() == []
+        assert pair.beat() == []
+        assert pair.beat(60 * BEAT_US) == []
+    assert [pair.beat() for _ in range(3)] == [[], [], [Kind.DOWN]]
+
+
+def test_who_has_not_got_what_it_is_asked_is_not_silent(pair: Pair) -> None:
+    body = bytes(8 << 20)
+    pair.line.put([Formed([body], len(body))] * 8)
+    assert [pair.beat() for _ in range(10)] == [[]] * 10
+    assert pair.link.lost == 0
+    pair.other.close()
+    pair.hear(Kind.DOWN)
+    assert pair.link.lost >= 1, "what was queued"

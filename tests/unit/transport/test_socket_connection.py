@@ -1,0 +1,158 @@
+"""Tests of an unencrypted connection to a gateway: it reconnects without limit, keeps its bounds, and counts lost messages."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tutti import limits as common_limits
+from tutti.data.addresses import Address
+from tutti.zmtp.frame_reader import SCRATCH_BYTES
+from tutti.zmtp.framing import GREETING, Handshake, form, ready
+from tutti_gateway.core import limits
+from tutti_gateway.transport.mesh.peer_link import Away, Kind, Link, News
+from tutti_gateway.transport.mesh.socket_connection import SocketLine
+
+WAIT_S = 30.0
+
+
+class Wire:
+    """What a line needs, with a clock that the test sets."""
+
+    def __init__(self) -> None:
+        self.epoll = select.epoll()
+        self.scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.lines: dict[int, SocketLine] = {}
+        self.unread: set[SocketLine] = set()
+        self.now_us = 1
+        self.clock_us: Callable[[], int] = lambda: self.now_us
+        self.link = Link(2, "lga", "lga:1", "")
+        self.line = SocketLine(self, self.link, b"me")
+
+    def handshake(self, link: Link, identity: bytes) -> Handshake:
+        return Handshake(b"DEALER", b"ROUTER", identity)
+
+    def tell(self, peer: str, reason: str) -> None:
+        raise AssertionError(reason)
+
+    def look(self, until: Callable[[], bool] = lambda: True) -> list[News]:
+        """Wait for something to happen, until that holds."""
+        news: list[News] = []
+        deadline = time.monotonic() + WAIT_S
+        while True:
+            for fd, mask in self.epoll.poll(1.0):
+                if fd in self.lines:
+                    news += self.lines[fd].happened(mask)
+            if until():
+                return news
+            assert time.monotonic() < deadline
+
+    def stand(self, server: socket.socket) -> socket.socket:
+        """Connect to a server that answers; its end of the connection."""
+        self.line.connect(Address(*server.getsockname()[:2]))
+        there, _ = server.accept()
+        there.sendall(GREETING + ready(b"ROUTER", b""))
+        self.look(lambda: self.line.due_us == 0)
+        return there
+
+
+@pytest.fixture
+def wire() -> Iterator[Wire]:
+    wire = Wire()
+    yield wire
+    wire.line.close()
+    wire.epoll.close()
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(WAIT_S)
+        yield server
+
+
+def test_it_connects_to_the_whole_address_that_the_system_says(
+    wire: Wire, server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = [(socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("::ffff:127.0.0.1", server.getsockname()[1], 0, 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    wire.line.connect(Address("fe80::1%nowhere", 1))
+    there, _ = server.accept()
+    there.close()
+
+
+def test_what_is_no_address_here_is_said_and_nothing_is_left_of_it(wire: Wire) -> None:
+    with pytest.raises(OSError, match="not known"):
+        wire.line.connect(Address("fe80::1%nosuchdevice", 1))
+    assert not wire.lines
+
+
+def test_it_waits_longer_each_time_in_bounds_and_not_where_it_stood(wire: Wire, server: socket.socket) -> None:
+    address = Address(*server.getsockname()[:2])
+    there = wire.stand(server)
+    server.close()
+    there.close()
+    wire.look(lambda: wire.line.due_us > 0)
+    waits_ms = []
+    for _ in range(9):
+        waits_ms.append((wire.line.due_us - wire.now_us) / 1000)
+        wire.now_us = wire.line.due_us
+        assert list(wire.line.tick()) == []
+        due_us = wire.line.due_us
+        wire.look(lambda: wire.line.due_us != due_us)  # noqa: B023 - asked at once
+    for number, wait_ms in enumerate(waits_ms):
+        middle_ms = min(limits.MESH_RECONNECT_MS_MIN << number, limits.MESH_RECONNECT_MS_MAX)
+        assert 0.74 * middle_ms <= wait_ms <= 1.26 * middle_ms
+    with socket.create_server(address) as again:
+        again.settimeout(WAIT_S)
+        wire.now_us = wire.line.due_us
+        assert list(wire.line.tick()) == []
+        there, _ = again.accept()
+        there.sendall(GREETING + ready(b"ROUTER", b""))
+        wire.look(lambda: wire.line.due_us == 0)
+    there.close()
+    wire.look(lambda: wire.line.due_us > 0)
+    assert wire.line.due_us - wire.now_us <= 1.26 * limits.MESH_RECONNECT_MS_MIN * 1000
+
+
+def test_a_host_that_falls_silent_is_noticed_by_the_kernel(wire: Wire, server: socket.socket) -> None:
+    with wire.stand(server), socket.socket(fileno=os.dup(next(iter(wire.lines)))) as connection:
+        assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        silent_ms = limits.MESH_BEATS_SILENT_MAX * limits.MESH_BEAT_MS
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == silent_ms
+        assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == limits.MESH_BEATS_SILENT_MAX
+
+
+def test_who_does_not_finish_the_handshake_is_given_up(wire: Wire, server: socket.socket) -> None:
+    wire.line.connect(Address(*server.getsockname()[:2]))
+    there, _ = server.accept()
+    first_us = wire.line.due_us
+    wire.look(lambda: wire.line.due_us != first_us)
+    assert wire.line.due_us == wire.now_us + common_limits.HANDSHAKE_MS_MAX * 1000
+    wire.now_us = wire.line.due_us
+    assert list(wire.line.tick()) == [News(wire.link, Kind.AWAY, why=Away.BROKEN_OFF)]
+    there.close()
+
+
+def test_what_waits_is_bounded_and_what_is_lost_is_counted(
+    wire: Wire, server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MESH_QUEUE_BYTES_MAX", 1 << 20)
+    there = wire.stand(server)
+    message = form([bytes(200_000)])
+    while not wire.link.lost:
+        wire.line.put([message])
+        assert wire.link.sent < 1000, "more waits than may"
+    lost = wire.link.lost
+    wire.line.put([message])
+    assert wire.link.lost == lost + 1
+    there.close()  # with something unread: what waits is lost
+    assert [news.kind for news in wire.look(lambda: not wire.lines)] == [Kind.DOWN]
+    assert wire.link.lost > lost + 1
+    wire.line.put([message])
+    assert wire.line.due_us, "it is tried again"

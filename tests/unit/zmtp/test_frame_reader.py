@@ -1,0 +1,166 @@
+"""Tests of the frame reader: messages arrive complete, however the network splits them, an oversized one allocates no memory, and
+received equals sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tutti import limits
+from tutti.errors import FormatError
+from tutti.zmtp import frame_reader
+from tutti.zmtp.frame_reader import SCRATCH_BYTES, Ended, Stream, TooLarge
+from tutti.zmtp.framing import COMMAND, GREETING, MORE, Handshake, Mismatch, form, frame, ready
+
+SIZES = st.one_of(st.integers(0, 300), st.integers(2000, 5000), st.integers(60_000, 70_000), st.integers(200_000, 300_000))
+PARTS_MAX = 20
+
+
+class Reader:
+    """One end of a connection, read by a stream, and the bytes that come to it."""
+
+    def __init__(
+        self, ends: tuple[socket.socket, socket.socket], keeps: Callable[[int], bool] = lambda _: True, *, forgives: bool = False
+    ) -> None:
+        self.there, here = ends
+        here.setblocking(False)
+        self.there.setblocking(False)
+        scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self.stream = Stream(here, scratch, limits.MESSAGE_BYTES_MAX, keeps, parts_max=PARTS_MAX, forgives=forgives)
+        self.came: list[tuple[list[bytes], int]] = []
+        self.held_most = 0
+
+    def read(self) -> bool:
+        """Whether there was something."""
+        try:
+            for parts, size in self.stream.read():
+                self.came.append(([bytes(part) for part in parts], size))
+        except BlockingIOError:
+            return False
+        self.held_most = max(self.held_most, self.stream.held)
+        return True
+
+    def take(self, data: bytes, step: int) -> None:
+        """Data that comes in steps of so many bytes."""
+        view = memoryview(data)
+        while view:
+            with contextlib.suppress(BlockingIOError):
+                view = view[self.there.send(view[:step]) :]
+            self.read()
+        while self.read():
+            continue
+
+
+@contextlib.contextmanager
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    one, other = socket.socketpair()
+    with one, other:
+        yield one, other
+
+
+@given(st.lists(st.lists(SIZES, min_size=1, max_size=4), max_size=6), st.sampled_from([1 << 20, 65_536, 4096, 1000]))
+def test_messages_come_whole_and_in_order_however_they_are_cut(sizes: list[list[int]], step: int) -> None:
+    wanted = [[bytes([number % 251]) * size for number, size in enumerate(parts)] for parts in sizes]
+    data = b"".join(bytes(buffer) for parts in wanted for buffer in form(parts).buffers)
+    assert len(data) == sum(form(parts).size for parts in wanted)
+    with ends() as pair:
+        reader = Reader(pair)
+        reader.take(data, step)
+        assert reader.came == [(parts, sum(map(len, parts))) for parts in wanted]
+        assert reader.stream.held == 0
+
+
+def test_what_comes_byte_by_byte_is_the_same() -> None:
+    with ends() as pair:
+        reader = Reader(pair)
+        parts = [b"head", b"x" * 3000, b"", b"end"]
+        data = b"".join(bytes(buffer) for buffer in form(parts).buffers)
+        reader.take(frame(b"\x04PING", COMMAND) + data + data, 1)
+        assert reader.came == [(parts, 3007)] * 2
+
+
+def test_of_whom_nothing_is_kept_a_large_message_is_dropped_and_the_next_one_is_heard() -> None:
+    with ends() as pair:
+        reader = Reader(pair, lambda _: False)
+        large = limits.INTRODUCTION_BYTES_MAX + 1
+        reader.take(frame(b"I" + bytes(large)) + frame(b"next"), 10_000)
+        reader.take(frame(b"I" + bytes(large - 5000), MORE) + frame(bytes(20_000), MORE) + frame(b"", 0) + frame(b"next"), 10_000)
+        assert reader.came == [([b"I"], large + 1), ([b"next"], 4), ([b"I"], large + 15_001), ([b"next"], 4)]
+        assert reader.held_most <= limits.INTRODUCTION_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    ("data", "error"),
+    [
+        (b"\x02" + (limits.MESSAGE_BYTES_MAX + 1).to_bytes(8, "big") + b"x", FormatError),
+        (b"\x02" + b"\xff" * 8, FormatError),
+        (b"\x10\x01x", FormatError),
+        (frame(bytes(100_000), COMMAND), FormatError),
+        (frame(b"", MORE) * (PARTS_MAX + 1), TooLarge),
+        (frame(bytes(8 << 20), MORE) * 5, TooLarge),
+    ],
+)
+def test_what_is_out_of_bounds_ends_the_connection(data: bytes, error: type[Exception]) -> None:
+    with ends() as pair:
+        reader = Reader(pair)
+        with pytest.raises(error):
+            reader.take(data, 65_536)
+        assert reader.held_most <= 2 * limits.MESSAGE_BYTES_MAX
+
+
+def test_a_message_that_never_ends_is_not_forgiven(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frame_reader, "_WHOLE_MAX", 1 << 20)
+    monkeypatch.setattr(frame_reader, "_ENDLESS", 2 << 20)
+    with ends() as pair:
+        reader = Reader(pair, forgives=True)
+        reader.take(frame(bytes(1 << 20), MORE) + frame(bytes(500_000)) + frame(b"next"), 65_536)
+        assert reader.came == [([], (1 << 20) + 500_000), ([b"next"], 4)]
+        with pytest.raises(TooLarge):
+            reader.take(frame(bytes(500_000), MORE) * 5, 65_536)
+
+
+def test_a_connection_that_ends_is_told_in_the_middle_of_a_message_too() -> None:
+    for data in (b"", b"\x00", frame(bytes(100_000))[:50_000]):
+        with ends() as pair:
+            reader = Reader(pair)
+            reader.take(data, 100_000)
+            pair[0].close()
+            with pytest.raises(Ended):
+                reader.read()
+
+
+@given(st.integers(1, 130))
+def test_a_handshake_is_taken_in_any_pieces_and_what_follows_is_left(step: int) -> None:
+    said = GREETING + ready(b"DEALER", b"jfk") + b"rest"
+    handshake = Handshake(b"ROUTER", b"DEALER")
+    rest = None
+    at = 0
+    while rest is None:
+        rest = handshake.take(said[at : at + step])
+        at += step
+    assert (rest + said[at:], handshake.identity) == (b"rest", b"jfk")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        GREETING.replace(b"NULL\0", b"CURVE"),
+        GREETING[:10] + b"\x01" + GREETING[11:],
+        GREETING + ready(b"PUB", b""),
+        GREETING + frame(b"message"),
+        GREETING + frame(b"\x05ERROR", COMMAND),
+        GREETING + frame(b"\x05READY\x0bSocket-Type\xff\xff\xff\xff", COMMAND),
+        GREETING + b"\x06" + b"\xff" * 8,
+        GREETING + frame(b"\x05READY" + bytes(2000), COMMAND),
+    ],
+)
+def test_what_is_no_handshake_of_a_gateway_without_keys_is_told_apart(said: bytes) -> None:
+    with pytest.raises(Mismatch):
+        Handshake(b"ROUTER", b"DEALER").take(said)

@@ -1,0 +1,68 @@
+"""Tests of the send queue: messages leave complete and in order, however the socket splits them and however little space it has,
+and a send never blocks.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tutti.zmtp.framing import form
+from tutti.zmtp.send_queue import Outgoing
+
+Ends = tuple[socket.socket, socket.socket]
+
+
+@pytest.fixture
+def ends() -> Iterator[Ends]:
+    """Two ends of a connection with little room."""
+    here, there = socket.socketpair()
+    with here, there:
+        here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        here.setblocking(False)
+        there.settimeout(10)
+        yield here, there
+
+
+@pytest.mark.parametrize("parts", [1, 255, 256, 257, 300, 512, 600, 1025])
+def test_messages_of_any_number_of_buffers_leave_whole(ends: Ends, parts: int) -> None:
+    here, there = ends
+    outgoing = Outgoing(here)
+    messages = [form([bytes([number % 251]) * (9000 + number) for number in range(parts)]), form([b"behind"])]
+    for message in messages:
+        outgoing.put(message)
+    wanted = b"".join(bytes(buffer) for message in messages for buffer in message.buffers)
+    assert outgoing.bytes == len(wanted)
+    got = bytearray()
+    for _ in range(10 * len(wanted)):
+        outgoing.send()
+        if not outgoing and len(got) == len(wanted):
+            break
+        got += there.recv(1 << 20)
+    assert got == wanted
+    assert (len(outgoing), outgoing.bytes) == (0, 0)
+
+
+def test_who_reads_slowly_is_not_waited_for_longer_than_told(ends: Ends) -> None:
+    here, _there = ends
+    outgoing = Outgoing(here)
+    outgoing.put(form([bytes(1 << 20)]))
+    began = time.monotonic()
+    outgoing.leave(0.05)
+    assert time.monotonic() < began + 5
+    assert outgoing
+
+
+def test_what_broke_is_left_at_once(ends: Ends) -> None:
+    here, there = ends
+    outgoing = Outgoing(here)
+    outgoing.put(form([bytes(1 << 20)]))
+    there.close()
+    began = time.monotonic()
+    outgoing.leave(60.0)
+    assert time.monotonic() < began + 30
+    with pytest.raises(OSError, match="Broken pipe"):
+        outgoing.send()
