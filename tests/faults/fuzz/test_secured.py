@@ -14,7 +14,7 @@ import pytest
 
 from tests.faults.fuzz.test_client_port import MEMORY_GROWTH_MAX, resident_bytes
 from tests.faults.gateways import GatewayProcess
-from tests.integration.security.house import House, wire
+from tests.integration.security.secured_gateway import House, wire
 from tutti import Producer, Reader
 from tutti.data.client_protocol import PROTOCOL, Hello, Members, encode_control
 from tutti.errors import FormatError

@@ -18,7 +18,7 @@ import pytest
 from pyarrow import flight
 
 from tests.faults.almost import attack, mutations
-from tests.integration.api.house import FakeGateway, LogMaker, ReadsProcess, ask, read, refusal, until
+from tests.integration.reads.reads_process import FakeGateway, LogMaker, ReadsProcess, ask, read, refusal, until
 from tutti import limits as common_limits
 from tutti_gateway.core import limits
 from tutti_gateway.reads.protocol.tickets import Command

@@ -1,4 +1,4 @@
-"""A real `tutti archive run` for tests: started, killed, stopped."""
+"""A real `tutti archive run` that tests start, kill and stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Proves with real gateways and archivers that what retention removes is archived, and read on without a seam."""
+"""Tests with real gateways and archivers: records that retention removes are in the archive, and reads continue across both without
+a gap.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the tests of Delta tables get Delta Lake from, and what such a table holds, read without it and without Spark."""
+"""Delta Lake for the tests, and the contents of a Delta table, read with Spark and without Spark and Delta Lake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One gateway for all tests of a module that do it no harm."""
+"""Fixture of this folder: one gateway for all tests of a module that leave it intact."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.cli.house import House, house
+from tests.integration.cli.commands import House, house
 
 
 @pytest.fixture(scope="module")

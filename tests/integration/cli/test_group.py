@@ -1,4 +1,6 @@
-"""Three real gateways with keys, and what an operator does with them: look, add one, replace a disk, let one leave."""
+"""Tests of three real gateways with keys and the operator's tasks: status, adding a gateway, replacing a disk,
+removing a gateway.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.house import TUTTI, WAIT_S, House, shell, tutti, until
+from tests.integration.cli.commands import TUTTI, WAIT_S, House, shell, tutti, until
 from tests.ports import free_base
 from tests.processes import expect_end
 

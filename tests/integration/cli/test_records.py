@@ -1,4 +1,4 @@
-"""Records go in by `tutti produce` and come out by `tutti tail` and `tutti replay`, each once, with all that belongs to them."""
+"""Tests of `tutti produce`, `tutti tail` and `tutti replay`: each record comes out once, with all its fields."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from tests.integration.cli.house import TUTTI, House, tutti, until
+from tests.integration.cli.commands import TUTTI, House, tutti, until
 from tutti.data.frames.columns import COLUMNS, SCHEMA
 
 

@@ -1,4 +1,4 @@
-"""What the reporting commands say of a running gateway and of its directory, as JSON and as plain lines."""
+"""Tests of the reporting commands on a running gateway and its directory, as JSON and as plain lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.house import House, tutti
+from tests.integration.cli.commands import House, tutti
 from tests.ports import free_base
 
 

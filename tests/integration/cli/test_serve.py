@@ -1,4 +1,4 @@
-"""How a gateway starts, ends and comes back; and what a start that cannot be is answered with."""
+"""Tests of `tutti serve`: start, stop, restart, and the errors of an impossible start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.cli.house import TUTTI, WAIT_S, house, shell, tutti, until
+from tests.integration.cli.commands import TUTTI, WAIT_S, house, shell, tutti, until
 from tests.ports import free_base
 
 

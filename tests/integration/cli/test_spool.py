@@ -1,4 +1,4 @@
-"""Proves what `tutti spool` shows of a spool, whole and damaged; no gateway is needed for it."""
+"""Tests of `tutti spool` on intact and corrupt spools, without a gateway."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.cli.house import tutti
+from tests.integration.cli.commands import tutti
 from tests.ports import free_base
 from tests.unit.client.fake_gateway import FakeGateway
 from tutti import Producer

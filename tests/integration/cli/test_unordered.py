@@ -1,11 +1,11 @@
-"""Unordered records go in by `tutti produce --unordered` and come out by `tutti tail --unordered`; no other command shows them."""
+"""Tests of `tutti produce --unordered` and `tutti tail --unordered`: unordered records are shown there, and by no other command."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from tests.integration.cli.house import House, tutti
+from tests.integration.cli.commands import House, tutti
 from tutti import Producer
 from tutti.data.frames.columns import COLUMNS
 

@@ -1,4 +1,4 @@
-"""Proves that a client stages and commits through a real gateway, and that what cannot be is told before anything is sent."""
+"""Tests of transactions with a real gateway: a client stages and commits, and invalid requests fail before anything is sent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves unordered records on three real gateways: whichever is killed, stopped or gone, receipts are true and lanes in order."""
+"""Tests of unordered records with three real gateways: receipts stay true and lanes in order despite kills, stops and removals."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.faults.three import NAMES, Three
-from tests.integration.lanes.house import agree, digests, frontiers
+from tests.integration.lanes.waits import agree, digests, frontiers
 from tests.unit.client.fake_gateway import deliver_within, until
 from tutti import Producer, Reader, Receipt
 from tutti.delivery.session import State

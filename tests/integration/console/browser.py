@@ -1,4 +1,4 @@
-"""A headless Chromium, asked over its debugging pipe: one page, evaluated, waited for and pictured."""
+"""A headless Chromium, controlled over its debugging pipe: one page, with evaluation, waits and screenshots."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Proves in a real browser that the console shows a group as it is, live, cut off and gone; that nothing which it shows can run;
-that it asks nobody else for anything; and that it can be used by keyboard alone.
+"""Tests of the console in a real browser: it shows the live, disconnected and removed members of a group, executes no data, loads
+nothing from other hosts, and works with the keyboard alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 
 from tests.faults.three import NAMES, Three
 from tests.integration.console.browser import Browser, same_origin
-from tests.integration.console.stub import EVIL, Stub, hostile
+from tests.integration.console.fake_admin_port import EVIL, Stub, hostile
 from tutti.producer import Producer
 from tutti_gateway.reads.admin import assets
 

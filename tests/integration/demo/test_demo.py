@@ -1,4 +1,4 @@
-"""The demo in a smaller form: coordinator and query killed on the way, every promise checked; and how it ends where it cannot."""
+"""Tests of a smaller demo: the coordinator and the query are killed, every promise is checked, and errors end it correctly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves that image and compose file fit together: their own commands found a group from their own files, and stop in order."""
+"""Tests of the image with the compose file: the image's own commands found a group from the compose files, and stop in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compose_spec import PyOptions
 from compose_spec.models import ComposeSpecification
 
 from tests.faults.lab.network import Network
-from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
+from tests.integration.deploy.sandbox import ROOT, Box, Mount, ready, stopping
 from tutti_connect.kafka.config import load_inflow
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(600)]

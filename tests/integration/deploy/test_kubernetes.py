@@ -1,4 +1,6 @@
-"""Proves that the manifests are good and fit together, and that what their pods run founds a group and takes records."""
+"""Tests of the Kubernetes manifests: they are valid and consistent, and the commands of their pods found a group that accepts
+records.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ import pytest
 import yaml
 
 from tests.faults.lab.network import Network
-from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
+from tests.integration.deploy.sandbox import ROOT, Box, Mount, ready, stopping
 from tutti.security.tokens import Access, change_tokens, digest_of, new_token
 from tutti_connect.kafka.config import load_inflow
 from tutti_gateway.transport.keys import generate

@@ -1,5 +1,5 @@
-"""Proves that a group goes from an older release to this one, gateway by gateway, under load: nothing is lost, doubled, reordered,
-and back, as docs/reference/formats.md says; also a group with keys. The older release is a commit of this repository; its processes
+"""Tests of an upgrade under load from an older release to this one and back, gateway by gateway, also with keys: no record is lost,
+duplicated or reordered, as docs/reference/formats.md promises. The older release is a commit of this repository, and its processes
 run their own code.
 """
 

@@ -1,4 +1,4 @@
-"""Proves what `pip install tutti-ingest` gives: a library that is typed and light, beside any modules of a user's own."""
+"""Tests of `pip install tutti-ingest`: the library is typed and light, and works beside a user's modules of any name."""
 
 from __future__ import annotations
 

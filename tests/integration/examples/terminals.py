@@ -1,8 +1,7 @@
-"""Terminals that somebody follows a page with: real shells on pseudo-terminals, and what they show.
-
-A page is Markdown. A block that begins with `sh title="Terminal 1"` behind its fence holds what is typed there, line by line; `^C`
-alone on a line is that key. The `text` blocks behind it hold lines that must show there, in this order; `...` is anything, and
-other lines may come in between. A line whose command comes back must end with 0; the last one of a block may go on until a `^C`.
+"""Runs the terminals of a page: real shells on pseudo-terminals, and their output. A page is Markdown. A block that starts with `sh
+title="Terminal 1"` after its fence contains the input of that terminal, line by line; `^C` alone on a line is that key. The `text`
+blocks after it contain lines that must appear there, in this order; `...` matches anything, and other lines may come between. A
+command that returns must end with 0; the last one of a block may run until a `^C`.
 """
 
 from __future__ import annotations

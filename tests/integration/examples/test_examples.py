@@ -1,4 +1,4 @@
-"""Proves that the examples run as their README says, against one gateway: what they send is there once, and is read."""
+"""Tests of the examples with one gateway: each runs as its README says, and its records are in the log once and can be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Proves that the site of docs/ builds strictly: each page is there, every link leads somewhere, no page fetches from elsewhere."""
+"""Tests of the documentation site: it builds strictly, every page exists, every link resolves, and no page loads
+from other hosts.
+"""
 
 from __future__ import annotations
 

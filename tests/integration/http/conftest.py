@@ -1,4 +1,4 @@
-"""Three gateways and two processes of the connector before them, for all tests of a worker."""
+"""Fixtures of this folder: three gateways and two processes of the HTTP connector, for all tests of a worker."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.three import Three
-from tests.integration.http.front import Front
+from tests.integration.http.connector import Front
 
 
 @pytest.fixture(scope="session")

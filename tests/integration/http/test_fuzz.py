@@ -1,5 +1,5 @@
-"""Proves that nothing that arrives at the port stops the process, makes it grow, or commits what was not posted: noise, requests
-and bodies that are almost right, callers that go away in the middle. Others are served all the while.
+"""Tests of random input at the port: noise, almost valid requests and bodies, and callers that disconnect never stop the process,
+make it grow, or commit an unposted record, and other callers are served meanwhile.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 from benchmarks.figures import proportional_memory_bytes
 from tests.faults.almost import attack, mutations
 from tests.faults.three import Three
-from tests.integration.http.front import ARROW, JSON, NDJSON, Front, until
+from tests.integration.http.connector import ARROW, JSON, NDJSON, Front, until
 from tutti.reader import Reader
 
 pytestmark = pytest.mark.faults

@@ -1,4 +1,6 @@
-"""Proves that a process with a certificate and tokens lets in who may, says why to others, and keeps secrets out of its log."""
+"""Tests of the connector with a certificate and tokens: permitted callers are authenticated, others get the reason, and no secret
+is in its log.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ import pytest
 
 from tests.certificates import certificate
 from tests.faults.three import Three
-from tests.integration.http.front import Front, until
+from tests.integration.http.connector import Front, until
 from tutti.security.tokens import Access, change_tokens, digest_of, new_token
 
 

@@ -1,4 +1,4 @@
-"""One Kafka broker for the tests of a worker, three gateways for those of a module."""
+"""Fixtures of this folder: one Kafka broker for the tests of a worker, and three gateways for those of a module."""
 
 from __future__ import annotations
 

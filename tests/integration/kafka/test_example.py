@@ -1,4 +1,4 @@
-"""Proves that examples/kafka brings what is in Kafka into the log, as its README says; only the addresses are this test's."""
+"""Tests of examples/kafka: it copies Kafka's messages into the log, as its README says; only the addresses differ."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.three import Three
-from tests.integration.connected import WAIT_S, records
-from tests.integration.kafka.connectors_there import fill, new_topic, until
+from tests.integration.connector_processes import WAIT_S, records
+from tests.integration.kafka.kafka_connectors import fill, new_topic, until
 from tutti.runtime.child_processes import end_with_this_process
 from tutti_connect.kafka.config import load_inflow
 

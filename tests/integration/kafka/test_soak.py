@@ -1,4 +1,6 @@
-"""From Kafka through the log back to Kafka, both connectors killed 50 times: `python -m pytest -m soak tests/integration/kafka`."""
+"""Soak test from Kafka through the log to Kafka, with both connectors killed 50 times: `python -m pytest -m soak
+tests/integration/kafka`.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ from random import Random
 import pytest
 
 from tests.faults.three import Three
-from tests.integration.connected import Connected, records
-from tests.integration.kafka.connectors_there import Inflow, Outflow, fill, new_topic, numbers, until_in_kafka
+from tests.integration.connector_processes import Connected, records
+from tests.integration.kafka.kafka_connectors import Inflow, Outflow, fill, new_topic, numbers, until_in_kafka
 
 pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(1500)]
 KILLS, PARTITIONS = 50, 3

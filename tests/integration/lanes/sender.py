@@ -1,4 +1,4 @@
-"""A client of the wire: it sends unordered batches to one gateway and keeps what it is answered, and nothing else."""
+"""A client at the level of the wire protocol: it sends unordered batches to one gateway and keeps the answers."""
 
 from __future__ import annotations
 

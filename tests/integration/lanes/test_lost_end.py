@@ -1,4 +1,6 @@
-"""Proves with three real gateways that an own lane whose end is lost says for whom it waits, comes back whole, and goes on."""
+"""Tests with three real gateways of an own lane with a lost end: it names the gateways that it waits for, is recovered completely,
+and continues.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.faults.three import NAMES, Three
-from tests.integration.lanes.house import agree, digests, frontiers, in_order, until, values
 from tests.integration.lanes.sender import Sender
+from tests.integration.lanes.waits import agree, digests, frontiers, in_order, until, values
 from tutti.data.lane_name import LaneName
 from tutti.log.files.lane_paths import lane_path
 from tutti_gateway.log.tools.inspect import inspect

@@ -1,5 +1,5 @@
-"""Proves with real gateways that the remedy named for a lane that has halted for good gives a group of one a new lane and keeps its
-ordered log.
+"""Tests with real gateways of the remedy for a permanently halted lane: a group of one gets a new lane and keeps
+its ordered log.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import pytest
 
 import tutti
 from tests.faults.gateways import GatewayProcess, Seat
-from tests.integration.lanes.house import until
 from tests.integration.lanes.sender import Sender
 from tests.integration.lanes.test_lost_end import lose_end
+from tests.integration.lanes.waits import until
 from tests.ports import free_base
 from tutti.data.lane_name import NEW_LANE_REMEDY, LaneName
 from tutti.io.admin import AdminClient

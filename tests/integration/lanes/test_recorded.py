@@ -1,4 +1,4 @@
-"""Proves that a run with unordered batches, and the start after a kill in the middle of them, run again as they were recorded."""
+"""Tests of recordings with unordered batches: a run, and the start after a kill in the middle of it, replay as recorded."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from tests.faults.gateways import GatewayProcess, Seat
 from tests.faults.recorded import events_of, kinds
-from tests.integration.lanes.house import until
 from tests.integration.lanes.sender import Sender
+from tests.integration.lanes.waits import until
 from tests.ports import free_base
 from tutti_gateway.core.protocol.events import LanePersisted, Started, SubmittedUnordered
 

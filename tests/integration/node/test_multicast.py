@@ -1,5 +1,5 @@
-"""Proves on the loopback interface that three gateways with `transport = "multicast"` commit by it, go on without one of them, and
-hold the same log in the end.
+"""Tests of three gateways with `transport = "multicast"` on the loopback interface: they commit over it, continue without one of
+them, and have equal logs at the end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Proves how a real gateway process starts, ends and fails: a ready line, an orderly stop, no process left over, clear words."""
+"""Tests of a real gateway process: its ready line, an orderly stop, no remaining process, and clear errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Proves docs/how-to/security.md with a real gateway with keys, tokens and a certificate: who comes in at each port, what each may
-do, and that no secret is heard on the way or left behind.
+"""Tests of docs/how-to/security.md with a real gateway with keys, tokens and a certificate: which clients each port admits, their
+rights, and that no secret is visible in traffic or files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pyarrow import flight
 
 from tests.certificates import certificate
 from tests.faults.gateways import GatewayProcess
-from tests.integration.security.house import House, wire
+from tests.integration.security.secured_gateway import House, wire
 from tutti import ConfigError, NotAllowed, Producer, Reader, TuttiError, Unavailable
 from tutti.common.credentials import Credentials
 from tutti.io.admin import AdminClient

@@ -1,4 +1,4 @@
-"""One Spark session and one gateway for all tests of this folder; tests keep apart by their topics and directories."""
+"""Fixtures of this folder: one Spark session and one gateway for all tests, which use different topics and directories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of this folder share: records in, rows out, queries that are watched."""
+"""Helpers of this folder: records in, rows out, and observed queries."""
 
 from __future__ import annotations
 

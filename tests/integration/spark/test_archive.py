@@ -1,4 +1,4 @@
-"""Proves that Spark reads on from the archive to the log: batches, streams from an old checkpoint, and with the gateway gone."""
+"""Tests of Spark reads across archive and log: batches, streams from an old checkpoint, and with the gateway down."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A query with asynchronous progress tracking, for which Spark keeps the ends of some batches only, goes on after a SIGKILL."""
+"""Tests of asynchronous progress tracking, for which Spark stores the ends of some batches only: a query continues
+after a SIGKILL.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backfills into Parquet: whatever is run twice, side by side, or killed, the table holds each record of the range once."""
+"""Tests of backfills into Parquet: run twice, in parallel, or killed, the table has each record of the range once."""
 
 from __future__ import annotations
 

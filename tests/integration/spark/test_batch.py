@@ -1,4 +1,4 @@
-"""Batch reads: through a gateway and from its files alone they give the same rows; every option does what it says."""
+"""Tests of batch reads: the gateway and its files alone give the same rows, and every option works."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Two jobs in a chain, `first` -> Tutti -> `second` -> Tutti: their driver left behind and killed, tasks and gateways killed."""
+"""Tests of two jobs in a chain, `first` -> Tutti -> `second` -> Tutti, with an outdated driver, and killed drivers, tasks and
+gateways.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A query with state on a cluster of two executors, with one process after another killed in its micro-batches: the driver,
-executors, Python workers, one gateway, all of them. `make spark-soak` does so at every step.
+"""Tests of a query with state on a cluster of two executors, with a kill in its micro-batches of the driver, executors, Python
+workers, one gateway, or all of them. `make spark-soak` kills at every step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`deterministic(df)`: each thing that need not come out the same twice is found, and a near twin that does is not."""
+"""Tests of `deterministic(df)`: each cause of different results in two runs is found, and a similar expression
+without it is not.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What `deterministic` says of Spark, seen in Spark: seeds in streams, micro-batches without records; and a job without findings
-gives the same rows in the same micro-batches, however slow it ran.
+"""Tests in Spark of the assumptions of `deterministic`: seeds in streams, and micro-batches without records. A job without findings
+gives the same rows in the same micro-batches at any speed.
 """
 
 from __future__ import annotations

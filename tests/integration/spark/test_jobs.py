@@ -1,4 +1,4 @@
-"""The jobs with state on real departures: live in two runs from a gateway, they come to what a replay of the files comes to."""
+"""Tests of the jobs with state on real departures: two live runs from a gateway give the result of a replay of the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGKILL of a whole query, Spark and all, while records stream in: with a sink that lists its files each record is there once."""
+"""Tests of a SIGKILL of a complete query, including Spark, during a stream: a sink that lists its files has each record once."""
 
 from __future__ import annotations
 

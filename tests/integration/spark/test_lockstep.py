@@ -1,5 +1,5 @@
-"""Two streams of one query that move together: a join, duplicates, watermarks and state with timers come to the same rows, late
-records, state and micro-batches live, restarted, killed, and replayed from files with the gateway down.
+"""Tests of two streams of one query in lockstep: a join, duplicates, watermarks and state with timers give the same rows, late
+records, state and micro-batches if they run live, restarted, killed, or replayed from files with the gateway down.
 """
 
 from __future__ import annotations

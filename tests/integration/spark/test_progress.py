@@ -1,4 +1,4 @@
-"""Proves that a producer's wait for a query ends when the sink has the record and Spark has noted it, at any gateway."""
+"""Tests of a producer's wait for a query: it ends when the sink has the record and Spark has stored the batch, at any gateway."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.faults.gateways import GatewayProcess
 from tests.faults.three import Three
-from tests.integration.cli.house import tutti
+from tests.integration.cli.commands import tutti
 from tests.integration.spark.rows import WAIT_S, Query, numbered, send, until
 from tutti import Producer
 from tutti.sources.query_progress import QueryProgress

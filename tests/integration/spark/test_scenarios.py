@@ -1,4 +1,4 @@
-"""The scenarios of the tests of Spark's own Kafka source, thought over for one ordered log. NOTES.md lists which is where."""
+"""The scenarios of the tests of Spark's own Kafka source, adapted to one ordered log. NOTES.md lists where each is."""
 
 from __future__ import annotations
 

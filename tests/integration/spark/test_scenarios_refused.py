@@ -1,5 +1,5 @@
-"""What a query cannot go on with is said before a record is read: which log, what is left of it, which option decides, who was
-asked and for how long.
+"""Tests of queries that cannot continue: the error comes before any record is read, and names the log, its remaining range, the
+deciding option, the contacted gateways and the wait.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Proves that micro-batches and batch writes are in the log once, each in one place, and that wrong ones write nothing."""
+"""Tests of the sink: micro-batches and batch writes are in the log once, each contiguous, and a wrong write writes nothing."""
 
 from __future__ import annotations
 

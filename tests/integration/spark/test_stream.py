@@ -1,4 +1,4 @@
-"""Streams: whatever ends a query, it goes on from its checkpoint with no record lost and none twice."""
+"""Tests of streams: a query continues from its checkpoint after any end, with no record lost and none duplicated."""
 
 from __future__ import annotations
 

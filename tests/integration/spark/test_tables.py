@@ -1,4 +1,4 @@
-"""Tables and views in SQL: `CREATE TABLE ... USING tutti`, and which of them see the records that came since."""
+"""Tests of tables and views in SQL: `CREATE TABLE ... USING tutti`, and which of them show records that arrive later."""
 
 from __future__ import annotations
 

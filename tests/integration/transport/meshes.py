@@ -1,4 +1,4 @@
-"""Gateways that are nothing but a transport, on real sockets of this machine, driven by the test's own thread."""
+"""Gateways that consist of a transport alone, on real sockets of this machine, run by the test's own thread."""
 
 from __future__ import annotations
 

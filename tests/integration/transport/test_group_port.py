@@ -1,4 +1,6 @@
-"""Proves that the group port listens where it is told, says plainly why it cannot, and closes who does not finish its handshake."""
+"""Tests of the group port: it listens at its address, reports why it cannot, and closes connections that do not finish the
+handshake.
+"""
 
 from __future__ import annotations
 

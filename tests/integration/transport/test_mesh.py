@@ -1,4 +1,4 @@
-"""Proves the mesh over real sockets: who is met, what breaks and comes back, what is lost and counted."""
+"""Tests of the mesh over real sockets: connections, disconnects, reconnects, and counted losses."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Proves on the loopback interface that what all get goes out once by multicast, that loss is counted, and that a gateway which
-does not hear gets everything over the mesh.
+"""Tests of multicast on the loopback interface: a message to all members leaves once, losses are counted, and a gateway without
+multicast gets everything over the mesh.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Proves with real sockets that gateways which must not talk to each other do not, and that both operators are told why."""
+"""Tests of refusals with real sockets: gateways that must not connect do not, and both operators get the reason."""
 
 from __future__ import annotations
 

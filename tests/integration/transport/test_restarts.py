@@ -1,4 +1,4 @@
-"""Proves that a gateway that is started again at once is not taken for a second process of its name."""
+"""Tests of restarts: a gateway that restarts at once does not count as a second process of its name."""
 
 from __future__ import annotations
 

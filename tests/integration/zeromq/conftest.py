@@ -1,4 +1,4 @@
-"""Gateways for the tests of a worker, and sockets of applications that know nothing of the project."""
+"""Fixtures of this folder: gateways for the tests of a worker, and sockets of applications that know nothing of Tutti."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 from tests.faults.three import Three
-from tests.integration.connected import WAIT_S
+from tests.integration.connector_processes import WAIT_S
 
 Socket = zmq.Socket[bytes]
 

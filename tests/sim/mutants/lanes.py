@@ -257,8 +257,7 @@ LANES = (
         "7",
         "what one that was removed answered is waited for no longer",
         [Edit(LostEndRecovery, "_heard", " if one in roster", "")],
-        proof=_UNIT
-        + "test_lost_end_last_attempt.py::test_a_member_removed_before_it_sent_its_frames_is_not_awaited",
+        proof=_UNIT + "test_lost_end_last_attempt.py::test_a_member_removed_before_it_sent_its_frames_is_not_awaited",
     ),
     Mutant(
         "lane-healed-by-number",

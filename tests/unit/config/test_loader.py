@@ -1,4 +1,6 @@
-"""Tests of the configuration file: valid files load, and all mistakes are reported at once, each with location, problem and remedy."""
+"""Tests of the configuration file: valid files load, and all mistakes are reported at once, each with location,
+problem and remedy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of LogState: it is a function of the frames alone, survives a snapshot unchanged, and refuses a frame that cannot follow."""
+"""Tests of LogState: it is a function of the frames alone, survives a snapshot unchanged, and refuses a frame that
+cannot follow.
+"""
 
 from __future__ import annotations
 

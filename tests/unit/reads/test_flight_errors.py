@@ -1,4 +1,6 @@
-"""Tests of Flight errors: each error has a code, a sentence and the fitting Flight class, and never shows the server's internals."""
+"""Tests of Flight errors: each error has a code, a sentence and the fitting Flight class, and never shows the
+server's internals.
+"""
 
 import json
 import logging

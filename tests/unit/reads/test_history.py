@@ -1,4 +1,6 @@
-"""Tests of the console's history: a point is the difference of two samples, unknown values stay unknown, and the memory is bounded."""
+"""Tests of the console's history: a point is the difference of two samples, unknown values stay unknown, and the
+memory is bounded.
+"""
 
 from __future__ import annotations
 

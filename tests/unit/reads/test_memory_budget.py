@@ -1,4 +1,6 @@
-"""Tests of the memory budget: a batch is created only if the largest batch fits, waiters are served in order, and each wait ends."""
+"""Tests of the memory budget: a batch is created only if the largest batch fits, waiters are served in order, and
+each wait ends.
+"""
 
 from __future__ import annotations
 

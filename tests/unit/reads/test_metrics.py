@@ -1,4 +1,6 @@
-"""Tests of the metrics page: it has all counters of the gateway under stable names, in a form that Prometheus' own parser accepts."""
+"""Tests of the metrics page: it has all counters of the gateway under stable names, in a form that Prometheus' own
+parser accepts.
+"""
 
 import json
 import re

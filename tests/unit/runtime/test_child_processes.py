@@ -1,4 +1,6 @@
-"""Tests of child processes: a child ends with its parent, even if it is stopped, or if its parent ends before the child registers."""
+"""Tests of child processes: a child ends with its parent, even if it is stopped, or if its parent ends before the
+child registers.
+"""
 
 from __future__ import annotations
 

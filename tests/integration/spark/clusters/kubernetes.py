@@ -1,4 +1,4 @@
-"""A stand-in for the API server of Kubernetes: takes what it is sent, and keeps it. It runs no pod."""
+"""A fake API server of Kubernetes: it stores the objects that it gets, and runs no pod."""
 
 from __future__ import annotations
 

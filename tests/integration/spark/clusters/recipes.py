@@ -1,4 +1,4 @@
-"""Commands as docs/how-to/clusters.md has them, with the names of this test in place of the reader's."""
+"""The commands of docs/how-to/clusters.md, with the names of this test in place of the reader's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark's standalone cluster on loopback addresses: a master, and workers that can be killed with their executors."""
+"""Spark's standalone cluster on loopback addresses: a master, and workers that a test kills with their executors."""
 
 from __future__ import annotations
 

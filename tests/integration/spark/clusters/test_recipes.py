@@ -1,4 +1,4 @@
-"""The recipes of docs/how-to/clusters.md as a user types them, on a real standalone cluster, and wherever else Spark is at hand."""
+"""Tests of the recipes of docs/how-to/clusters.md, typed as printed, on a real standalone cluster and any other available Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of kafka-out with a fake Kafka and a fake log: each record once and in order, despite refusals, disconnects and takeovers."""
+"""Tests of kafka-out with a fake Kafka and a fake log: each record once and in order, despite refusals,
+disconnects and takeovers.
+"""
 
 from __future__ import annotations
 

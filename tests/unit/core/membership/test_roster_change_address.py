@@ -1,4 +1,6 @@
-"""Tests of the address in a roster change: a gateway is added only at an address that the others can reach and no other member has."""
+"""Tests of the address in a roster change: a gateway is added only at an address that the others can reach and no
+other member has.
+"""
 
 from __future__ import annotations
 

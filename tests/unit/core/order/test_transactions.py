@@ -1,4 +1,6 @@
-"""Tests of transactions: staged batches have no offsets until one TXN makes them visible, once, and an invalid TXN changes nothing."""
+"""Tests of transactions: staged batches have no offsets until one TXN makes them visible, once, and an invalid TXN
+changes nothing.
+"""
 
 from __future__ import annotations
 

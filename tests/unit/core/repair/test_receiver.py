@@ -1,4 +1,6 @@
-"""Tests of the receiver of repairs: which frames it accepts, and that it knows every missing position, for any order of messages."""
+"""Tests of the receiver of repairs: which frames it accepts, and that it knows every missing position, for any
+order of messages.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Tests of the session table: clients keep their number over reconnects, sessions are bounded, and only idle clients are evicted."""
+"""Tests of the session table: clients keep their number over reconnects, sessions are bounded, and only idle
+clients are evicted.
+"""
 
 from tests.unit.node.fakes import token
 from tutti_gateway.core import limits

@@ -1,4 +1,6 @@
-"""Tests of the frontier watch: it answers without a request, waits if it must, raises the error that ended it, and reports the lag."""
+"""Tests of the frontier watch: it answers without a request, waits if it must, raises the error that ended it, and
+reports the lag.
+"""
 
 import threading
 

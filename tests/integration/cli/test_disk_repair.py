@@ -1,0 +1,124 @@
+"""Tests of a gateway of three that lost a part of its log on disk: it repairs itself from the others while clients continue. One
+that starts on a copy of its directory catches up, and votes again after an operator's command.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.faults.three import Three
+from tests.integration.cli.commands import WAIT_S, shell, tutti, until
+from tutti import Reader
+from tutti.data.frames.frame import HEADER_SIZE, Kind, padded
+from tutti.log.files.layout import FRAMES_AT, read_header
+from tutti.log.format.frame_iterator import SegmentMap, walk
+from tutti.log.read.reader import LogReader
+
+BATCHES = 40
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
+    with Three(tmp_path_factory.mktemp("mending")) as running:
+        for number in range(BATCHES):
+            lines = b"".join(b"%d-%d-%s\n" % (number, line, b"x" * 100) for line in range(200))
+            assert tutti("produce", "--topic", "t", given=lines, url=running.url).code == 0
+        yield running
+
+
+def flip(directory: Path, share: float, *, header: bool) -> int:
+    """Flip a bit of a frame in the first segment; its position."""
+    file = directory / "log" / f"{1:020d}.seg"
+    chain = read_header(str(directory), 1).chain
+    found = walk(SegmentMap(str(file), 1), FRAMES_AT, 1, chain)
+    first = int(len(found.places) * share) + 1
+    frame = next(frame for position in range(first, found.position) if (frame := found.frame(position)).count)
+    at = found.places[frame.position - 1] + (20 if header else HEADER_SIZE + padded(len(frame.progress)) + 40)
+    with file.open("r+b") as opened:
+        opened.seek(at)
+        byte = opened.read(1)[0]
+        opened.seek(at)
+        opened.write(bytes([byte ^ 16]))
+    return frame.position
+
+
+@pytest.mark.parametrize(("name", "header"), [("g2", False), ("g3", True)], ids=["a body", "a header"])
+def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: Three, name: str, header: bool) -> None:
+    url, directory = group[name].url, group[name].data
+    frontier = tutti("status", "--json", url=group.url).json["frontier"]
+    until(lambda: tutti("status", "--json", url=url).json["frontier"] == frontier)
+    group[name].kill()
+    flip(directory, 0.3, header=header)
+    damaged = shell("log", "verify", str(directory))
+    assert damaged.code == 4
+    assert "in a group, the running gateway fetches it from another gateway" in damaged.err
+    assert tutti("produce", "--topic", "t", given=b"while it is down\n", url=group.url).code == 0
+    group[name].start()
+
+    def mended() -> bool:
+        done = tutti("status", "--json", url=url)
+        damage = done.json["disk"]["damage"] if done.code == 0 else {}
+        return bool(done.code == 0 and done.json["frontier"] > frontier and not damage["lost"] and damage["rounds"])
+
+    until(mended)
+    if not header:
+        assert tutti("status", "--json", url=url).json["disk"]["damage"]["mended_frames"] == 1
+    verified = shell("log", "verify", str(directory))
+    assert verified.code == 0, verified.out
+    told = [shell("log", "digest", str(group[one].data), "--end", str(frontier)).lines[0] for one in ("g1", name)]
+    assert told[0].split()[0] == told[1].split()[0]
+
+
+def test_a_topic_that_rots_under_a_gateway_is_told_and_mended_when_it_is_read(group: Three) -> None:
+    """Proves it where every record of the topic is whole, and but the frame that gives it its number is not."""
+    assert tutti("produce", "--topic", "late", given=b"1\n2\n3\n", url=group.url).code == 0
+    url, directory = group["g3"].url, group["g3"].data
+    frontier = tutti("status", "--json", url=group.url).json["frontier"]
+    until(lambda: tutti("status", "--json", url=url).json["frontier"] == frontier)
+    with closing(LogReader(directory)) as reader:
+        for view, rows in reader.positions(1, reader.frontier().position):
+            for row in rows[rows["kind"] == Kind.TOPIC]:
+                file, place = Path(view.path), int(row["place"])
+    mended = tutti("status", "--json", url=url).json["disk"]["damage"]["mended_frames"]
+    with file.open("r+b") as opened:
+        opened.seek(place + HEADER_SIZE + 3)
+        byte = opened.read(1)[0]
+        opened.seek(place + HEADER_SIZE + 3)
+        opened.write(bytes([byte ^ 1]))
+    with Reader(url, topics=["late"], start=0) as late:  # is sent on to another gateway
+        assert sum(batch.num_rows for batch in late) == 3
+    until(lambda: tutti("status", "--json", url=url).json["disk"]["damage"]["mended_frames"] > mended)
+    with Reader(url, topics=["late"], start=0) as late:
+        assert sum(batch.num_rows for batch in late) == 3
+
+
+def member(group: Three, name: str) -> dict[str, Any]:
+    found = tutti("members", "--json", url=group.url).json
+    return next(one for one in found if one["name"] == name)
+
+
+@pytest.mark.parametrize("declared", [False, True], ids=["copied", "moved"])
+def test_a_gateway_on_a_copy_of_its_directory_votes_when_it_was_moved_or_replaced(group: Three, declared: bool) -> None:
+    url, directory = group["g2"].url, group["g2"].data
+    until(lambda: member(group, "g2")["voter"] and member(group, "g2")["state"] == "primary")
+    group["g2"].kill()
+    copy = directory.with_name("copy")
+    shutil.copytree(directory, copy)
+    shutil.rmtree(directory)
+    copy.rename(directory)
+    if declared:
+        assert shell("log", "moved", str(directory)).code == 0
+    group["g2"].start(wait=False)
+    if not declared:
+        until(lambda: "tutti members replace g2" in tutti("status", "--json", url=url).out)
+        until(lambda: not member(group, "g2")["voter"])
+        done = tutti("members", "replace", "g2", "--timeout", str(WAIT_S), url=group.url)
+        assert done.code == 0, done.err
+    until(lambda: member(group, "g2")["voter"] and member(group, "g2")["state"] == "primary")
+    assert tutti("produce", "--topic", "t", given=b"again\n", url=url).code == 0
