@@ -49,7 +49,7 @@ def flip(directory: Path, share: float, *, header: bool) -> int:
 
 
 @pytest.mark.parametrize(("name", "header"), [("g2", False), ("g3", True)], ids=["a body", "a header"])
-def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: Three, name: str, header: bool) -> None:
+def test_corruption_while_a_gateway_is_down_is_repaired_after_its_restart(group: Three, name: str, header: bool) -> None:
     url, directory = group[name].url, group[name].data
     frontier = tutti("status", "--json", url=group.url).json["frontier"]
     until(lambda: tutti("status", "--json", url=url).json["frontier"] == frontier)
@@ -75,7 +75,7 @@ def test_what_rots_while_a_gateway_is_down_is_mended_when_it_is_back(group: Thre
     assert told[0].split()[0] == told[1].split()[0]
 
 
-def test_a_topic_that_rots_under_a_gateway_is_told_and_mended_when_it_is_read(group: Three) -> None:
+def test_a_corrupt_topic_is_reported_and_repaired_when_it_is_read(group: Three) -> None:
     """Proves it where every record of the topic is whole, and but the frame that gives it its number is not."""
     assert tutti("produce", "--topic", "late", given=b"1\n2\n3\n", url=group.url).code == 0
     url, directory = group["g3"].url, group["g3"].data

@@ -176,7 +176,7 @@ def test_the_logs_of_those_that_are_left_are_the_same(group: House) -> None:
     until(lambda: len(digests()) == 1)
 
 
-def test_the_last_one_goes_on_alone_when_it_is_told_to(group: House) -> None:
+def test_the_last_gateway_continues_alone_after_a_forced_roster(group: House) -> None:
     refused = tutti("roster", "force", "--keep", "g1", "--yes", "--timeout", "2", url=group.url)
     assert refused.code in (1, 3)
     until(lambda: votes(group, "g1", "g3"))

@@ -145,7 +145,7 @@ def test_follow_prints_what_commits_until_it_is_interrupted(running: House) -> N
         follower.communicate()
 
 
-def test_follow_says_which_topic_it_waits_for_and_goes_on(running: House) -> None:
+def test_follow_names_the_topic_it_waits_for_and_continues(running: House) -> None:
     tutti("produce", "--topic", "there", given=b"before\n", url=running.url)
     command = [*TUTTI, "tail", "--topic", "there", "--topic", "soon", "--format", "value", "--follow", "--url", running.url]
     follower = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

@@ -22,7 +22,7 @@ def _records(running: House) -> None:
     assert tutti("produce", "--topic", "b", given=b"4\n", url=running.url).code == 0
 
 
-def test_status_says_who_and_how_far(running: House) -> None:
+def test_status_shows_members_and_frontier(running: House) -> None:
     done = tutti("status", "--json", url=running.url)
     told = done.json
     assert (done.code, done.err) == (0, "")
@@ -35,7 +35,7 @@ def test_status_says_who_and_how_far(running: House) -> None:
     assert json.loads(tutti("status", url=running.url).out)["log"] == told["log"]
 
 
-def test_admin_pages_answer_beside(running: House) -> None:
+def test_admin_pages_answer_in_parallel(running: House) -> None:
     for page in ("healthz", "readyz", "v1/status"):
         with urllib.request.urlopen(f"http://127.0.0.1:{running.port + 3}/{page}", timeout=10) as answer:
             assert answer.status == 200
@@ -165,7 +165,7 @@ def test_a_config_is_checked(tmp_path: Path) -> None:
     assert (told["ok"], [mistake["key"] for mistake in told["mistakes"]]) == (False, ["name", "nam", "data"])
 
 
-def test_the_doctor_tells_ports_that_a_gateway_has(running: House, tmp_path: Path) -> None:
+def test_the_doctor_names_ports_of_a_gateway(running: House, tmp_path: Path) -> None:
     told = tutti("doctor", "--port", str(running.port), "--data", str(tmp_path / "new" / "directory"), "--json").json
     found = {finding["subject"]: finding for finding in told["findings"]}
     assert {"python", "packages", "open files", "ports", "disk space", "fdatasync", "java", "pyspark"} <= found.keys()

@@ -96,7 +96,7 @@ def test_a_directory_of_a_running_gateway_and_of_another(tmp_path: Path) -> None
     assert said.startswith("2 ")
 
 
-def test_damage_is_found_named_and_cut_only_when_told_to(tmp_path: Path) -> None:
+def test_corruption_is_named_and_truncated_only_on_request(tmp_path: Path) -> None:
     port = free_base()
     with serving(a_config(tmp_path, port)) as (process, told):
         for number in range(4):

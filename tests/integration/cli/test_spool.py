@@ -49,7 +49,7 @@ def test_a_spool_is_shown(spool: Path) -> None:
     assert tutti("spool", str(spool), "--refused").out == ""
 
 
-def test_what_can_be_read_beside_damage_is_shown(spool: Path) -> None:
+def test_readable_records_beside_corruption_are_shown(spool: Path) -> None:
     first, second = segments(spool)
     data = bytearray(first.read_bytes())
     one = (len(data) - HEAD_BYTES) // 4
@@ -69,7 +69,7 @@ def test_what_can_be_read_beside_damage_is_shown(spool: Path) -> None:
     ]
 
 
-def test_what_was_put_aside_is_shown_with_its_reason(spool: Path) -> None:
+def test_dead_lettered_records_are_shown_with_their_reason(spool: Path) -> None:
     block = next(iter(scan_blocks(str(spool), read_state(str(spool)))))
     assert isinstance(block, Block)
     store = SpoolStore(str(spool), "jfk", 1 << 20)

@@ -54,7 +54,7 @@ def test_a_lane_is_no_place_to_replay_from(running: House, tmp_path: Path) -> No
     assert f"--origin {lane}" in done.err
 
 
-def test_a_mistyped_topic_is_told_where_the_range_is_empty(running: House) -> None:
+def test_a_mistyped_topic_is_reported_if_the_range_is_empty(running: House) -> None:
     tutti("produce", "--topic", "there", "--unordered", given=b"x\n", url=running.url)
     for options in ([], ["--unordered"], ["--unordered", "--origin", "g1"]):
         done = tutti("tail", "--topic", "theer", "--start", "latest", *options, url=running.url)
@@ -75,7 +75,7 @@ def test_topics_and_producers_count_the_ordered_log_alone(running: House) -> Non
         assert "Only the ordered log is counted" in " ".join(tutti(*command, "--help").out.split())
 
 
-def test_options_that_do_not_go_together_are_told(running: House) -> None:
+def test_options_that_exclude_each_other_are_reported(running: House) -> None:
     for said, command in (
         ("needs --unordered: give both", ["tail", "--origin", "g1"]),
         ("name it with --origin", ["tail", "--unordered", "--start", "5"]),

@@ -65,7 +65,7 @@ def test_a_copy_ends_where_the_original_does(stopped: Path, copy: Path) -> None:
         assert files.paths == [str(stopped), str(copy)]
 
 
-def test_where_one_is_damaged_another_goes_on(stopped: Path, copy: Path) -> None:
+def test_reading_continues_in_another_directory_after_corruption(stopped: Path, copy: Path) -> None:
     damage(copy, 333)
     with Reader(path=copy) as r:
         seen: list[int] = []

@@ -77,7 +77,7 @@ def says(gateway: GatewayProcess, text: str) -> bool:
     return re.search(rf"{re.escape(address)}: .*{re.escape(port_probe.SILENT_ADVICE)}", text) is not None
 
 
-def test_everybody_is_told_in_time_and_goes_on_afterwards(
+def test_every_client_gets_an_error_in_time_and_continues_afterwards(
     gateway: GatewayProcess, freeze: Callable[[], contextlib.AbstractContextManager[None]]
 ) -> None:
     def until_it_raises() -> None:

@@ -131,7 +131,7 @@ def test_places_and_named_readers(gateway: GatewayProcess) -> None:
         list(Reader(gateway.url, topics=["place"]))
 
 
-def test_follow_hears_of_each_commit(gateway: GatewayProcess) -> None:
+def test_follow_returns_each_commit(gateway: GatewayProcess) -> None:
     with Reader(gateway.url, topics=["followed"], start="latest", follow=True, columns=["value"]) as r, Producer(gateway.url) as p:
         assert r.poll(0.1) is None
         for number in range(20):

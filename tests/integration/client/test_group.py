@@ -146,7 +146,7 @@ def test_one_that_is_left_alone_serves_its_prefix_and_says_so(group: Three) -> N
         assert values([reader.poll(WAIT_S)]) == [b"100"]
 
 
-def test_a_named_reader_saves_at_any_gateway_and_goes_on_at_another(group: Three) -> None:
+def test_a_named_reader_saves_at_any_gateway_and_continues_at_another(group: Three) -> None:
     with Producer(group.url) as producer:
         for value in numbers(30):
             producer.send("t", value)
@@ -181,7 +181,7 @@ def test_a_range_has_the_same_bytes_at_each_of_its_locations(group: Three) -> No
 
 
 @pytest.mark.parametrize("ordering", ["total", pytest.param("unordered", marks=pytest.mark.soak)])
-def test_who_follows_leaves_a_gateway_that_stands_still_though_its_reads_process_answers(group: Three, ordering: str) -> None:
+def test_a_follower_leaves_a_stalled_gateway_whose_reads_process_still_answers(group: Three, ordering: str) -> None:
     frozen = group["g1"]
     with Producer(group["g2"].url, producer="p", delivery_timeout=WAIT_S) as producer:
         for value in numbers(100):
@@ -206,7 +206,7 @@ def test_who_follows_leaves_a_gateway_that_stands_still_though_its_reads_process
     assert found == numbers(200)
 
 
-def test_everybody_is_told_who_there_is_and_how_far(group: Three) -> None:
+def test_every_client_gets_all_members_and_their_frontiers(group: Three) -> None:
     with Producer(group.url) as producer:
         producer.send("t", b"x").result(WAIT_S)
     with AdminClient(group["g1"].url) as control:

@@ -94,7 +94,7 @@ def test_a_named_reader_is_waited_for_alike(gateway: GatewayProcess) -> None:
         assert waiter.passed == end == r.position
 
 
-def test_a_name_that_nobody_has_is_said(gateway: GatewayProcess) -> None:
+def test_an_unknown_query_name_is_reported(gateway: GatewayProcess) -> None:
     """Proves that a wait in vain names the readers that there are, and how a query gets a name."""
     with Producer(gateway.url) as p, QueryProgress(gateway.url) as query:
         receipt = p.send("flights", b"v")
@@ -132,7 +132,7 @@ def test_what_cannot_be_waited_for_is_refused(gateway: GatewayProcess) -> None:
             large.processed_by("q", timeout=WAIT_S)
 
 
-def test_a_record_whose_place_is_not_known_is_waited_for(gateway: GatewayProcess) -> None:
+def test_a_record_with_an_unknown_offset_is_waited_for(gateway: GatewayProcess) -> None:
     """Proves that a record of which only the commit is known counts as processed once all is that is committed by now."""
     with Producer(gateway.url) as p, QueryProgress(gateway.url) as query:
         receipt = p.send("flights", b"v")
@@ -178,7 +178,7 @@ def test_a_query_that_goes_back_is_waited_for_again(gateway: GatewayProcess) -> 
         assert later.processed_by("back", WAIT_S) == max(ends)
 
 
-def test_it_goes_on_when_the_gateway_that_is_asked_dies(group: Three) -> None:
+def test_the_wait_continues_when_the_contacted_gateway_dies(group: Three) -> None:
     """Proves that a wait goes on at the next gateway, and that what a query told before stays known when its gateway is gone."""
     with Producer(group.url) as p, QueryProgress(group.url) as query:
         receipt = p.send("flights", b"v")

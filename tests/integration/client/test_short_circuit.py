@@ -167,7 +167,7 @@ def test_damage_and_a_directory_that_goes(tmp_path: Path) -> None:
         assert asked.starts == [start, 0, 0]
 
 
-def test_files_that_nobody_writes_are_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_without_a_running_gateway_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that files are not read while their gateway is gone, as a forced roster may have left them; frozen it is there."""
     monkeypatch.setattr(limits, "LOCAL_FILES_RETRY_US", 0)
     with GatewayProcess(tmp_path) as running:

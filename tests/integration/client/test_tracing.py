@@ -69,7 +69,7 @@ def test_from_send_to_read(gateway: GatewayProcess, spans: InMemorySpanExporter,
     assert not trace.get_current_span(TracedProducer.context_of(records[1].headers)).get_span_context().is_valid
 
 
-def test_what_fails_is_told_by_its_span(gateway: GatewayProcess, spans: InMemorySpanExporter, tracer: trace.Tracer) -> None:
+def test_a_failure_is_recorded_in_its_span(gateway: GatewayProcess, spans: InMemorySpanExporter, tracer: trace.Tracer) -> None:
     with TracedProducer(gateway.url, tracer=tracer) as producer:
         with pytest.raises(TooLarge):
             producer.send("flights", b"x" * (9 << 20)).result(10)

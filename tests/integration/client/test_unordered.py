@@ -201,7 +201,7 @@ def test_a_gateway_that_stops_in_order_costs_nothing(group: Three) -> None:
             assert found[sender.value(number)] == [Place(receipt.lane, receipt.result(0))]
 
 
-def test_they_go_on_where_no_majority_is_and_the_others_get_them(group: Three) -> None:
+def test_unordered_sends_continue_in_a_minority_and_the_others_get_them(group: Three) -> None:
     with Producer(group.url, producer="p", delivery_timeout=2 * WAIT_S) as producer:
         first = producer.send("t", b"p-0", ordering="unordered")
         first.result(WAIT_S)
@@ -225,7 +225,7 @@ def test_they_go_on_where_no_majority_is_and_the_others_get_them(group: Three) -
     assert in_order(lanes(group["g3"].url), "p") == wanted
 
 
-def test_who_follows_all_lanes_gets_each_in_order_and_once_whoever_is_killed(group: Three) -> None:
+def test_a_follower_of_all_lanes_gets_each_in_order_and_once_despite_kills(group: Three) -> None:
     senders = [Sender(f"p{number}", group[name].url) for number, name in enumerate(NAMES)]
     seen: dict[str, list[bytes]] = {}
     count = 0

@@ -55,7 +55,7 @@ def nothing_ran(browser: Browser) -> None:
     assert browser.errors == []
 
 
-def test_the_page_is_small_and_asks_nobody_else() -> None:
+def test_the_page_is_small_and_loads_from_no_other_host() -> None:
     sizes = {entry.name: len(entry.read_bytes()) for entry in assets.FOLDER.iterdir() if entry.is_file()}
     assert sum(sizes.values()) < PAGE_BYTES_MAX
     for name in sizes:

@@ -189,7 +189,7 @@ def test_a_promise_that_did_not_hold_fails_and_leaves_everything(
     assert (tmp_path / "demo" / "logs").is_dir()
 
 
-def test_a_process_that_fails_ends_the_run_with_its_last_words(
+def test_a_failing_process_ends_the_run_with_its_last_output(
     demo: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(run, "load", lambda _: [])

@@ -51,7 +51,7 @@ def values(gateway: GatewayProcess, topic: str) -> list[bytes]:
         return [record.value or b"" for record in reader.records()]
 
 
-def test_a_file_is_sent_once_and_goes_on_where_it_was(gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_file_is_sent_once_and_continues_at_its_last_position(gateway: GatewayProcess, tmp_path: Path) -> None:
     file = tmp_path / "growing.jsonl"
     lines = ORDERS.read_bytes().splitlines(keepends=True)
     send = ["python", "examples/python/send.py", str(file), "lines"]

@@ -59,7 +59,7 @@ def test_a_vector_that_is_wrong_is_found(tmp_path: Path) -> None:
     assert found >= {vector["name"] for vector in kept if vector["kind"] not in ("frame", "body")}
 
 
-def test_it_sends_to_a_gateway_goes_on_when_started_again_reads_files_and_tells_what_is_refused(tmp_path: Path) -> None:
+def test_it_sends_to_a_gateway_resumes_after_a_restart_reads_files_and_reports_refusals(tmp_path: Path) -> None:
     lines = [f"line {number}" for number in range(1200)] + ["long " * 4000, "ü"]
     with GatewayProcess(tmp_path) as gateway:
         where = ("127.0.0.1", str(gateway.port), "lines", "from-javascript")

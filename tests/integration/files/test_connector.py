@@ -184,7 +184,7 @@ def test_rows_that_no_log_takes_and_what_metrics_say(group: Three, tmp_path: Pat
     assert "never" in told[1].read_text()
 
 
-def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path) -> None:
+def test_an_error_at_the_start_is_reported(group: Three, tmp_path: Path) -> None:
     """Proves the exit codes: no gateway, no directory, a ledger that was lost."""
     place = Place(tmp_path, group.url, 'format = "lines"')
     (tmp_path / "nowhere").mkdir()  # of its own: it holds its ledger open while it looks for a gateway

@@ -90,7 +90,7 @@ def test_posts_that_do_not_wait_have_receipts(fronts: Fronts) -> None:
     assert front.post_once("later", "later", 5, ["c"], "?wait=false").status == 409
 
 
-def test_a_stream_brings_what_commits_and_goes_on_where_it_was_left(fronts: Fronts) -> None:
+def test_a_stream_delivers_commits_and_resumes_at_its_last_event(fronts: Fronts) -> None:
     front, _ = fronts
     begin = front.post("live", ["0"]).json["offset"]
 
@@ -242,7 +242,7 @@ def said(port: int, data: bytes) -> bytes:
     return answer
 
 
-def test_who_is_slow_is_cut(group: Three, tmp_path: Path) -> None:
+def test_a_slow_caller_is_disconnected(group: Three, tmp_path: Path) -> None:
     """Heads and bodies that do not come, answers that nobody takes, one stream too many: each has its bound."""
     before = (
         "from tutti_connect.http import limits as l\n"
@@ -290,7 +290,7 @@ def post_head(topic: str, length: int) -> bytes:
 
 
 @pytest.mark.parametrize("query", ["", "?wait=false"])
-def test_a_caller_that_closes_its_side_hears_what_became_of_its_post(group: Three, fronts: Fronts, query: str) -> None:
+def test_a_caller_that_half_closes_gets_the_outcome_of_its_post(group: Three, fronts: Fronts, query: str) -> None:
     """As of `nc -N`. Else it repeats what is committed."""
     body = b'{"value":"once"}'
     topic = f"half{len(query)}"
@@ -308,7 +308,7 @@ def test_a_caller_that_closes_its_side_hears_what_became_of_its_post(group: Thre
     assert values_of(group, topic) == [b"once"]
 
 
-def test_a_stream_goes_on_after_its_caller_has_closed_its_side(group: Three, tmp_path: Path) -> None:
+def test_a_stream_continues_after_its_caller_half_closes(group: Three, tmp_path: Path) -> None:
     """And ends soon when the caller is gone, which looks the same until something is written."""
     before = "from tutti_connect.http import limits as l\nl.HEARTBEAT_S, l.STREAM_POLL_S = 600.0, 0.1"
     with Front(tmp_path, group.url, before=before) as front:
@@ -339,7 +339,7 @@ def test_a_stream_says_that_it_is_alive_while_others_records_pass(group: Three, 
             hear(link, b": heartbeat\nid: ")
 
 
-def test_strangers_who_hold_connections_keep_no_post_out(group: Three, tmp_path: Path) -> None:
+def test_idle_connections_block_no_post(group: Three, tmp_path: Path) -> None:
     """Those without a request, with a part of a head, and with a part of a body: more of each than there may be connections."""
     before = (
         "from tutti_connect.http import limits as l\n"
@@ -361,7 +361,7 @@ def test_strangers_who_hold_connections_keep_no_post_out(group: Three, tmp_path:
         assert front.get("/v1/records?topic=never").status == 400, "no topic: nothing of theirs was committed"
 
 
-def test_strangers_who_use_up_the_descriptors_keep_no_post_out(group: Three, tmp_path: Path) -> None:
+def test_connections_that_exhaust_the_descriptors_block_no_post(group: Three, tmp_path: Path) -> None:
     before = (
         "from tutti_connect.http import limits as l\nimport resource\n"
         "l.HEAD_S = 600.0; resource.setrlimit(resource.RLIMIT_NOFILE, (150, 150))"
@@ -381,7 +381,7 @@ def test_posts_that_come_slowly_take_no_place_of_others(group: Three, tmp_path: 
         assert front.post("kept", ["quick"]).status == 200
 
 
-def test_who_gets_no_request_through_is_counted(fronts: Fronts) -> None:
+def test_a_caller_that_completes_no_request_is_counted(fronts: Fronts) -> None:
     front = fronts[0]
     before = front.measured()
     for said, status in (

@@ -154,7 +154,7 @@ def killed_under_load(group: Three, tmp_path: Path, topic: str, rounds: int) -> 
         assert rows(group, topic, f"{topic}-{name}") == [(number, f"{name}-{number}".encode()) for number in range(1, last + 1)]
 
 
-def test_without_a_majority_posts_are_refused_and_told_when_to_come_again(group: Three, tmp_path: Path) -> None:
+def test_without_a_majority_posts_are_refused_with_a_retry_time(group: Three, tmp_path: Path) -> None:
     """Posts that do not wait are kept in the spool meanwhile, and outlive their process."""
     spooling = Front(tmp_path, group.url, name="spooling", top=f'spool = "{tmp_path}/spool"')
     with Front(tmp_path, group.url) as front, spooling:

@@ -112,7 +112,7 @@ def test_a_broker_that_is_restarted_is_waited_for(the_broker: Broker, group: Thr
 
 
 @pytest.mark.soak
-def test_a_position_that_was_removed_is_not_made_anew(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_a_deleted_position_is_not_created_again(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that the connector ends with a sentence, and leaves nothing by which the next one would send all again unasked."""
     topic = new_topic(kafka)
     with Outflow(tmp_path, kafka, group.url, topic, name="removed") as outflow, Producer(group.url) as producer:
@@ -126,7 +126,7 @@ def test_a_position_that_was_removed_is_not_made_anew(kafka: str, group: Three, 
     assert numbers(committed(kafka, topic)) == [0]
 
 
-def test_what_kafka_does_not_take_is_set_aside_and_the_rest_goes_on(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_messages_that_kafka_rejects_are_quarantined_and_the_rest_continues(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that a record too large for its topic is found in quarantine, once, with the reason, and that all others come."""
     topic = new_topic(kafka, config={"max.message.bytes": "100000"})
     values = [b"%d" % number for number in range(3000)]

@@ -130,7 +130,7 @@ def test_the_mark_of_a_transaction_is_no_lag_and_no_loss(kafka: str, group: Thre
         assert [row["value"] for row in until_there(group.url, topic, 2, inflow)] == [b"0", b"1"]
 
 
-def test_what_no_log_takes_is_kept_aside_and_the_rest_goes_on(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_messages_that_no_log_accepts_are_quarantined_and_the_rest_continues(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that a record too large for the log is found in quarantine, with where it came from and why, and once."""
     topic = new_topic(kafka)
     producer = KafkaProducer({"bootstrap.servers": kafka, "message.max.bytes": 2 * limits.RECORD_BYTES_MAX})
@@ -146,7 +146,7 @@ def test_what_no_log_takes_is_kept_aside_and_the_rest_goes_on(kafka: str, group:
     assert f"the limit of a record is {limits.RECORD_BYTES_MAX}" in file.read_text()
 
 
-def test_what_kafka_removed_before_it_came_is_told(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_messages_that_kafka_deleted_before_the_copy_are_reported(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that a gap in front of the log's place ends the command, and is passed over where that is wanted, and told."""
     topic = new_topic(kafka)
     fill(kafka, topic, [b"0", b"1"])
@@ -167,7 +167,7 @@ def test_what_kafka_removed_before_it_came_is_told(kafka: str, group: Three, tmp
         assert "continues at 4" in inflow.told()
 
 
-def test_a_topic_that_was_made_anew_is_refused(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_a_recreated_topic_is_refused(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that the offsets of another topic of the same name are not taken for those in the log."""
     topic = new_topic(kafka)
     fill(kafka, topic, [b"old"] * 3)
@@ -188,7 +188,7 @@ def test_a_topic_that_was_made_anew_is_refused(kafka: str, group: Three, tmp_pat
 
 
 @pytest.mark.soak
-def test_what_is_not_there_is_told(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_a_missing_topic_is_reported(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that a topic, a Kafka and gateways that are not there end the command with a sentence and its exit code."""
     for address, url, topic, code, told in (
         (kafka, group.url, "nothing-here", 2, "choose a topic that exists"),

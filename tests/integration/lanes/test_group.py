@@ -65,7 +65,7 @@ def checked(group: Three, senders: list[Sender]) -> None:
         }
 
 
-def test_an_origin_that_is_killed_goes_on_with_its_lane(house: House) -> None:
+def test_a_killed_origin_continues_its_lane(house: House) -> None:
     """Each gateway gets records; one is killed while it is sent to, and started again: its client sends again what it lacks."""
     group, senders = house.group, [house.sender(name) for name in NAMES]
     for sender in senders:
@@ -88,7 +88,7 @@ def test_an_origin_that_is_killed_goes_on_with_its_lane(house: House) -> None:
     checked(group, senders)
 
 
-def test_the_others_keep_what_a_dead_origin_decided_and_go_on_without_it(house: House) -> None:
+def test_the_others_keep_the_decided_records_of_a_dead_origin_and_continue_without_it(house: House) -> None:
     """What it decided a moment before it died and told nobody is in doubt until it is back; then it is there, too."""
     group, dead, sender = house.group, house.sender("g3"), house.sender("g1")
     dead.send_until(49)
@@ -173,7 +173,7 @@ def replaced(group: Three, name: str) -> bool:
     return True
 
 
-def test_a_session_that_mixes_is_told(house: House) -> None:
+def test_a_session_that_mixes_both_kinds_of_send_is_refused(house: House) -> None:
     sender = house.sender("g1")
     sender.send_until(3)
     sender.submit(1, unordered=False)

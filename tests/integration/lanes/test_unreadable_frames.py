@@ -39,7 +39,7 @@ def damage_told(group: Three, name: str, lane: str) -> str:
 
 @pytest.mark.timeout(400)
 @pytest.mark.soak
-def test_unordered_sends_go_on_where_the_origin_cannot_give_a_member_what_it_lacks(tmp_path: Path) -> None:
+def test_unordered_sends_continue_if_the_origin_cannot_send_a_member_its_missing_frames(tmp_path: Path) -> None:
     """g3 is down and g1's disk spoils what g3 lacks; then g2, which has it, goes, and comes back."""
     with Three(tmp_path) as group, closing(Sender(group["g1"].port, "p").open()) as sender:
         sender.send_until(BEFORE)

@@ -114,7 +114,7 @@ def test_a_low_disk_refuses_early_with_a_reason_and_recovers(client: Client, pla
     assert committed(client.send())
 
 
-def test_a_disk_that_fills_up_keeps_what_was_taken_and_goes_on_when_there_is_room(client: Client, platter: Troubled) -> None:
+def test_a_disk_that_fills_up_keeps_accepted_records_and_continues_with_free_space(client: Client, platter: Troubled) -> None:
     while client.bench.disk.run_once():
         continue  # the index of what was decided so far has its room
     platter.allocate_error = errno.ENOSPC

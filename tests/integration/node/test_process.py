@@ -45,7 +45,7 @@ def refused_start(gateway: GatewayProcess) -> tuple[int, str]:
     return code, gateway.log_tail().strip().splitlines()[-1]
 
 
-def test_the_ready_line_and_the_status_say_who_it_is(gateway: GatewayProcess) -> None:
+def test_the_ready_line_and_the_status_identify_the_gateway(gateway: GatewayProcess) -> None:
     assert gateway.ready["ready"] is True
     assert gateway.ready["url"] == gateway.url
     assert gateway.ready["name"] == gateway.name
@@ -108,7 +108,7 @@ def test_the_reads_process_does_not_outlive_a_killed_gateway(gateway: GatewayPro
     gateway.start()  # its ports are free
 
 
-def test_a_dead_reads_process_is_started_again_and_commits_go_on(gateway: GatewayProcess) -> None:
+def test_a_dead_reads_process_is_restarted_and_commits_continue(gateway: GatewayProcess) -> None:
     pid = reads_process(gateway)
     os.kill(pid, signal.SIGKILL)
     with Producer(gateway.url) as producer:
@@ -196,7 +196,7 @@ def test_a_port_in_use_is_one_sentence(tmp_path: Path, distance: int, whose: str
     assert f"port {gateway.port + distance} on 127.0.0.1 ({whose}) is in use" in words
 
 
-def test_a_locked_directory_names_who_has_it(gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_the_error_for_a_locked_directory_names_the_owner(gateway: GatewayProcess, tmp_path: Path) -> None:
     other = GatewayProcess(tmp_path)  # other ports, same name and directory
     code, words = refused_start(other)
     assert code == 1

@@ -56,7 +56,7 @@ def refused(**where: Any) -> str:
     return str(caught.value)
 
 
-def test_a_gateway_keeps_what_it_is_told_and_says_where_its_log_begins(tmp_path: Path) -> None:
+def test_a_gateway_keeps_what_retention_requires_and_reports_where_its_log_begins(tmp_path: Path) -> None:
     with GatewayProcess(tmp_path, extra=KEPT) as gateway:
         fill(gateway.url, "p", 5 * SEGMENT // RECORD)
         until(lambda: segments(gateway) == 2)
@@ -103,7 +103,7 @@ def three(tmp_path: Path) -> Iterator[list[GatewayProcess]]:
         yield gateways
 
 
-def test_what_a_member_has_missed_waits_for_twice_the_limit_and_then_it_goes_on_with_a_snapshot(
+def test_retention_waits_for_a_late_member_up_to_twice_the_limit_then_it_installs_a_snapshot(
     three: list[GatewayProcess],
 ) -> None:
     first, second, third = three

@@ -84,7 +84,7 @@ NO_POLL = (
 )
 
 
-def test_it_is_told_at_once(log: LogMaker, gateway: FakeGateway) -> None:
+def test_a_follower_is_notified_at_once(log: LogMaker, gateway: FakeGateway) -> None:
     """By the pipe: the slow poll cannot be what tells it."""
     process = ReadsProcess(log.path, gateway, log.read_fd, program=("-c", NO_POLL)).ready()
     follower = Follower(process.url)
@@ -148,7 +148,7 @@ def test_a_killed_caller_is_noticed(log: LogMaker, process: ReadsProcess) -> Non
     until(lambda: following(process) == 0)
 
 
-def test_stop_ends_followers_with_a_word(log: LogMaker, process: ReadsProcess, follow: Any) -> None:
+def test_stop_ends_followers_with_an_error(log: LogMaker, process: ReadsProcess, follow: Any) -> None:
     follower = follow()
     until(lambda: follower.told)
     began = time.monotonic()
@@ -196,7 +196,7 @@ def test_a_reader_that_has_seen_more_waits_a_moment(log: LogMaker, gateway: Fake
     assert process.end() == 0
 
 
-def test_a_reader_that_has_seen_more_is_told_so_in_the_end(client: flight.FlightClient) -> None:
+def test_a_reader_that_has_seen_more_gets_an_error_in_the_end(client: flight.FlightClient) -> None:
     kind, info = refusal(lambda: ask(client, "frontier", seen=11))
     assert (kind, info["code"]) == (flight.FlightUnavailableError, "behind")
 
@@ -233,7 +233,7 @@ def test_a_silent_gateway_stops_no_reads(
     assert 'tutti_state{state="primary"} 1.0' in process.page("/metrics")[1]
 
 
-def test_nobody_follows_a_gateway_that_stands_still_until_it_is_at_work_again(
+def test_a_stalled_gateway_has_no_followers_until_it_works_again(
     log: LogMaker, process: ReadsProcess, client: flight.FlightClient, follow: Any
 ) -> None:
     log.put([log.batch("t", 10)])

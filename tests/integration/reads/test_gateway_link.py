@@ -23,7 +23,7 @@ def link(gateway: FakeGateway) -> Iterator[GatewayLink]:
     link.close()
 
 
-def test_one_answer_serves_all_who_ask_in_that_moment(
+def test_one_answer_serves_all_concurrent_requests(
     gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "STATUS_FRESH_US", 60_000_000)
@@ -40,14 +40,14 @@ def test_one_answer_serves_all_who_ask_in_that_moment(
     assert link.state() == "primary"
 
 
-def test_news_are_a_moment_old_at_most(gateway: FakeGateway, link: GatewayLink) -> None:
+def test_cached_answers_are_a_moment_old_at_most(gateway: FakeGateway, link: GatewayLink) -> None:
     until(lambda: link.state() == "primary")
     gateway.state = "halted"
     until(lambda: link.state() == "halted")
     until(lambda: (link.status() or {}).get("state") == "halted")
 
 
-def test_silence_is_told_and_ends(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_is_reported_and_ends(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
     assert link.status() is not None
     gateway.state = None
     until(lambda: link.status() is None)
@@ -63,9 +63,7 @@ def test_silence_is_told_and_ends(gateway: FakeGateway, link: GatewayLink, monke
         link.save_offset("spark", 5)
 
 
-def test_saves_wait_for_their_turn_within_their_time_and_nobody_is_asked_for_who_has_given_up(
-    gateway: FakeGateway, link: GatewayLink
-) -> None:
+def test_saves_wait_in_order_within_their_time_and_abandoned_ones_are_not_sent(gateway: FakeGateway, link: GatewayLink) -> None:
     link.save_offset("spark", 1)
     ended: list[float] = []
     began = time.monotonic()
@@ -92,7 +90,7 @@ def test_saves_wait_for_their_turn_within_their_time_and_nobody_is_asked_for_who
     assert 9 not in [offset for _, offset in gateway.saved]
 
 
-def test_who_asks_for_the_state_waits_only_when_nobody_else_does(
+def test_a_status_request_waits_only_if_no_other_does(
     gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "STATUS_WAIT_US_MAX", 4_000_000)

@@ -48,7 +48,7 @@ def test_each_part_of_a_range_names_all_gateways_that_serve_it(
     assert locations(client, start=0, end=10) == [[process.url, "grpc://lga.example:7412"]]
 
 
-def test_who_is_not_heard_and_who_has_another_log_serves_nothing(
+def test_a_disconnected_gateway_and_one_with_another_log_serve_nothing(
     client: flight.FlightClient, process: ReadsProcess, gateway: FakeGateway, log: LogMaker, lga: Peer
 ) -> None:
     log.add("t", 10)

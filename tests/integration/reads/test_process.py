@@ -71,7 +71,7 @@ def test_ctrl_c_is_the_gateways_matter(process: ReadsProcess, client: flight.Fli
     assert process.end() == 0
 
 
-def test_one_that_was_stopped_for_a_while_goes_on(process: ReadsProcess) -> None:
+def test_a_process_that_was_suspended_continues(process: ReadsProcess) -> None:
     """It took being continued for its end."""
     process.process.send_signal(signal.SIGSTOP)
     time.sleep(1.5 * HOUSEKEEPING_S)
@@ -138,7 +138,7 @@ def test_damage_ends_a_stream_where_it_is(log: LogMaker, process: ReadsProcess, 
     until(lambda: any("damaged" in line for line in process.lines))
 
 
-def test_where_others_hold_what_is_damaged_a_reader_is_sent_to_them_and_the_gateway_is_told(
+def test_a_reader_of_a_corrupt_range_is_sent_to_other_gateways_and_the_gateway_is_notified(
     log: LogMaker, gateway: FakeGateway, process: ReadsProcess, client: flight.FlightClient
 ) -> None:
     log.add("flights", 100, frames=10)
@@ -157,7 +157,7 @@ def test_where_others_hold_what_is_damaged_a_reader_is_sent_to_them_and_the_gate
     assert len(gateway.unreadable) == 1
 
 
-def test_a_scan_leaves_no_memory_behind(log: LogMaker, process: ReadsProcess, client: flight.FlightClient) -> None:
+def test_a_scan_releases_its_memory(log: LogMaker, process: ReadsProcess, client: flight.FlightClient) -> None:
     """Mapped pages of the log count as this process's memory: they are let go as the scan goes on."""
     log.bulk("flights", 2000, 600)  # 140 MB
     before = process.pss_mb()
@@ -199,9 +199,7 @@ LITTLE_ROOM = (
 )
 
 
-def test_readers_that_take_nothing_of_what_is_large_only_when_decompressed_are_told_busy(
-    log: LogMaker, gateway: FakeGateway
-) -> None:
+def test_readers_that_do_not_read_highly_compressed_batches_get_busy(log: LogMaker, gateway: FakeGateway) -> None:
     arrays: list[pa.Array[Any]] = [
         pa.nulls(8, pa.binary()),
         pa.array([b"x" * (2 << 20)] * 8, pa.binary()),
@@ -252,7 +250,7 @@ def served(client: flight.FlightClient, ticket: bytes) -> bool:
         return False
 
 
-def test_one_too_many_is_told_so(log: LogMaker, gateway: FakeGateway) -> None:
+def test_one_reader_too_many_gets_busy(log: LogMaker, gateway: FakeGateway) -> None:
     log.bulk("flights", 2000, 200)  # 45 MB: more than lies in sockets
     process = ReadsProcess(log.path, gateway, log.read_fd, program=("-c", FEW_PLACES)).ready()
     with flight.connect(process.url) as client:

@@ -67,7 +67,9 @@ def test_a_query_is_listed_and_its_position_kept(log: LogMaker, gateway: FakeGat
     assert named["since_us"] < named["seen_us"]
 
 
-def test_what_keeps_a_position_out_of_the_log_is_told(log: LogMaker, gateway: FakeGateway, client: flight.FlightClient) -> None:
+def test_the_reason_why_a_position_is_not_saved_is_reported(
+    log: LogMaker, gateway: FakeGateway, client: flight.FlightClient
+) -> None:
     """Proves that a refusal is no error of the query, that everybody sees it, and that it goes away."""
     log.add("flights", 10)
     gateway.denies = "offset"
@@ -89,7 +91,7 @@ def test_reports_that_are_wrong_are_refused(log: LogMaker, client: flight.Flight
 
 
 @pytest.mark.parametrize("state", ["minority", "halted"])
-def test_nobody_waits_where_nothing_comes(
+def test_a_wait_without_any_report_ends(
     log: LogMaker, gateway: FakeGateway, process: ReadsProcess, client: flight.FlightClient, state: str
 ) -> None:
     """Proves that who waits at a gateway that is cut off is sent to another one, and what it knows is told all the same."""

@@ -128,13 +128,13 @@ def test_long_values_are_cut(log: LogReader) -> None:
         ({"key_base64": "%%"}, 400, "base64"),
     ],
 )
-def test_wrong_questions_are_told_what_is_wrong(log: LogReader, asked: dict[str, str], status: int, told: str) -> None:
+def test_wrong_requests_are_refused_with_the_reason(log: LogReader, asked: dict[str, str], status: int, told: str) -> None:
     found, _, body, _ = RecordBrowser(log).records(asked)
     assert found == status
     assert told in json.loads(body)["message"]
 
 
-def test_one_too_many_waits_and_is_told(log: LogReader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_request_too_many_waits_and_gets_busy(log: LogReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BROWSE_WAIT_US_MAX", 1000)
     browser = RecordBrowser(log)
     leases = [browser.places.take() for _ in range(limits.BROWSERS_MAX)]

@@ -74,7 +74,7 @@ def test_a_token_that_holds_no_longer_or_never_did_opens_no_port(house: House, g
     refused(error, house, "token")
 
 
-def test_a_client_without_credentials_is_told_so_and_let_in_nowhere(house: House, gateway: GatewayProcess) -> None:
+def test_a_client_without_credentials_is_refused_everywhere_with_that_reason(house: House, gateway: GatewayProcess) -> None:
     """As one of a release before them."""
     with pytest.raises(NotAllowed, match="accepts only clients that encrypt and show a token") as error:
         Producer(gateway.url)
@@ -117,7 +117,7 @@ def test_who_reads_the_name_of_a_producer_without_one_can_do_nothing_with_it(
         assert producer.send("flights", b"x").result(10) >= 0
 
 
-def test_who_staged_lets_go_of_it_by_another_connection(house: House, gateway: GatewayProcess) -> None:
+def test_a_stager_releases_its_batches_over_another_connection(house: House, gateway: GatewayProcess) -> None:
     with StagingProducer(gateway.url, credentials=house.credentials("feed")) as staging:
         staging.send("flights", b"x").result(10)
     with AdminClient(gateway.url, credentials=house.credentials("feed")) as control:
@@ -126,7 +126,7 @@ def test_who_staged_lets_go_of_it_by_another_connection(house: House, gateway: G
         assert staging.name not in {one["name"] for one in control.producers()}
 
 
-def test_only_who_administers_sees_and_changes_the_group(house: House, gateway: GatewayProcess) -> None:
+def test_only_administrators_see_and_change_the_group(house: House, gateway: GatewayProcess) -> None:
     asked: list[Callable[[AdminClient], object]] = [
         lambda control: control.members(),
         lambda control: control.producers(),
@@ -270,7 +270,7 @@ def test_every_call_of_flight_asks_for_the_token(house: House, gateway: GatewayP
 
 
 @pytest.mark.parametrize(("token", "topics"), [("ops", None), ("feed", ["flights"]), ("reader", None), ("reader", ["delays"])])
-def test_who_may_not_read_moves_no_reader_by_the_report_of_a_query(
+def test_a_client_without_the_right_to_read_moves_no_reader_by_a_query_report(
     house: House, gateway: GatewayProcess, token: str, topics: list[str] | None
 ) -> None:
     with QueryProgress(gateway.url, credentials=house.credentials("all")) as progress:
@@ -285,7 +285,7 @@ def test_who_may_not_read_moves_no_reader_by_the_report_of_a_query(
             assert query.report("query", 2, name="archive", topics=["flights"]) == ""
 
 
-def test_flight_says_of_what_rights_it_lacks_in_its_own_words(house: House, gateway: GatewayProcess) -> None:
+def test_flight_reports_missing_rights_in_its_own_errors(house: House, gateway: GatewayProcess) -> None:
     with flight_client(gateway, house.place / "tls.pem") as client:
         shown = options(house.tokens["reader"])
         for call in (
@@ -323,7 +323,7 @@ def page(gateway: GatewayProcess, house: House, path: str, token: str = "", sche
         return answer.status, answer.read().decode()
 
 
-def test_admin_pages_take_a_token_but_for_who_looks_whether_the_gateway_lives(house: House, gateway: GatewayProcess) -> None:
+def test_admin_pages_need_a_token_except_for_liveness_probes(house: House, gateway: GatewayProcess) -> None:
     assert page(gateway, house, "/healthz")[0] == page(gateway, house, "/readyz")[0] == page(gateway, house, "/")[0] == 200
     for path in ("/metrics", "/v1/status", "/v1/history", "/v1/gateways", "/v1/topics", "/v1/readers", "/v1/records"):
         for token in ("", "tutti_nobody", "late"):
@@ -341,7 +341,7 @@ def test_admin_pages_take_a_token_but_for_who_looks_whether_the_gateway_lives(ho
     assert told["reads_served"]["security"]["refused"]["unknown"] > 0
 
 
-def test_whoever_is_rejected_is_counted_in_the_status_whatever_the_port(house: House, gateway: GatewayProcess) -> None:
+def test_every_rejected_client_is_counted_in_the_status_at_any_port(house: House, gateway: GatewayProcess) -> None:
     def counted() -> dict[str, int]:
         with AdminClient(gateway.url, credentials=house.credentials("ops")) as control:
             found: dict[str, int] = control.status()["security"]["refused"]
@@ -380,7 +380,7 @@ def test_no_secret_is_in_logs_status_or_what_runs(house: House, gateway: Gateway
         assert hidden not in repr(house.credentials("feed")) + str(house.credentials("feed"))
 
 
-def test_commands_are_let_in_by_the_file_that_the_environment_names(
+def test_commands_use_the_token_file_of_the_environment(
     house: House, gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def tutti(*arguments: str) -> subprocess.CompletedProcess[str]:

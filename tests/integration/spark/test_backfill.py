@@ -77,7 +77,7 @@ def filled(spark: SparkSession, wanted: Backfill) -> list[tuple[int, int]]:
     return Plan(wanted).run(spark).written
 
 
-def test_a_range_comes_in_once_whoever_asks_for_it(
+def test_a_range_is_filled_once_by_any_number_of_runs(
     spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path
 ) -> None:
     """Proves that ranges by offset, tick and frontier, that overlap, from gateways and from files, give each record once."""
@@ -137,7 +137,7 @@ def test_a_swap_replaces_whole_ranges_in_one_step(
     )
 
 
-def test_nobody_writes_while_a_swap_is_at_work(spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path) -> None:
+def test_a_swap_excludes_other_writers(spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path) -> None:
     """Proves that an append of another range waits for the swap: the exchange took what it had staged, and the ledger said done;
     and that what strangers wrote meanwhile is refused before it, and kept and told after it.
     """

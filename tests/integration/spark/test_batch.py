@@ -137,7 +137,7 @@ def test_what_cannot_be_read_is_named(spark: SparkSession, gateway: GatewayProce
         spark.read.format("tutti").schema("value binary").option("gateways", gateway.url).load().collect()
 
 
-def test_tasks_on_the_gateways_host_read_its_files_unless_told_otherwise(spark: SparkSession, gateway: GatewayProcess) -> None:
+def test_tasks_on_the_gateways_host_read_its_files_by_default(spark: SparkSession, gateway: GatewayProcess) -> None:
     """Proves that short-circuit reads give the same rows, and that the gateway sends none of them."""
     send(gateway.url, "short", numbered("s", 500))
 

@@ -35,7 +35,7 @@ class Here(Job):
         return str(self._query.exception())[:characters]
 
 
-def test_a_chain_writes_each_micro_batch_once_whoever_is_killed(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_chain_writes_each_micro_batch_once_despite_kills(spark: SparkSession, tmp_path: Path) -> None:
     """Proves that what two jobs write is what their micro-batches had to give, each in one place, in order; that a driver left
     behind by another one of its checkpoint writes nothing and says why; and that what a killed task staged is never seen.
     """

@@ -26,9 +26,7 @@ def group(tmp_path: Path) -> Iterator[Three]:
         yield three
 
 
-def test_a_task_goes_on_at_another_gateway_from_the_record_it_had_reached(
-    spark: SparkSession, group: Three, tmp_path: Path
-) -> None:
+def test_a_task_continues_at_another_gateway_from_its_last_record(spark: SparkSession, group: Three, tmp_path: Path) -> None:
     with Producer(group.url) as producer:
         for value in numbered("x" * RECORD_BYTES, RECORDS):
             producer.send("t", value)
@@ -69,7 +67,7 @@ def test_a_task_goes_on_at_another_gateway_from_the_record_it_had_reached(
     assert sorted(offsets) == list(range(RECORDS))
 
 
-def test_a_query_goes_on_though_the_only_gateway_that_its_options_name_is_dead(
+def test_a_query_continues_although_the_only_gateway_in_its_options_is_dead(
     spark: SparkSession, group: Three, tmp_path: Path
 ) -> None:
     named = group.coordinator()

@@ -135,7 +135,7 @@ def test_a_new_checkpoint_takes_the_position_back(spark: SparkSession, gateway: 
         again.stop()
 
 
-def test_a_query_tells_the_next_gateway_when_its_own_dies(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_reports_to_the_next_gateway_when_its_own_dies(spark: SparkSession, tmp_path: Path) -> None:
     """Proves that progress is told and heard of although the gateway that both asked is killed."""
     with Three(tmp_path) as group, Producer(group.url) as producer:
         send(group.url, "three", numbered("t", 2))

@@ -68,7 +68,9 @@ def test_limits_are_exact_in_offsets_of_all_topics(spark: SparkSession, gateway:
     assert sources(most.running) == [(first + 50, first + 60, 10)]
 
 
-def test_once_takes_all_and_a_trigger_by_time_goes_on(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_once_reads_everything_and_a_processing_time_trigger_continues(
+    spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
+) -> None:
     first = send(gateway.url, "s-once", numbered("o", 30))[0]
     stream = spark.readStream.format("tutti").options(gateways=gateway.url, topics="s-once", startingOffset=str(first))
     taken: list[int] = []
@@ -207,7 +209,7 @@ def test_empty_values_keys_and_headers_come_through_a_stream(spark: SparkSession
     ]
 
 
-def test_a_query_begins_where_another_one_stands(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_query_begins_at_the_position_of_another(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     """Proves that the offset in a query's progress is one to start another query from, with nothing between them left out."""
     first = send(gateway.url, "s-other", numbered("q", 25))[0]
     one = Query(spark, gateway.url, tmp_path / "one", topics="s-other", startingOffset=first, maxRecordsPerTrigger=10).start()

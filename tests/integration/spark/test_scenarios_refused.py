@@ -45,7 +45,9 @@ def edit(checkpoint: Path, batch: int, **changes: object) -> None:
         old.unlink(missing_ok=True)
 
 
-def test_a_checkpoint_whose_batches_do_not_join_is_refused(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_checkpoint_whose_batches_are_not_contiguous_is_refused(
+    spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
+) -> None:
     """Proves that offsets which go back, or overlap, are told and not followed."""
     first = send(gateway.url, "r-back", numbered("b", 20))[0]
     query = Query(spark, gateway.url, tmp_path / "c", topics="r-back", startingOffset=first, maxRecordsPerTrigger=10).run()
@@ -83,7 +85,7 @@ def test_a_checkpoint_of_another_log_names_both(
     assert "checkpointLocation" in said
 
 
-def test_gateways_that_do_not_answer_are_each_told_with_the_time_that_was_waited(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_error_names_each_silent_gateway_and_the_time_waited(spark: SparkSession, tmp_path: Path) -> None:
     """Proves that a stream says what was met at every address, and for how long it was tried."""
     ports = [free_base(), free_base()]
     url = "tutti://" + ",".join(f"127.0.0.1:{port}" for port in ports)
@@ -124,7 +126,9 @@ def check_told(said: str, first: int) -> None:
     assert int(found[2]) == int(found[1]) + 1
 
 
-def test_a_query_whose_next_records_are_gone_says_what_is_left_and_what_decides(spark: SparkSession, shortened: Shortened) -> None:
+def test_a_query_whose_next_records_are_gone_names_the_remaining_range_and_the_deciding_option(
+    spark: SparkSession, shortened: Shortened
+) -> None:
     gateway, checkpoint, place = shortened
     check_told(refusal(Query(spark, gateway.url, checkpoint, topics="t")), place)
     for reading in (spark.read, spark.readStream):

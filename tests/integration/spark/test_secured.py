@@ -16,7 +16,7 @@ from tutti import Producer
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(400)]
 
 
-def test_a_query_is_let_in_by_its_file_and_shows_no_token(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_is_authorised_by_its_file_and_shows_no_token(spark: SparkSession, tmp_path: Path) -> None:
     house = House(tmp_path)
     with house.gateway() as gateway:
         with Producer(gateway.url, credentials=house.credentials("all")) as producer:

@@ -177,7 +177,7 @@ class Committing:
             return StagedRecords(staging.name, tuple(parts), {"out": sum(map(len, values))}, "q")
 
 
-def test_a_repeated_commit_is_answered_with_the_first_and_a_driver_left_behind_is_refused(own_gateway: GatewayProcess) -> None:
+def test_a_repeated_commit_gets_the_first_answer_and_an_outdated_driver_is_refused(own_gateway: GatewayProcess) -> None:
     driver, zombie = Committing(own_gateway), Committing(own_gateway)
     left = zombie.stage([b"0"])
     driver.sink.commit([driver.stage([b"0"])], 0)
@@ -190,7 +190,7 @@ def test_a_repeated_commit_is_answered_with_the_first_and_a_driver_left_behind_i
     assert [record.value for record in records(own_gateway, "out")] == [b"0", b"1"]
 
 
-def test_what_an_abort_let_go_is_never_visible_and_takes_no_commit_back(own_gateway: GatewayProcess) -> None:
+def test_batches_of_an_abort_are_never_visible_and_undo_no_commit(own_gateway: GatewayProcess) -> None:
     driver = Committing(own_gateway)
     staged = driver.stage([b"gone"])
     driver.sink.abort([staged, None], 0)
@@ -216,7 +216,7 @@ def test_what_an_abort_let_go_is_never_visible_and_takes_no_commit_back(own_gate
         (["'x' as value", "cast(null as string) as topic"], {}, "the column 'topic' of a record is null"),
     ],
 )
-def test_what_is_wrong_is_told_before_anything_is_written(
+def test_mistakes_are_reported_before_anything_is_written(
     spark: SparkSession, gateway: GatewayProcess, columns: list[str], options: dict[str, str], told: str
 ) -> None:
     with pytest.raises(PySparkException, match=told):
@@ -321,7 +321,7 @@ def test_a_thread_of_foreach_batch_is_known_by_its_micro_batch(
     assert [record.value for record in records(own_gateway, "out")] == [b"%d" % number for number in range(10)]
 
 
-def test_large_records_may_stand_together(spark: SparkSession, own_gateway: GatewayProcess) -> None:
+def test_large_records_may_be_consecutive(spark: SparkSession, own_gateway: GatewayProcess) -> None:
     """Slices go by what their records have: those that went by the average were over the limit, again in each attempt."""
     rows = spark.range(0, 3000, 1, 1).selectExpr(
         "if(id between 100 and 111, repeat('x', 1000000 + id), cast(id as string)) as value"

@@ -34,7 +34,7 @@ def test_available_now_reads_what_is_there_in_batches_of_the_limit(
     assert query.values == numbered("n", 280)
 
 
-def test_a_query_goes_on_from_its_checkpoint(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_query_continues_from_its_checkpoint(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     send(gateway.url, "again", numbered("a", 50))
     query = Query(spark, gateway.url, tmp_path / "c", topics="again", startingOffset="earliest").start()
     query.wait_for(50)
@@ -135,7 +135,7 @@ def test_two_queries_at_once_read_all_records_each_and_the_gateway_may_be_killed
     assert early.values == numbered("o", 20) + numbered("n", 200)
 
 
-def test_batches_end_at_ticks_where_they_are_told_to(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_batches_end_at_ticks_on_request(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     for part in range(3):
         send(gateway.url, "ticks", numbered("t", 10, part * 10))
         until_tick(gateway)

@@ -38,7 +38,7 @@ def test_gateways_meet_at_addresses_of_ipv6() -> None:
 
 
 @pytest.mark.usefixtures("wire")
-def test_who_does_not_finish_its_handshake_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_does_not_finish_its_handshake_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HANDSHAKE_MS_MAX", 200)
     with town() as place:
         ports = free_ports(2)

@@ -50,7 +50,7 @@ def test_two_meet_and_messages_come_in_order_small_bodies_and_large() -> None:
         assert {event.incarnation for event in b.received} == {b"a" * 16}
 
 
-def test_who_ends_is_told_of_at_once_and_who_comes_back_is_met_again() -> None:
+def test_a_disconnect_is_reported_at_once_and_a_returning_peer_reconnects() -> None:
     with town() as place:
         a, b, ports = pair(place)
         exchange(a, b, [a, b])
@@ -131,7 +131,7 @@ def test_an_address_that_moves_is_followed() -> None:
         exchange(a, new, [a, new])
 
 
-def test_garbage_on_the_group_port_is_counted_and_the_others_go_on() -> None:
+def test_garbage_on_the_group_port_is_counted_and_the_others_continue() -> None:
     with town() as place:
         a, b, ports = pair(place)
         run([a, b], lambda: a.up(2) and b.up(1))

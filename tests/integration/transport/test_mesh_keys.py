@@ -44,7 +44,7 @@ def test_gateways_with_listed_keys_talk(tmp_path: Path) -> None:
         assert [door(node) for node in nodes] == [{"let_in": 1, "turned_away": 0}] * 2
 
 
-def test_a_gateway_with_another_key_is_kept_out_and_both_are_told(tmp_path: Path) -> None:
+def test_a_gateway_with_another_key_is_refused_and_both_sides_log_it(tmp_path: Path) -> None:
     generate(tmp_path / "other", ["jfk", "lga"])
     foreign = Keyring.open(tmp_path / "other" / "lga.secret", tmp_path / "other" / "group.keys", "lga")
     with town(tmp_path / "keys", ["jfk", "lga"]) as place:
@@ -59,7 +59,7 @@ def test_a_gateway_with_another_key_is_kept_out_and_both_are_told(tmp_path: Path
 
 
 @pytest.mark.parametrize("bare", ["jfk", "lga"])
-def test_a_gateway_without_keys_is_kept_out_and_both_are_told(tmp_path: Path, bare: str) -> None:
+def test_a_gateway_without_keys_is_refused_and_both_sides_log_it(tmp_path: Path, bare: str) -> None:
     with town(tmp_path, ["jfk", "lga"]) as place:
         ports = free_ports(4)
         nodes = []
@@ -88,7 +88,7 @@ def test_a_key_speaks_for_its_own_gateway_alone(tmp_path: Path) -> None:
         assert jfk.received == []
 
 
-def test_a_gateway_is_let_in_when_its_key_is_added_while_all_run(tmp_path: Path) -> None:
+def test_a_gateway_is_admitted_when_its_key_is_added_while_all_run(tmp_path: Path) -> None:
     with town(tmp_path, ["jfk", "lga"]) as place:
         everybody = read_public(tmp_path / "group.keys")
         ports = free_ports(4)

@@ -14,7 +14,7 @@ from tests.ports import free_ports
 
 
 @pytest.mark.usefixtures("wire")
-def test_who_was_disconnected_for_want_of_memory_comes_again() -> None:
+def test_a_peer_disconnected_for_lack_of_memory_reconnects() -> None:
     with town() as place:
         ports = free_ports(4)
         addresses = [f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{ports[3]}"]
@@ -29,7 +29,7 @@ def test_who_was_disconnected_for_want_of_memory_comes_again() -> None:
 
 
 @pytest.mark.usefixtures("wire")
-def test_a_peer_whose_name_is_not_known_is_told_of_and_the_others_are_reached() -> None:
+def test_a_peer_with_an_unknown_host_name_is_reported_and_the_others_are_reached() -> None:
     with town() as place:
         ports = free_ports(4)
         jfk = place.add("jfk", 1, f"127.0.0.1:{ports[0]}/{ports[1]}")
@@ -67,7 +67,7 @@ def test_a_socket_for_which_no_descriptor_is_left_is_made_when_there_is_one(monk
 
 
 @pytest.mark.usefixtures("wire")
-def test_who_comes_while_no_descriptor_is_left_is_taken_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_connects_while_no_descriptor_is_free_is_accepted_later(monkeypatch: pytest.MonkeyPatch) -> None:
     with town() as place:
         ports = free_ports(4)
         addresses = [f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{ports[3]}"]

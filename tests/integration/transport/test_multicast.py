@@ -150,7 +150,7 @@ def test_what_one_gateway_gets_and_what_is_large_goes_over_the_mesh(make: Callab
     assert group.facts(0)["over_mesh"] == 3
 
 
-def test_a_message_is_for_those_alone_whom_it_was_sent_to(make: Callable[..., Group]) -> None:
+def test_a_message_reaches_only_its_addressees(make: Callable[..., Group]) -> None:
     group = make(4)
     group.heard()
     message = Confirm(VIEW, 9)
@@ -186,7 +186,7 @@ def _lost_after(group: Group) -> bool:
     return bool(group.facts(1)["peers"]["ewr"]["lost"] == 1)
 
 
-def test_a_gateway_that_does_not_hear_gets_all_over_the_mesh_and_is_told_of(make: Callable[..., Group]) -> None:
+def test_a_gateway_without_multicast_gets_everything_over_the_mesh_and_is_reported(make: Callable[..., Group]) -> None:
     group = make(4)
     group.sockets[2].loses = lambda _data: True
     run(group.nodes, lambda: group.hearing(0) == 2 and group.nodes[0].up(3))
@@ -218,7 +218,7 @@ def test_a_gateway_that_fell_silent_is_reached_over_the_mesh_within_a_second_or_
     run(group.nodes, lambda: all(node.messages(1) for node in group.nodes[1:]))
 
 
-def test_nobody_speaks_for_a_gateway_whose_seal_he_does_not_know(make: Callable[..., Group]) -> None:
+def test_a_datagram_with_an_unknown_seal_is_dropped(make: Callable[..., Group]) -> None:
     group = make(seals=[bytes([number]) * 32 for number in range(3)])
     group.heard()
     group.to_all(Confirm(VIEW, 5))
@@ -236,7 +236,7 @@ def test_nobody_speaks_for_a_gateway_whose_seal_he_does_not_know(make: Callable[
     assert len(group.nodes[1].received) == taken
 
 
-def test_a_flood_of_strange_datagrams_delays_nobody_for_long(make: Callable[..., Group]) -> None:
+def test_a_flood_of_foreign_datagrams_delays_others_only_briefly(make: Callable[..., Group]) -> None:
     group = make()
     group.heard()
     outside = MulticastSocket(group.address, "127.0.0.1", 0)
@@ -254,7 +254,7 @@ def test_a_flood_of_strange_datagrams_delays_nobody_for_long(make: Callable[...,
     assert group.hearing(0) == 2
 
 
-def test_a_gateway_without_a_seal_is_not_heard_where_others_have_one(make: Callable[..., Group]) -> None:
+def test_a_gateway_without_a_seal_is_ignored_if_others_have_one(make: Callable[..., Group]) -> None:
     group = make(seals=[b"1" * 32, b"2" * 32, b""])
     run(group.nodes, lambda: group.hearing(0) == 1)
     rest(group.nodes, 0.5)

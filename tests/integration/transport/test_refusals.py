@@ -37,7 +37,7 @@ def pair(place: Town, ports: list[int], **said: Any) -> list[Node]:
         ({"log": b"x" * 16}, "two groups were founded"),
     ],
 )
-def test_who_is_refused_is_not_heard_and_both_sides_are_told(said: dict[str, Any], told: str) -> None:
+def test_messages_of_a_refused_peer_are_dropped_and_both_sides_log_the_reason(said: dict[str, Any], told: str) -> None:
     with town() as place:
         nodes = pair(place, free_ports(4), **said)
         jfk, other = nodes
@@ -64,7 +64,7 @@ def test_a_refusal_that_is_over_is_shown_no_longer() -> None:
         assert shown() == ""
 
 
-def test_members_that_differ_are_told_and_messages_pass() -> None:
+def test_different_member_lists_are_reported_and_messages_pass() -> None:
     with town() as place:
         ports = free_ports(4)
         nodes = pair(place, ports, log=b"", configured={"jfk": "127.0.0.1:9"})

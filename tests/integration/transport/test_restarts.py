@@ -65,7 +65,7 @@ def test_an_introduction_that_is_read_after_its_process_ended_keeps_the_next_one
         assert again.said == []
 
 
-def test_a_process_that_runs_beside_the_first_one_is_refused_as_long_as_that_is_heard() -> None:
+def test_a_second_process_is_refused_while_the_first_one_is_connected() -> None:
     with town() as place:
         ports = free_ports(4)
         a, b = f"127.0.0.1:{ports[0]}/{ports[1]}", f"127.0.0.1:{ports[2]}/{ports[3]}"

@@ -13,7 +13,7 @@ from tests.ports import free_ports
 pytestmark = pytest.mark.usefixtures("wire")
 
 
-def test_a_connection_that_is_swallowed_is_left_by_both_ends_and_made_anew() -> None:
+def test_a_silent_connection_is_closed_by_both_ends_and_replaced() -> None:
     with town() as place:
         ports = free_ports(4)
         with Tap(ports[3]) as tap:

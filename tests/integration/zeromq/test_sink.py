@@ -81,7 +81,7 @@ def test_one_that_is_slow_is_waited_for(group: Three, tmp_path: Path, peer: Peer
     assert found == list(range(count))
 
 
-def test_what_a_subscriber_misses_is_told_across_kills(group: Three, tmp_path: Path, peer: Peer) -> None:
+def test_gaps_of_a_subscriber_are_visible_across_kills(group: Three, tmp_path: Path, peer: Peer) -> None:
     """Proves that it goes on at what was saved, and that a subscriber which is there is told when it missed something."""
     count = 10_000
     with Producer(group.url) as producer:
@@ -149,7 +149,7 @@ def test_a_start_at_latest_before_the_log_begins_takes_all_that_comes_after_it(t
         group.__exit__()
 
 
-def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path) -> None:
+def test_an_error_at_the_start_is_reported(group: Three, tmp_path: Path) -> None:
     """Proves that an endpoint that makes no sense is named."""
     wrong = publisher(tmp_path, group.url, '["oa"]')
     wrong.file.write_text("insecure = true\n" + wrong.file.read_text().replace("127.0.0.1:*", "nowhere.invalid:1"))

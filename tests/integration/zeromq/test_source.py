@@ -134,7 +134,7 @@ def keys(tmp_path: Path) -> Path:
     return folder
 
 
-def test_with_keys_only_friends_are_heard(group: Three, tmp_path: Path, peer: Peer, keys: Path) -> None:
+def test_with_keys_only_listed_peers_are_accepted(group: Three, tmp_path: Path, peer: Peer, keys: Path) -> None:
     """Proves that who has no key, or one that nobody knows, brings nothing into the log."""
     curve = f'[curve]\ncertificate = "{keys}/own.key_secret"\nclients = "{keys}/clients"'
     one, name = connector(tmp_path, group.url, 'socket = "pull"', more=curve)
@@ -194,7 +194,7 @@ def test_a_topic_that_the_token_does_not_allow_holds_up_no_other(
     assert sorted(kept) == [b"%d" % number for number in range(6)]
 
 
-def test_what_keeps_it_from_starting_is_told(group: Three, tmp_path: Path, peer: Peer) -> None:
+def test_an_error_at_the_start_is_reported(group: Three, tmp_path: Path, peer: Peer) -> None:
     """Proves the exit codes: an address that is used, an older instance that is taken over from."""
     taken = peer(zmq.PULL)
     port = taken.bind_to_random_port("tcp://127.0.0.1")

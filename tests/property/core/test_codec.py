@@ -167,7 +167,7 @@ def test_a_recorded_run_keeps_of_the_body_of_a_batch_its_length_and_whether_it_i
 
 
 @given(st.integers(BYTES_MIN, 200), u32, u32)
-def test_a_stand_in_has_the_length_and_the_crc_that_are_wanted(length: int, crc: int, before: int) -> None:
+def test_a_stub_has_the_required_length_and_crc(length: int, crc: int, before: int) -> None:
     body = stub_body(length, crc, before)
     assert (len(body), crc32c(body, before)) == (length, crc)
 

@@ -341,7 +341,7 @@ def test_no_message_stops_a_group_whatever_it_does(phase: str, data: st.DataObje
     assert trio.decides(), f"the group does not go on after {phase}"
 
 
-def test_who_promised_a_view_that_nobody_proposed_comes_back() -> None:
+def test_a_member_that_promised_an_unproposed_view_rejoins() -> None:
     """The coordinator that it hears is the one that it waits for."""
     trio = Trio("restarted")
     coordinator = next(gateway for gateway in trio.up if gateway.view is not None and gateway.view.coordinator == gateway.me)
@@ -354,7 +354,7 @@ def test_who_promised_a_view_that_nobody_proposed_comes_back() -> None:
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large], deadline=None)
 @given(st.sampled_from(("primary", "busy", "headless")), st.data())
-def test_no_message_grows_a_table_or_is_told_of_without_end(phase: str, data: st.DataObject) -> None:
+def test_no_message_grows_a_table_or_floods_the_log(phase: str, data: st.DataObject) -> None:
     trio = Trio(phase)
     gateway = data.draw(st.sampled_from(trio.up))
     senders = [number for number in gateway.names if number]
@@ -383,7 +383,7 @@ def changed(message: Message, count: int) -> Message:
     return msgspec.structs.replace(message, **numbers)
 
 
-def test_gateways_that_nobody_knows_grow_nothing_and_are_told_of_rarely() -> None:
+def test_unknown_gateways_grow_nothing_and_are_reported_rarely() -> None:
     trio = Trio("primary")
     gateway = trio.up[0]
     before = size(gateway.running.layers)

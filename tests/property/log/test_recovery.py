@@ -213,7 +213,7 @@ def test_a_log_overwritten_with_zeros_from_anywhere_on(places: dict[str, Case]) 
 
 @given(data=st.data())
 @settings(max_examples=300)
-def test_any_flipped_bits_are_told_apart_exactly(places: dict[str, Case], data: st.DataObject) -> None:
+def test_any_flipped_bits_are_classified_exactly(places: dict[str, Case], data: st.DataObject) -> None:
     case = places[data.draw(st.sampled_from(sorted(places)))]
     end = FRAMES_AT + sum(frame.size for frame in case.frames) + HEADER
     changed = bytearray(case.whole)
@@ -242,7 +242,7 @@ def test_any_torn_sectors_above_the_mark_are_cut(places: dict[str, Case], data: 
     check(case, bytes(changed))
 
 
-def test_what_was_recovered_goes_on(tmp_path: Path) -> None:
+def test_a_recovered_log_continues(tmp_path: Path) -> None:
     """A log that was cut takes what comes next, and remnants behind the cut never join it."""
     history = sample(40)
     write_log(tmp_path, history, decided=20)

@@ -27,7 +27,7 @@ CATCH_UP = (
         "4.2",
         "a learner takes frames of a view above its accepted one",
         [Edit(Learner, "on_fetched", " or message.source <= self._standing.accepted", "")],
-        proof=f"{_SERVING}test_a_learner_takes_no_word_of_a_view_that_is_not_above_its_accepted_one",
+        proof=f"{_SERVING}test_a_learner_ignores_views_not_above_its_accepted_one",
     ),
     Mutant(
         "learner-takes-a-state-of-an-old-view",

@@ -316,14 +316,14 @@ ORDER = (
         "4.3",
         "after an abort a producer asks for its own next epoch, so that it sees who took that",
         [Edit(Session, "_request_next_epoch", "self.epoch + 1", "self.epoch + 2")],
-        proof=f"{_EPOCHS}test_a_producer_whose_epoch_was_aborted_asks_for_its_own_next_one_and_is_fenced_where_another_took_it",
+        proof=f"{_EPOCHS}test_after_an_abort_a_producer_requests_its_next_epoch_and_is_fenced_if_another_took_it",
     ),
     Mutant(
         "goes-above-its-fence",
         "4.3",
         "only a starting instance tries again above the epoch that a fence names",
         [Edit(Session, "_on_epoch_fenced", "if not self._starting and not (", "if False and (")],
-        proof=f"{_EPOCHS}test_a_producer_whose_epoch_was_aborted_asks_for_its_own_next_one_and_is_fenced_where_another_took_it",
+        proof=f"{_EPOCHS}test_after_an_abort_a_producer_requests_its_next_epoch_and_is_fenced_if_another_took_it",
     ),
     Mutant(
         "draining-coordinator-orders",

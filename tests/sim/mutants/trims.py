@@ -51,7 +51,7 @@ TRIMS = (
         "6",
         "in a view change no state replaces a damaged end that reaches further",
         [Edit(LogAdoption, "on_snapshot", "if reaches or not", "if not")],
-        proof="tests/unit/core/flush/test_log_adoption.py::test_a_damaged_end_that_reaches_behind_the_state_stays",
+        proof="tests/unit/core/flush/test_log_adoption.py::test_a_damaged_end_that_reaches_beyond_the_state_stays",
     ),
     Mutant(
         "draining-coordinator-trims",

@@ -133,7 +133,7 @@ class DyingStore(LocalStore):
         return made
 
 
-def test_killed_at_any_step_it_goes_on_to_the_same_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_at_any_step_it_continues_to_the_same_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tmp_path / "whole"
     archived(whole)
     expected = {str(path.relative_to(whole)): path.read_bytes() for path in files(whole)}
@@ -214,7 +214,7 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
         decode_manifest(newer, "m", victim.name)
 
 
-def test_a_missing_range_is_told_by_who_reads_and_who_verifies(tmp_path: Path) -> None:
+def test_a_missing_range_is_reported_by_readers_and_verify(tmp_path: Path) -> None:
     archive = archived(tmp_path)
     files(tmp_path / "ranges")[2].unlink()
     archive = Archive(tmp_path)
@@ -343,7 +343,7 @@ def test_an_archive_that_lost_its_end_has_the_reader_go_back(tmp_path: Path) -> 
     assert verify(archive).good
 
 
-def test_a_log_that_is_behind_its_archive_is_not_archived(tmp_path: Path) -> None:
+def test_a_log_that_lags_its_archive_is_not_archived(tmp_path: Path) -> None:
     log = Log(TABLE)
     archived(tmp_path, log)
     log.end = 900
@@ -368,7 +368,7 @@ class Failing(LocalStore):
         super().write(path, data)
 
 
-def test_what_fails_for_a_while_is_told_and_tried_again_and_what_is_written_wrong_does_not_count(
+def test_temporary_failures_are_reported_and_retried_and_wrong_writes_do_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(limits, "ARCHIVE_RETRY_US_MIN", 1000)
@@ -395,13 +395,13 @@ def test_what_fails_for_a_while_is_told_and_tried_again_and_what_is_written_wron
     assert (figures["tutti_archive_working"], figures["tutti_archive_failures"]) == (1, 4)
 
 
-def test_once_tells_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_once_reports_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tutti.archive.catalog.open_store", lambda _: Failing(str(tmp_path), [DiskFull("no room for it")]))
     with pytest.raises(DiskFull, match="no room for it"):
         archived(tmp_path)
 
 
-def test_files_of_no_range_are_told_when_they_are_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_files_without_a_range_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = archived(tmp_path)
     (tmp_path / "data" / "ticks=0-1" / "left.parquet").write_bytes(b"left")
     assert verify(archive).orphans == ()  # somebody may be about to name it

@@ -81,7 +81,7 @@ def test_a_lost_range_is_filled_up_to_where_the_next_one_begins(tmp_path: Path) 
     assert verify(archive).good
 
 
-def test_a_record_is_found_in_a_long_range_behind_many_short_ones(tmp_path: Path) -> None:
+def test_a_record_is_found_in_a_long_range_after_many_short_ones(tmp_path: Path) -> None:
     """Proves that what is there is found whatever else is, and that all that tells of holes tells of the same ones."""
     archive = Archive(str(tmp_path), LOG, make=True)
     (tmp_path / "ranges").mkdir()

@@ -26,7 +26,7 @@ def test_no_receipt_at_all_is_a_gap_as_long_as_the_span() -> None:
     assert gap_ms([], (3 * MS, 10 * MS)) == 7
 
 
-def test_sizes_stand_beside_one_another() -> None:
+def test_sizes_are_columns_of_one_table() -> None:
     lines = table(
         [
             figure("1 x p50", [0.3], "ms", better="less"),

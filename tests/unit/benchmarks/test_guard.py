@@ -51,7 +51,7 @@ def test_the_report_fails_for_what_got_worse_alone() -> None:
     assert report({"ratios": {RATE: _around(0.8)}}, {RATE: _around(0.8)})[1] == 0
 
 
-def test_what_cannot_be_told_is_no_success() -> None:
+def test_an_undecidable_comparison_is_not_a_success() -> None:
     """Proves it of noise, of a ratio that is measured no more, and that neither hides what got worse."""
     assert report({"ratios": {TIME: _around(1.0)}}, {TIME: _around(1.0, 0.9)})[1] == 3
     text, code = report({"ratios": {RATE: _around(0.8), "as it was called": _around(1.0)}}, {RATE: _around(0.8)})

@@ -40,13 +40,13 @@ def test_a_load_has_as_many_records_as_it_holds_within_bounds() -> None:
     assert [name_of(size) for size in (10, 1000, 100_000, 1_000_000)] == ["10 B", "1 KB", "100 KB", "1 MB"]
 
 
-def test_a_disk_with_too_little_room_is_refused_before_anything_begins(tmp_path: Path) -> None:
+def test_a_disk_without_enough_free_space_is_refused_before_the_start(tmp_path: Path) -> None:
     refuse_without_room(tmp_path, 10 * GB, "log", lambda _: 14 * GB)
     with pytest.raises(SystemExit, match=r"log needs 10\.0 GB and 4 GB to spare at .*, where 13\.9 GB are free"):
         refuse_without_room(tmp_path, 10 * GB, "log", lambda _: 14 * GB - 100_000_000)
 
 
-def test_nothing_is_measured_where_one_of_many_has_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_measured_if_one_of_many_lacks_free_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["laws", "batches", "log", "--log-gb", "1e9", "--directory", str(tmp_path)])
     with pytest.raises(SystemExit, match="log needs"):
         command_line.main()
@@ -62,7 +62,7 @@ def test_nothing_is_measured_where_one_of_many_has_no_room(tmp_path: Path, monke
         (["--json", "/nowhere/x.json"], "there is no directory /nowhere"),
     ],
 )
-def test_what_cannot_be_asked_is_told(
+def test_impossible_arguments_are_reported(
     arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["laws", *arguments])
@@ -72,7 +72,7 @@ def test_what_cannot_be_asked_is_told(
     assert told in capsys.readouterr().err
 
 
-def test_what_grows_with_what_is_asked_wants_more_room() -> None:
+def test_larger_arguments_need_more_free_space() -> None:
     assert LAWS["log"].bytes_wanted(Asked(log_gb=50)) > 50 * GB
     assert LAWS["sustained"].bytes_wanted(Asked(sustained_gb=10)) > 30 * GB
     assert LAWS["hours"].bytes_wanted(Asked(hours=10)) > 10 * LAWS["hours"].bytes_wanted(Asked(hours=0.05))
@@ -84,7 +84,7 @@ def test_every_law_holds_only_what_it_measures() -> None:
         assert {held.measure for held in law.held} <= set(law.measures), name
 
 
-def test_rounds_stand_by_place_and_measure(tmp_path: Path) -> None:
+def test_rounds_are_ordered_by_size_and_measure(tmp_path: Path) -> None:
     measures = {"p50": Measure("ms", "less"), "rate": Measure("k/s", "more"), "never": Measure("x", "more")}
     bench = Bench(tmp_path, Asked(), measures)
     for value in (2.0, 1.0, 4.0):
@@ -100,6 +100,6 @@ def test_rounds_stand_by_place_and_measure(tmp_path: Path) -> None:
     assert spread([3.0]) == "3"
 
 
-def test_a_command_is_told_without_its_files() -> None:
+def test_a_command_is_shown_without_its_files() -> None:
     said = command("benchmarks.laws", ["log", "--json", "x.json", "--directory=/mnt", "--log-gb", "50"])
     assert said == "python -m benchmarks.laws log --log-gb 50"

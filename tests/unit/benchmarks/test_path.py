@@ -22,7 +22,7 @@ def group(name: str, *turns: Turn) -> Group:
     return made
 
 
-def test_what_a_process_spends_is_told_by_kind_of_thread() -> None:
+def test_the_cost_of_a_process_is_reported_by_kind_of_thread() -> None:
     before = _spent({os.getpid(): "client"})["client, main thread"]
     until = time.thread_time_ns() + 5_000_000
     while time.thread_time_ns() < until:

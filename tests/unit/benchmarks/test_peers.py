@@ -47,7 +47,7 @@ def test_a_system_without_a_way_for_it_has_a_dash() -> None:
     assert lines[2][-2:] == ["100", "900"]
 
 
-def test_the_page_tells_promises_and_draws_each_measure() -> None:
+def test_the_page_shows_promises_and_draws_each_measure() -> None:
     found = _found(**{"1 KB": {"Tutti": [400.0, 380.0], KAFKA: [50.0, 60.0]}, "CRC32C": {MACHINE: [31.0]}})
     kept = {
         "machine": "a machine",

@@ -45,7 +45,7 @@ def test_without_files_each_part_says_how_it_is_measured() -> None:
     assert "`python -m benchmarks.laws log` measures it" in text
 
 
-def test_a_target_stands_beside_the_machine_and_the_best_of_the_others() -> None:
+def test_a_target_is_shown_with_the_machine_and_the_best_of_the_others() -> None:
     told = _peers(**{"1 KB": {"Tutti": [300.0, 350.0, 320.0], "the machine": [640.0], "Kafka, 3 brokers": [50.0]}})
     row, factor = targets(Kept([told])).splitlines()[2:]
     assert row.startswith(
@@ -98,7 +98,7 @@ def test_the_later_file_counts_and_limits_are_of_all() -> None:
     assert "| CRC32C | GB/s | 30 (30 to 33) |" in machine(kept)
 
 
-def test_figures_of_spark_are_told_with_what_they_are_a_share_of() -> None:
+def test_figures_of_spark_are_shown_with_their_base() -> None:
     figures = [
         Figure("Spark batch read, files, 100 B", 6.0, "M rows/s", 5.0, 7.0, 7.0),
         Figure("  share of memory", 92, "%", 90, 93, 80),
@@ -120,7 +120,7 @@ def test_a_run_of_benchmarks_is_taken_as_it_was_kept(tmp_path: Path, monkeypatch
     assert "| 0.50 (at most 0.50) |" in sources(kept)
 
 
-def test_systems_stand_side_by_side() -> None:
+def test_systems_are_columns_of_one_table() -> None:
     text = peers(Kept([_peers(**{"1 KB": {"Tutti": [400.0, 300.0, 500.0], "the machine": [640.0]}})]))
     assert text.splitlines()[2] == "| 1 KB | MB/s | 400 (300 to 500) | 640 |  |"
 

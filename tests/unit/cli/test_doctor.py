@@ -247,7 +247,7 @@ def test_settings_with_which_the_format_runs_elsewhere(tmp_path: Path, monkeypat
     assert (found.good, "PYSPARK_DRIVER_PYTHON=jupyter" in found.found) == (False, True)
 
 
-def test_a_trial_that_fails_tells_the_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_trial_reports_its_last_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "_TRIAL", "import sys; sys.exit('no such luck')")
     found = spark.trial()
     assert (found.good, found.found) == (False, "ended with 1: no such luck")
@@ -271,7 +271,7 @@ def a_pid(file: Path) -> int:
     return int(file.read_text())
 
 
-def test_a_trial_that_takes_too_long_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_trial_that_takes_too_long_leaves_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRIAL_PID", str(tmp_path / "pid"))
     monkeypatch.setattr(spark, "_TRIAL", _HANGS)
     monkeypatch.setattr(spark, "_TRIAL_WAIT_S", 3.0)
@@ -280,7 +280,7 @@ def test_a_trial_that_takes_too_long_leaves_nothing_behind(monkeypatch: pytest.M
     expect_end(a_pid(tmp_path / "pid"))
 
 
-def test_a_trial_that_is_interrupted_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_interrupted_trial_leaves_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRIAL_PID", str(tmp_path / "pid"))
     code = f"from tutti_gateway.cli.doctor import spark; spark._TRIAL = {_HANGS!r}; spark.trial()"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as doctor:
@@ -316,7 +316,7 @@ def test_no_trial_without_java(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         ([], "", "Cannot run program", "on local[1]: Cannot run program"),
     ],
 )
-def test_what_a_trial_tells(
+def test_the_report_of_a_trial(
     monkeypatch: pytest.MonkeyPatch, workers: list[InterpreterReport], source: str, failed: str, words: str
 ) -> None:
     for number, worker in enumerate(workers):

@@ -53,7 +53,7 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
         ["replay", "--out", "out.jsonl"],
     ],
 )
-def test_it_is_told_what_is_missing(
+def test_the_missing_log_is_reported(
     founding: ReadableGateway,
     command: list[str],
     capsys: pytest.CaptureFixture[str],
@@ -99,7 +99,7 @@ def test_a_range_is_read_when_the_log_begins_meanwhile(founding: ReadableGateway
     assert tail.returncode == 0
 
 
-def test_who_follows_waits_for_it_and_is_told_so(founding: ReadableGateway) -> None:
+def test_a_follower_waits_for_the_log_and_reports_it(founding: ReadableGateway) -> None:
     with subprocess.Popen([*TAIL, founding.url, "-f"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as tail:
         assert tail.stderr is not None
         assert tail.stdout is not None

@@ -129,7 +129,7 @@ def test_completion_scripts_complete(shell: str, capsys: pytest.CaptureFixture[s
     assert "_TUTTI_COMPLETE" in capsys.readouterr().out
 
 
-def test_a_shell_is_told_the_commands() -> None:
+def test_the_shell_gets_the_list_of_commands() -> None:
     environment = os.environ | {"_TUTTI_COMPLETE": "fish_complete", "COMP_WORDS": "tutti t", "COMP_CWORD": "t"}
     code = "from tutti_gateway.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
@@ -248,7 +248,7 @@ def test_a_closed_stream_is_said_and_nothing_is_written_elsewhere(line: str, cod
     assert done.stderr.count("\n") == bool(said)
 
 
-def test_the_numbers_of_closed_streams_are_nobodys_file() -> None:
+def test_the_descriptor_numbers_of_closed_streams_are_not_reused() -> None:
     told = "import os, sys; from tutti_gateway.cli.common.standard_streams import replace_closed_streams as fill; "
     told += "fill(); os.write(int(sys.argv[1]), b'x'); print(os.open('/', 0) > 2)"
     command = f'{sys.executable} -c "{told}" 3 3>&1 <&- 2>&-'

@@ -41,7 +41,7 @@ def test_cells(value: object, text: str) -> None:
     assert output.cell_text(value) == text
 
 
-def test_tables_are_lines_with_tabs_when_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_lines_with_tabs_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(("name", "count"), iter([("a", 1), ("b", None)]), empty="none")
     assert capsys.readouterr().out == "name\tcount\na\t1\nb\t-\n"
     output.print_table(("name",), [], empty="no topics")
@@ -58,7 +58,7 @@ def test_tables_are_drawn_on_a_terminal(capsys: pytest.CaptureFixture[str], monk
     assert capsys.readouterr().out == "state  primary\na      1\n"
 
 
-def test_progress_is_silent_when_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with output.progress("work", 10) as meter:
         meter.advance(3)
         meter.reach(5, 10)

@@ -39,7 +39,7 @@ def test_every_command_and_every_key_has_its_place() -> None:
         assert f"| `{key}` |" in keys
 
 
-def test_every_public_name_has_its_place_and_its_words() -> None:
+def test_every_public_name_is_listed_and_documented() -> None:
     page = _api_page()
     assert all(f"`{name}`" in page for name in tutti.__all__)
     assert "### `Reader.poll`" in page

@@ -30,7 +30,7 @@ def test_unreachable_gateways_are_named_with_what_was_met_and_for_how_long() -> 
     assert time.monotonic() - began < 30
 
 
-def test_a_gateway_that_does_not_let_it_in_says_why(gateway: FakeGateway) -> None:
+def test_a_gateway_that_refuses_it_names_the_reason(gateway: FakeGateway) -> None:
     def deny(heard: Any) -> list[Any] | None:
         if isinstance(heard, client_protocol.OpenProducer):
             return [client_protocol.Denied(heard.request, "not_primary", "two of three gateways are away", retry=True)]
@@ -73,7 +73,7 @@ def test_a_gateway_that_does_not_let_it_in_says_why(gateway: FakeGateway) -> Non
         ({"credentials": "/no/such/file"}, ConfigError, "/no/such/file cannot be read"),
     ],
 )
-def test_wrong_options_are_told(arguments: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_wrong_options_are_reported(arguments: dict[str, Any], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=re.escape(said)):
         Producer(**{"url": "tutti://127.0.0.1:1", **arguments})
 
@@ -95,7 +95,7 @@ def test_wrong_options_are_told(arguments: dict[str, Any], error: type[Exception
         ({"timestamp": "now"}, "not str"),
     ],
 )
-def test_wrong_arguments_are_told_and_nothing_is_sent(gateway: FakeGateway, arguments: dict[str, Any], said: str) -> None:
+def test_wrong_arguments_are_reported_and_nothing_is_sent(gateway: FakeGateway, arguments: dict[str, Any], said: str) -> None:
     with Producer(gateway.url) as p:
         with pytest.raises(UsageError, match=re.escape(said)):
             p.send(**{"topic": "t", "value": b"x", **arguments})
@@ -106,7 +106,7 @@ def test_wrong_arguments_are_told_and_nothing_is_sent(gateway: FakeGateway, argu
 
 
 @pytest.mark.parametrize("timeout", ["a", b"1", float("nan"), True, 10**400])
-def test_a_wait_that_is_no_duration_is_told(timeout: Any) -> None:
+def test_an_invalid_timeout_is_reported(timeout: Any) -> None:
     rig = Rig().ready()
     receipt = rig.send()
     with pytest.raises(UsageError, match=re.escape(f"timeout must be a number of seconds, not {timeout!r}")):

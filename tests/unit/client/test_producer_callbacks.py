@@ -33,7 +33,7 @@ def test_a_callback_that_exits_stops_no_outcome(caplog: pytest.LogCaptureFixture
 
 
 @pytest.mark.parametrize("fault", [SystemExit(1), ValueError("a defect")])
-def test_whatever_ends_the_thread_is_told_to_who_waits(fault: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_end_of_the_thread_is_reported_to_waiting_callers(fault: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeGateway() as gateway, Producer(gateway.url) as p:
         assert p.send("t", b"0").result(10) == 0
 
@@ -87,7 +87,7 @@ def test_what_the_callbacks_of_one_announcing_send_leaves_as_one_batch(ordering:
         assert caplog.text.count("of the application") > 0
 
 
-def test_what_callbacks_send_goes_on_by_itself() -> None:
+def test_records_sent_by_callbacks_leave_without_another_call() -> None:
     told: list[int | None] = []
     with FakeGateway() as gateway, Producer(gateway.url) as p:
 
@@ -104,7 +104,7 @@ def test_what_callbacks_send_goes_on_by_itself() -> None:
         assert len(gateway.frames()) < 2000 // 5
 
 
-def test_callbacks_that_meet_a_full_buffer_are_told_and_the_rest_goes_on() -> None:
+def test_callbacks_get_an_error_for_a_full_buffer_and_the_others_run() -> None:
     taken: list[Receipt] = []
     full: list[BufferFull] = []
     with _Held() as gateway, Producer(gateway.url, buffer_bytes=65_536, batch_bytes=8192, on_full="raise") as p:

@@ -51,14 +51,14 @@ def test_a_gateway_whose_disk_is_low_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("state", ["minority", "halted"])
-def test_a_gateway_that_says_that_it_is_cut_off_is_left_also_by_who_sends_nothing(state: str) -> None:
+def test_an_idle_producer_leaves_a_gateway_that_reports_a_minority(state: str) -> None:
     rig, frames = in_flight(1)
     rig.commit(frames[0], 0)
     rig.say(rig.welcome(gateways=TWO, state=state))
     assert rig.delivery.drop == f"gateway g1 is {state}"
 
 
-def test_news_is_no_answer_and_has_nothing_sent_again() -> None:
+def test_a_notification_counts_as_no_answer_and_resends_nothing() -> None:
     rig, _ = in_flight(2)
     rig.say(rig.welcome(gateways=TWO, state="joining"))
     assert rig.hears() == []
@@ -68,7 +68,7 @@ def test_news_is_no_answer_and_has_nothing_sent_again() -> None:
     assert rig.delivery.welcome.gateways == TWO
 
 
-def test_a_gateway_that_has_no_other_beside_it_is_not_left_for_being_cut_off() -> None:
+def test_the_only_gateway_is_not_left_for_its_minority() -> None:
     rig, _ = in_flight(1)
     rig.say(rig.welcome(state="minority"))
     assert not rig.delivery.drop
@@ -99,7 +99,7 @@ def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_hasty")
-def test_a_connection_that_falls_silent_is_given_up_though_nobody_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_connection_is_closed_by_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_SILENCE_MIN", 60.0)  # that the gateway itself is silent is not what is noticed
     log = Log()
     with FakeGateway(log) as far, FakeGateway(log) as near, Relay(far.port) as relay:
@@ -162,7 +162,7 @@ def test_a_fail_over_holds_the_batches_once_however_often_it_happens() -> None:
     assert log.values() == [value] * 15
 
 
-def test_who_has_no_descriptor_left_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_without_free_descriptors_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     missed: list[Address] = []
 
     def none_left_at_first(address: Address, credentials: None) -> ZmtpConnection:

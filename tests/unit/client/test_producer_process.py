@@ -71,7 +71,7 @@ def test_a_forked_child_asks_by_a_connection_of_its_own(gateway: FakeGateway) ->
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_is_told_to_open_its_own_and_can(gateway: FakeGateway) -> None:
+def test_a_forked_child_gets_an_error_and_can_open_its_own(gateway: FakeGateway) -> None:
     gate = threading.Event()
     gateway.rule = lambda heard: [] if isinstance(heard, Frame) and not gate.is_set() else None
     with Producer(gateway.url, producer="parent") as p:
@@ -176,7 +176,7 @@ def test_ctrl_c_while_sending_ends_in_order(gateway: FakeGateway) -> None:
         assert b"KeyboardInterrupt" in process.stderr.read()
 
 
-def test_producers_that_come_and_go_leave_nothing_behind(gateway: FakeGateway) -> None:
+def test_producers_that_open_and_close_leak_nothing(gateway: FakeGateway) -> None:
     def held() -> tuple[int, int]:
         return len(os.listdir("/proc/self/fd")), threading.active_count()
 

@@ -101,7 +101,7 @@ def test_a_handler_that_struck_in_a_wait_may_wait_too(gateway: FakeGateway) -> N
             assert receipt.result(10) == 0
 
 
-def test_a_storm_of_signals_whose_handler_sends_hangs_nothing(gateway: FakeGateway) -> None:
+def test_a_storm_of_signals_whose_handler_sends_never_hangs(gateway: FakeGateway) -> None:
     text = f"""{HEAR}
 import time
 sent, refused, busy = [], [], []

@@ -27,7 +27,7 @@ def two() -> Iterator[Two]:
     made.close()
 
 
-def test_records_go_into_the_lane_beside_the_ordered_ones(two: Two) -> None:
+def test_records_go_into_the_lane_in_parallel_with_ordered_ones(two: Two) -> None:
     told: list[tuple[Exception | None, int]] = []
     with Producer(two.g1.url, producer="p") as p:
         assert p.send("t", b"0", key=b"k", headers=[("h", b"v")], ordering="unordered").result(10) == 0
@@ -80,7 +80,7 @@ def test_each_kind_has_a_buffer_of_its_own(two: Two) -> None:
     waits.result(0)
 
 
-def test_what_the_lane_cannot_take_is_told_at_the_door(two: Two) -> None:
+def test_records_that_the_lane_cannot_accept_are_refused_by_send(two: Two) -> None:
     with Producer(two.g1.url, producer="p") as p:
         for call in (p.send, p.send_batch):
             value: Any = b"x" if call == p.send else pa.record_batch({"value": pa.array([b"x"], pa.binary())})
@@ -168,7 +168,7 @@ def test_a_lane_of_which_something_is_unknown_takes_more_in_the_next_epoch(two: 
     assert values(two.g1) == [3]
 
 
-def test_a_gateway_whose_disk_was_lost_makes_what_it_was_sent_unknown_at_once(two: Two) -> None:
+def test_the_loss_of_a_gateways_disk_makes_its_records_unknown_at_once(two: Two) -> None:
     two.g1.rule = silent(two.g1)
     with Producer(two.g1.url, producer="p", delivery_timeout=60) as p:
         lost = send(p, 1, 2)
@@ -194,7 +194,7 @@ def test_what_a_gateway_does_not_take_goes_to_another_one_at_once(two: Two, code
 
 
 @pytest.mark.parametrize("code", ["busy", "space"])
-def test_what_it_has_no_room_for_is_sent_again_there(two: Two, code: str) -> None:
+def test_a_batch_refused_for_lack_of_capacity_is_resent_there(two: Two, code: str) -> None:
     count = [0]
 
     def rule(heard: Any) -> list[Any] | None:
@@ -256,7 +256,7 @@ def test_an_epoch_that_ends_under_way_costs_no_record_and_doubles_none(two: Two)
     assert [frame.epoch for frame, _ in (two.g1.lane.batches if two.g1.lane else [])] == [1, 1, 2, 2, 2]
 
 
-def test_what_is_refused_for_good_fails_and_what_was_sent_behind_it_is_in_no_lane(two: Two) -> None:
+def test_a_permanent_refusal_fails_and_later_records_are_in_no_lane(two: Two) -> None:
     two.g1.gateways = {"g1": two.g1.url}
     two.g1.rule = silent(two.g1)
     with Producer(two.g1.url, producer="p", delivery_timeout=60) as p:
@@ -293,7 +293,7 @@ def test_another_instance_fences_both_kinds(two: Two) -> None:
     assert values(two.g1) == [1]
 
 
-def test_a_log_that_is_a_moment_behind_is_waited_for(two: Two) -> None:
+def test_a_log_that_lags_by_a_moment_is_waited_for(two: Two) -> None:
     codes = ["producer", "topic", "epoch"]
 
     def rule(heard: Any) -> list[Any] | None:
@@ -356,7 +356,7 @@ def test_it_begins_where_the_producers_gateway_does_not_answer_the_lane_yet(two:
     assert (values(two.g1), values(two.g2)) == ([2], [1])
 
 
-def test_a_producer_that_was_forgotten_while_idle_begins_anew(two: Two) -> None:
+def test_a_producer_deleted_while_idle_starts_again(two: Two) -> None:
     """The log gives it another number: nothing that comes from now on belongs to the old one."""
     two.g1.gateways = {"g1": two.g1.url}
     with Producer(two.g1.url, delivery_timeout=60) as p:

@@ -45,7 +45,7 @@ def test_a_handler_that_struck_in_one_kind_is_refused_by_the_other(two: Two) -> 
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_is_told_that_it_cannot_use_its_parents_lanes(two: Two) -> None:
+def test_a_forked_child_gets_an_error_for_its_parents_lanes(two: Two) -> None:
     with Producer(two.g1.url, producer="p") as p:
         assert send(p, 1)[0].result(10) == 0
         two.g1.rule = silent(two.g1)
@@ -64,7 +64,7 @@ def test_a_forked_child_is_told_that_it_cannot_use_its_parents_lanes(two: Two) -
     assert values(two.g1) == [1, 2]
 
 
-def test_the_end_of_the_interpreter_delivers_what_nobody_closed(two: Two) -> None:
+def test_interpreter_exit_delivers_the_records_of_unclosed_producers(two: Two) -> None:
     text = "import sys, tutti\np = tutti.Producer(sys.argv[1])\nfor n in range(100): p.send('t', b'%d' % n, ordering='unordered')\n"
     done = subprocess.run(
         [sys.executable, "-c", text, two.g1.url], capture_output=True, text=True, timeout=60, cwd=ROOT, check=False

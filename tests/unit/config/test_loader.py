@@ -166,7 +166,7 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
         ('advertise = "nowhere"\n', "f.toml:4: advertise is 'nowhere'", "write HOST:PORT"),
     ],
 )
-def test_a_mistake_tells_where_what_and_what_to_do(text: str, where: str, what: str) -> None:
+def test_a_mistake_is_reported_with_location_problem_and_remedy(text: str, where: str, what: str) -> None:
     [said] = mistakes_of(GOOD + text)
     assert said.startswith(where)
     assert what in said
@@ -183,7 +183,7 @@ def test_a_group_has_no_more_gateways_than_a_roster() -> None:
     assert said.startswith("f.toml:4: group.members names 64 gateways: name at most 63")
 
 
-def test_a_gateway_says_of_itself_what_the_others_are_told() -> None:
+def test_a_gateways_own_addresses_equal_those_in_the_member_list() -> None:
     alone, _ = parse_config(GOOD + "[ports]\ngroup = 9000\n")
     among, _ = parse_config(GOOD + members_text(3))
     assert alone is not None
@@ -252,7 +252,7 @@ def test_with_keys_a_gateway_may_be_reached_and_what_they_do_not_protect_is_said
     assert "7400, 7402, 7403" in said.do
 
 
-def test_members_whose_keys_are_not_listed_are_named(tmp_path: Path) -> None:
+def test_members_without_listed_keys_are_named(tmp_path: Path) -> None:
     """A gateway with keys of its own making would run, and hear nobody."""
     generate(tmp_path / "keys", ["jfk"])
     file = tmp_path / "f.toml"
@@ -280,7 +280,7 @@ def test_members_whose_keys_are_not_listed_are_named(tmp_path: Path) -> None:
         (GOOD + '[multicast]\ninterface = "lo"\n', "lo"),
     ],
 )
-def test_multicast_goes_where_the_gateway_listens_unless_told_otherwise(text: str, interface: str) -> None:
+def test_multicast_uses_the_listen_interface_by_default(text: str, interface: str) -> None:
     config, mistakes = parse_config(text + '[group]\ntransport = "multicast"\n')
     assert not mistakes
     assert config is not None
@@ -309,7 +309,7 @@ def test_hosts_that_are_not_known_are_advised_of_by_name() -> None:
         ("group.keys", "jfk.secret", "secret_key and public_keys are swapped"),
     ],
 )
-def test_keys_that_do_not_serve_are_told_with_the_rest(tmp_path: Path, secret: str, public: str, said: str) -> None:
+def test_unusable_keys_are_reported_with_the_other_mistakes(tmp_path: Path, secret: str, public: str, said: str) -> None:
     generate(tmp_path, ["jfk", "lga"])
     file = tmp_path / "f.toml"
     file.write_text(GOOD + f'[security]\nsecret_key = "{secret}"\npublic_keys = "{public}"\n')
@@ -320,7 +320,7 @@ def test_keys_that_do_not_serve_are_told_with_the_rest(tmp_path: Path, secret: s
 
 
 @pytest.mark.parametrize("listen", ["localhost:7400", "127.0.0.2:7400", "[::1]:7400"])
-def test_loopback_needs_no_such_word(listen: str) -> None:
+def test_loopback_needs_no_such_setting(listen: str) -> None:
     assert mistakes_of(f'name = "jfk"\ndata = "d"\nlisten = "{listen}"\n') == []
 
 
@@ -340,7 +340,7 @@ def test_a_port_too_high_leaves_none_for_the_others() -> None:
     assert "leaves no port for reads (65536): choose a port up to 65532" in said
 
 
-def test_all_mistakes_are_told_in_the_order_of_the_lines() -> None:
+def test_all_mistakes_are_reported_in_the_order_of_the_lines() -> None:
     said = mistakes_of('nme = "jfk"\ndata = 3\nlisten = "8.8.8.8:1"\n[log]\nvote_mark = "x"\n[timers]\ntick_ms = 50\n')
     places = [re.match(r"f\.toml(:\d)?: (\S+)", line) for line in said]
     found = [(place[1], place[2]) for place in places if place]
@@ -402,7 +402,7 @@ def test_the_mark_with_which_some_editors_begin_a_file_is_no_part_of_it(tmp_path
     assert load_config(file).name == "jfk"
 
 
-def test_loading_tells_the_first_mistake_and_counts_the_others(tmp_path: Path) -> None:
+def test_loading_reports_the_first_mistake_and_counts_the_others(tmp_path: Path) -> None:
     file = tmp_path / "g.toml"
     file.write_text(GOOD + "a = 1\nb = 2\n")
     with pytest.raises(ConfigError, match=r"g\.toml:4: a is not known: .* \(and 1 more, see `tutti config check .*g\.toml`\)"):

@@ -43,7 +43,7 @@ def test_quarantine_keeps_each_once(tmp_path: Path) -> None:
     assert {"reason": "wrong", "value_base64": "/w==", "key_base64": None} in told
 
 
-def test_quarantine_is_bounded_and_sees_who_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quarantine_is_bounded_and_detects_freed_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quarantine = Quarantine(str(tmp_path))
     monkeypatch.setattr(limits, "QUARANTINED_MAX", 2)
     for number in range(2):
@@ -61,7 +61,7 @@ def test_quarantine_is_bounded_and_sees_who_makes_room(tmp_path: Path, monkeypat
             one.put("t-7", [], "wrong", {})
 
 
-def test_a_quarantine_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+def test_an_unwritable_quarantine_is_reported_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="choose a writable directory"):
         Quarantine(str(tmp_path / "file"))
@@ -183,7 +183,7 @@ def signals() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("signals")
-def test_a_connector_runs_until_it_is_told_to_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_connector_runs_until_a_stop_request(capsys: pytest.CaptureFixture[str]) -> None:
     connector = Waiting(capsys)
     assert run(connector, {"name": "a"}, "127.0.0.1:0", Page()) == 0
     assert 'tutti_try_lag{connector="a"} 7.0' in connector.page
@@ -199,7 +199,7 @@ def test_a_connector_runs_until_it_is_told_to_end(capsys: pytest.CaptureFixture[
         ("192.0.2.1:1", "other hosts can reach"),
     ],
 )
-def test_a_page_that_cannot_be_is_told(capsys: pytest.CaptureFixture[str], listen: str, told: str) -> None:
+def test_an_impossible_metrics_address_is_reported(capsys: pytest.CaptureFixture[str], listen: str, told: str) -> None:
     with pytest.raises(ConfigError, match=f"^orders.toml: .*{told}"):
         run(Waiting(capsys), {}, listen, Page(), file="orders.toml")
 
@@ -292,7 +292,7 @@ def test_a_scrape_that_is_no_http_is_refused(request_: bytes, status: bytes, mon
             assert f'tutti_page_turned_away_total{{why="{status.decode()}"}} 1.0' in page.read().decode()
 
 
-def test_every_mistake_of_a_file_is_told_what_is_missing_behind_what_is_misspelt(tmp_path: Path) -> None:
+def test_every_mistake_of_a_file_is_reported_missing_keys_after_misspelt_ones(tmp_path: Path) -> None:
     path = tmp_path / "in.toml"
     path.write_text('nmae = "in"\ngateways = "tutti://h:7400"\nquarantine = 5\n[kafka]\nserver = "x"\ntopics = ["t"]\n')
     with pytest.raises(ConfigError) as error:

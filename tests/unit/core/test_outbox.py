@@ -88,7 +88,7 @@ def test_messages_to_itself_stay_inside() -> None:
     assert box.take(None) == []
 
 
-def test_nobody_is_answered_under_number_0_or_with_nothing() -> None:
+def test_no_answer_goes_to_number_0_or_is_empty() -> None:
     box = outbox()
     box.answers(0).append(Done(1))
     box.answers(3)

@@ -95,7 +95,7 @@ def test_an_answer_to_an_earlier_heartbeat_confirms_nothing() -> None:
     assert confirmed(heartbeat(group, second, "g3")) == [(7, True)]
 
 
-def test_who_has_promised_a_higher_view_confirms_nothing() -> None:
+def test_a_member_that_promised_a_higher_view_confirms_nothing() -> None:
     group, second = asking()
     assert confirmed(heartbeat(group, second, "g3", promised=VIEW + (1 << 16))) == []
     assert confirmed(heartbeat(group, second, "g1")) == [(7, True)]
@@ -184,7 +184,7 @@ def test_a_view_that_ends_answers_all_questions() -> None:
     assert not second.stack.layers.read_index.waiting
 
 
-def test_wrong_commits_of_one_client_cost_a_few_messages_and_keep_nobody_from_asking() -> None:
+def test_wrong_commits_of_one_client_cost_a_few_messages_and_block_no_other() -> None:
     group = introduced(three_with_records())
     second = group.members["g2"]
     for number in range(limits.REQUESTS_A_SESSION_MAX):

@@ -43,7 +43,7 @@ def test_a_log_of_other_voters_is_not_gone_on_with(in_tail: bool) -> None:
     assert stack.phase is Phase.HALTED
 
 
-def test_a_genesis_cut_short_goes_on_as_a_view_change() -> None:
+def test_an_interrupted_genesis_continues_as_a_view_change() -> None:
     roster = Frame(Kind.ROSTER, encode_body(RosterBody("test", ENTROPY, voters(["g1"]))), origin=1)
     roster.stamp(VIEW, 1, 0)
     stack = Stack(Random)
@@ -198,7 +198,7 @@ def test_a_damaged_batch_is_not_ordered_and_comes_again() -> None:
         assert [bytes(frame.body) for frame in other.log if frame.kind == Kind.BATCH] == [b"a body"] * 3
 
 
-def test_a_vote_for_what_was_not_ordered_is_dropped_and_told_once() -> None:
+def test_a_vote_for_an_unordered_frame_is_dropped_and_reported_once() -> None:
     group = three()
     actions = group.step(group.members["g1"], Received(2, Vote(VIEW, 99)))
     assert actions == [Dropped("Vote", 2, "a YES to position 99, but only 2 is ordered", 1)]

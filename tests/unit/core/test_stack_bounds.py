@@ -53,7 +53,7 @@ def test_the_window_of_undecided_frames_is_bounded(monkeypatch: pytest.MonkeyPat
     assert len(answers(member, Committed)) == 10
 
 
-def test_a_drain_waits_for_room_however_little_may_be_undecided() -> None:
+def test_a_drain_waits_for_capacity_however_little_may_be_undecided() -> None:
     group, member = opened(undecided_bytes_max=limits.UNDECIDED_BYTES_CONFIG_MIN)
     window, body = member.stack.layers.context.window, bytes(common_limits.BODY_BYTES_MAX)
     group.step(member, Submitted(1, batches(1, 1, body)))
@@ -80,7 +80,7 @@ def test_a_stalled_disk_makes_no_frame_of_what_is_ordered_already() -> None:
     assert len(answers(member, Done)) == 100
 
 
-def test_requests_and_ticks_wait_for_room_and_views_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_and_ticks_wait_for_capacity_and_views_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REQUEST_UNDECIDED_FRAMES_MAX", 3)
     group, member = opened()
     window = member.stack.layers.context.window
@@ -110,7 +110,7 @@ def test_no_more_is_ever_undecided_than_where_an_abort_is_looked_for(monkeypatch
         member.stack.layers.place(Kind.TICK, TickBody(1, 1))
 
 
-def test_a_producer_that_waits_for_room_is_not_forgotten() -> None:
+def test_a_producer_that_waits_for_capacity_is_not_deleted() -> None:
     group, member = opened(undecided_bytes_max=100)
     group.step(member, EpochAsked(1, 3, "q", incarnation("q"), 1))
     group.settle()

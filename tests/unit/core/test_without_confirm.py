@@ -111,7 +111,7 @@ def ticks(count: int) -> list[Frame]:
     return [Frame(Kind.TICK, encode_body(TickBody(number, number)), origin=1) for number in range(1, count + 1)]
 
 
-def test_a_member_at_its_bound_asks_for_no_repair_until_it_has_room(group: Group) -> None:
+def test_a_member_at_its_bound_requests_no_repair_until_it_has_capacity(group: Group) -> None:
     member, window = group.members["g2"], window_of(group)
     receiver = member.stack.layers.order.receiver
     frames = stamped(window, *ticks(FRAMES + 8))
@@ -125,7 +125,7 @@ def test_a_member_at_its_bound_asks_for_no_repair_until_it_has_room(group: Group
     assert window.end == frames[FRAMES].position, "one is decided, one has room"
 
 
-def test_a_view_frame_is_taken_behind_a_log_that_leaves_no_room(group: Group) -> None:
+def test_a_view_frame_is_accepted_after_a_log_without_capacity(group: Group) -> None:
     """What was carried over waits for the decision of the VIEW frame."""
     member, window = group.members["g2"], window_of(group)
     carried = stamped(

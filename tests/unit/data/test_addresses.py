@@ -59,7 +59,7 @@ def test_what_an_earlier_release_took_is_an_address_for_ever(host: str) -> None:
     assert parse_member(f"{host}:07400").group == Address(host.strip("[]"), 7401)
 
 
-def test_port_0_is_for_those_who_listen() -> None:
+def test_port_0_is_for_listeners() -> None:
     assert parse_host_port("[::]:0", port_min=0) == ("::", 0)
     with pytest.raises(UsageError, match=r"'0' in 'h:0' is not a port \(1 to 65535\)"):
         parse_host_port("h:0")

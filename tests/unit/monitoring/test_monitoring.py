@@ -244,7 +244,7 @@ def firing(group: Group, now_s: float = 100_000.0) -> set[str]:
     return found
 
 
-def test_a_group_that_is_well_wakes_nobody() -> None:
+def test_a_healthy_group_fires_no_alert() -> None:
     assert firing(well()) == set()
 
 

@@ -13,7 +13,7 @@ from tutti_gateway.core.protocol.events import Persisted, SpaceChanged
 
 
 @pytest.mark.parametrize(("low", "told"), [(False, 1), (True, 0)])
-def test_who_holds_the_group_up_is_told_once_and_not_beside_the_disk_that_is_the_reason(low: bool, told: int) -> None:
+def test_a_member_that_delays_the_group_is_logged_once_and_not_with_its_disk_as_the_reason(low: bool, told: int) -> None:
     bench = Bench()
     bench.answers[SpaceChanged] = [Suspect(1, "no vote since position 7")]
     with capture_logs() as lines:
@@ -23,7 +23,7 @@ def test_who_holds_the_group_up_is_told_once_and_not_beside_the_disk_that_is_the
     assert [line["event"] for line in lines].count("a member blocks the group") == told
 
 
-def test_who_holds_the_group_up_is_named_in_the_status() -> None:
+def test_a_member_that_delays_the_group_is_named_in_the_status() -> None:
     bench = Bench()
     bench.answers = {Persisted: [Peers(((2, "jfk", "127.0.0.1:7401"),)), Suspect(2, "it is left out of the next view")]}
     with capture_logs() as told:
@@ -32,7 +32,7 @@ def test_who_holds_the_group_up_is_named_in_the_status() -> None:
     assert [line["member"] for line in told if line["event"] == "a member blocks the group"] == ["jfk"]
 
 
-def test_all_who_hold_the_group_up_are_named_and_each_is_logged_once() -> None:
+def test_all_members_that_delay_the_group_are_named_and_each_is_logged_once() -> None:
     bench = Bench()
     peers = Peers(((2, "jfk", "127.0.0.1:7401"), (3, "lga", "127.0.0.1:7411")))
     bench.answers = {Persisted: [peers, Suspect(2, "no vote"), Suspect(3, "no vote")]}
@@ -53,7 +53,7 @@ def test_the_members_of_a_view_are_logged_with_their_names() -> None:
     assert (line["members"], line["names"]) == ([3, 0, 2, 9], ["lga", "jfk", "ewr", "9"])
 
 
-def test_what_a_member_sent_in_vain_is_one_warning_with_who_what_why_and_how_often() -> None:
+def test_dropped_messages_of_a_member_are_one_warning_with_sender_kind_reason_and_count() -> None:
     bench = Bench()
     bench.answers = {Persisted: [Dropped("Order", 3, "of a view that is over", 12)]}
     with capture_logs() as told:
@@ -63,7 +63,7 @@ def test_what_a_member_sent_in_vain_is_one_warning_with_who_what_why_and_how_oft
     assert line == {"log_level": "warning", "kind": "Order", "sender": 3, "reason": "of a view that is over", "count": 12}
 
 
-def test_peers_are_those_told_last() -> None:
+def test_peers_are_those_of_the_last_report() -> None:
     bench = Bench()
     for peers in (((2, "jfk", "127.0.0.1:7401"), (3, "lga", "127.0.0.1:7411")), ((3, "lga", "127.0.0.1:7421"),)):
         bench.answers = {Persisted: [Peers(peers)]}

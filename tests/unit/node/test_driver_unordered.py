@@ -117,7 +117,7 @@ def test_duplicates_are_looked_up_in_the_lane() -> None:
     assert (bench.lookups.queued, bench.lane_lookups.queued) == ([], [(1, [duplicate])])
 
 
-def test_the_lanes_hear_of_producers_that_the_log_forgot() -> None:
+def test_the_lanes_are_notified_of_producers_deleted_in_the_log() -> None:
     bench = Bench()
     frame = placed(Frame(Kind.FORGET, encode_body(ForgetBody((7, 9), 1))), 1)
     bench.answers = {LanePersisted: [Persist(1, (frame,)), Deliver((frame,), (0,), frozenset(), 0)]}
@@ -125,7 +125,7 @@ def test_the_lanes_hear_of_producers_that_the_log_forgot() -> None:
     assert bench.lanes.forgotten == [7, 9]
 
 
-def test_a_start_tells_what_lanes_there_are() -> None:
+def test_a_start_reports_the_existing_lanes() -> None:
     bench = Bench()
     lane = LaneLog(origin=1, incarnation=DISK, position=7)
     bench.driver.start(Started(None, b"", Recovered(b"", HardState(), LogState(), (), None, (lane,))))  # type: ignore[arg-type]  # not looked at

@@ -113,7 +113,7 @@ def test_clients_are_served_and_readers_see_it_beat(bench: Bench, client: zmq.So
     assert bench.beats
 
 
-def test_memory_above_its_bound_closes_every_connection_and_goes_on(
+def test_memory_above_its_bound_closes_every_connection_and_the_loop_continues(
     bench: Bench, client: zmq.Socket[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert hello(client)

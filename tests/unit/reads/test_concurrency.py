@@ -30,7 +30,7 @@ def test_a_dropped_lease_gives_its_place_back() -> None:
     assert slots.used == 0
 
 
-def test_who_waits_gets_the_next_place() -> None:
+def test_a_waiter_gets_the_next_slot() -> None:
     slots = ConcurrencyLimit("streams", 1, wait_us=20_000_000)
     lease = slots.take()
     got = threading.Event()
@@ -70,7 +70,7 @@ def test_waiters_are_bounded_too() -> None:
     assert slots.used == 0
 
 
-def test_who_went_away_does_not_wait() -> None:
+def test_a_disconnected_caller_does_not_wait() -> None:
     slots = ConcurrencyLimit("streams", 1, wait_us=20_000_000)
     lease = slots.take()
     began = time.monotonic()

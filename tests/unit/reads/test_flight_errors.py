@@ -46,7 +46,7 @@ def test_each_error_has_its_kind_and_code(error: Exception, kind: type, code: st
 
 
 @pytest.mark.parametrize(("others", "code"), [(True, "unavailable"), (False, "damaged")])
-def test_damage_is_told_to_who_mends_it_and_sends_on_where_there_are_others(others: bool, code: str) -> None:
+def test_corruption_is_reported_for_repair_and_redirects_if_there_are_other_gateways(others: bool, code: str) -> None:
     asked: list[tuple[str, int]] = []
 
     def elsewhere(lane: str, position: int) -> bool:

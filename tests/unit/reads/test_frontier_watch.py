@@ -65,7 +65,7 @@ def until(condition: Callable[[], object], seconds: float = 10) -> None:
         time.sleep(0.005)
 
 
-def test_everybody_who_waits_is_woken(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_waiter_is_woken(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WATCH_POLL_US", 60_000_000)  # the poll cannot be what wakes them
     waiters = [log.waiter(4, 60_000_000) for _ in range(20)]
     log.move(3)
@@ -75,7 +75,7 @@ def test_everybody_who_waits_is_woken(log: Log, monkeypatch: pytest.MonkeyPatch)
         assert got == [Mark(5)]
 
 
-def test_who_waits_for_a_lane_is_woken_by_the_same_pipe(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_for_a_lane_is_woken_by_the_same_pipe(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WATCH_POLL_US", 60_000_000)  # the poll cannot be what wakes them
     lane = [0]
     watch = LaneWatch(lambda: Mark(lane[0]), log.watch)
@@ -91,7 +91,7 @@ def test_who_waits_for_a_lane_is_woken_by_the_same_pipe(log: Log, monkeypatch: p
     assert found == 20 * [Mark(5)]
 
 
-def test_who_waits_for_a_lane_leaves_when_the_process_stops(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiter_for_a_lane_leaves_when_the_process_stops(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "WATCH_POLL_US", 60_000_000)
     watch = LaneWatch(lambda: Mark(0), log.watch)
     found: list[Mark] = []
@@ -102,7 +102,7 @@ def test_who_waits_for_a_lane_leaves_when_the_process_stops(log: Log, monkeypatc
     assert (found, watch.stopping) == ([Mark(0)], True)
 
 
-def test_a_move_that_nobody_told_of_is_seen_all_the_same(log: Log) -> None:
+def test_a_move_without_a_notification_is_noticed(log: Log) -> None:
     thread, got = log.waiter(0, 60_000_000)
     log.move(1, tell=False)
     thread.join(10)
@@ -124,7 +124,7 @@ def test_a_frontier_once_shown_does_not_move_back(log: Log) -> None:
     assert log.watch.wait(8, 0) == Mark(9)
 
 
-def test_nobody_waits_nobody_looks(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_waiters_there_are_no_polls(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     before = log.looks
     for offset in range(1000):
         log.move(offset)
@@ -143,7 +143,7 @@ def test_stop_ends_every_wait(log: Log) -> None:
 
 
 @pytest.mark.parametrize("waiting", [False, True])
-def test_the_end_of_the_pipe_is_told_once(log: Log, waiting: bool) -> None:
+def test_the_end_of_the_pipe_is_reported_once(log: Log, waiting: bool) -> None:
     thread = log.waiter(5, 2_000_000)[0] if waiting else None
     log.move(1)
     os.close(log.write_fd)
@@ -157,7 +157,7 @@ def test_the_end_of_the_pipe_is_told_once(log: Log, waiting: bool) -> None:
 
 
 @pytest.mark.parametrize("failure", [Damaged("the mark is damaged"), OSError(24, "Too many open files"), ValueError("no frame")])
-def test_a_frontier_that_cannot_be_read_is_told_to_who_asks_and_stops_nothing(log: Log, failure: Exception) -> None:
+def test_an_unreadable_frontier_is_reported_to_waiters_and_stops_nothing(log: Log, failure: Exception) -> None:
     told: list[Exception] = []
 
     def wait() -> None:

@@ -26,7 +26,7 @@ def published(path: Path) -> LivePage:
     return page
 
 
-def test_a_word_that_stands_still_is_silence_until_the_next(tmp_path: Path) -> None:
+def test_an_unchanged_live_page_means_silence_until_the_next_change(tmp_path: Path) -> None:
     pulse, reader = pulse_of(tmp_path)
     page = published(tmp_path)
     reader.frontier()
@@ -41,7 +41,7 @@ def test_a_word_that_stands_still_is_silence_until_the_next(tmp_path: Path) -> N
     assert not pulse.silent()
 
 
-def test_what_was_never_heard_is_not_silent(tmp_path: Path) -> None:
+def test_a_gateway_never_seen_is_not_silent(tmp_path: Path) -> None:
     pulse, reader = pulse_of(tmp_path)
     assert not any(pulse.silent() for _ in range(3 * LOOKS))  # no page
     page = published(tmp_path)

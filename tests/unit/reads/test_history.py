@@ -66,7 +66,7 @@ def test_a_point_is_what_came_between_two_looks() -> None:
     assert point["disk_free_bytes"] is None
 
 
-def test_where_nothing_is_known_nothing_is_told() -> None:
+def test_unknown_values_stay_unknown() -> None:
     house = House()
     house.look(1, status(1))
     house.look(2, None)
@@ -76,7 +76,7 @@ def test_where_nothing_is_known_nothing_is_told() -> None:
     assert [point["frontier"] for point in house.points()] == [None, 3000, 500]
 
 
-def test_what_came_after_a_time_is_told_and_no_more_than_is_asked_for() -> None:
+def test_changes_after_a_time_are_returned_within_the_requested_limit() -> None:
     house = House()
     for second in range(6):
         house.look(second, status(second))
@@ -87,7 +87,7 @@ def test_what_came_after_a_time_is_told_and_no_more_than_is_asked_for() -> None:
     assert house.plain(since_us=START_US)["changes"] == []
 
 
-def test_changes_of_view_and_state_are_kept_not_each_word_of_a_reason() -> None:
+def test_changes_of_view_and_state_are_kept_and_changes_of_a_reason_are_not() -> None:
     house = House()
     house.look(1, status(1))
     house.look(2, status(2))

@@ -130,7 +130,7 @@ def test_everything_else_has_its_code(port: int, method: str, path: str, headers
         (b"\xff" + bytes(8) + b"\x7f\x03\x00NULL", "ZeroMQ"),
     ],
 )
-def test_other_protocols_are_told_their_port(port: int, data: bytes, spoken: str) -> None:
+def test_other_protocols_get_the_right_port(port: int, data: bytes, spoken: str) -> None:
     status, _, body = parse(talk(port, data))
     assert status == 400
     assert spoken in json.loads(body)["message"]
@@ -213,7 +213,7 @@ def test_several_requests_on_one_connection(port: int) -> None:
     assert talk(port, request * 5 + last).count(b"200 OK") == 6
 
 
-def test_who_says_nothing_or_drips_is_cut(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_or_slow_client_is_disconnected(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "HTTP_REQUEST_US_MAX", 300_000)
     began = time.monotonic()
     assert talk(port, b"") == b""
@@ -221,7 +221,7 @@ def test_who_says_nothing_or_drips_is_cut(port: int, monkeypatch: pytest.MonkeyP
     assert time.monotonic() - began < 10
 
 
-def test_who_does_not_read_is_cut(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_does_not_read_is_disconnected(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers that nobody takes fill the socket; the connection is cut in its time all the same."""
     monkeypatch.setattr(limits, "HTTP_REQUEST_US_MAX", 500_000)
     with socket.socket() as link:
@@ -265,7 +265,7 @@ def test_a_client_gets_in_while_strangers_hold_all_connections(small: tuple[int,
     assert AdminProtocol.turned_away[CROWDED] >= 8
 
 
-def test_nobody_wakes_it_but_who_has_something_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_wakes_only_for_work(monkeypatch: pytest.MonkeyPatch) -> None:
     timers: list[Any] = []
 
     async def serve() -> None:
@@ -291,7 +291,7 @@ def test_nobody_wakes_it_but_who_has_something_for_it(monkeypatch: pytest.Monkey
     assert timers == []
 
 
-def test_one_that_is_told_to_end_before_it_begins_ends() -> None:
+def test_a_server_stopped_before_its_start_ends() -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     server = Server(uvicorn.Config(lambda: None, lifespan="off", log_config=None), 1, 1)
     server.end()

@@ -41,7 +41,7 @@ def test_so_many_are_made_at_a_time_that_they_cannot_take_more_than_there_is() -
     assert now == 0
 
 
-def test_what_is_held_leaves_less_and_who_waits_is_told_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_buffered_batches_reduce_the_budget_and_waiters_get_busy_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 200_000)
     held = limits.READ_HELD_BYTES_MAX - limits.READ_MAKING_BYTES
     room = MemoryBudget(lambda: held)
@@ -57,7 +57,7 @@ def test_what_is_held_leaves_less_and_who_waits_is_told_in_the_end(monkeypatch: 
     assert 0.15 < time.monotonic() - began < 5
 
 
-def test_room_that_becomes_free_is_taken() -> None:
+def test_freed_memory_is_used() -> None:
     held = limits.READ_HELD_BYTES_MAX
     room = MemoryBudget(lambda: held)
 
@@ -70,7 +70,7 @@ def test_room_that_becomes_free_is_taken() -> None:
         assert held == 0
 
 
-def test_who_came_first_is_let_in_first() -> None:
+def test_waiters_are_served_in_order() -> None:
     room, served, entered = MemoryBudget(lambda: 0), [], []
     gates = [threading.Event() for _ in range(PLACES)]
 
@@ -102,7 +102,7 @@ def test_who_came_first_is_let_in_first() -> None:
         holder.join(20)
 
 
-def test_many_whose_batches_take_long_all_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_callers_with_slow_batches_all_get_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 20_000_000)  # a round of all takes 0.35 s
     room, turns = MemoryBudget(lambda: 0), [0] * 64
     refused: list[ReadError] = []
@@ -125,7 +125,7 @@ def test_many_whose_batches_take_long_all_get_their_turn(monkeypatch: pytest.Mon
     assert min(turns) >= 5
 
 
-def test_who_is_refused_lets_the_next_one_look(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_waiter_wakes_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BUSY_WAIT_US_MAX", 1_000_000)
     held, got = limits.READ_HELD_BYTES_MAX, []
     room = MemoryBudget(lambda: held)

@@ -88,7 +88,7 @@ def test_figures_of_the_links_to_other_gateways() -> None:
     assert not [name for name, _ in alone if name.startswith(("tutti_link", "tutti_multicast"))]
 
 
-def test_what_cannot_be_read_is_counted_for_who_is_woken_by_it() -> None:
+def test_unreadable_frames_are_counted_by_the_kind_of_reader() -> None:
     well = scrape(STATUS)
     names = ("tutti_disk_lost_positions", "tutti_lanes_damaged", "tutti_lanes_halted")
     assert [well[name, ()] for name in names] == [0, 0, 0]
@@ -202,7 +202,7 @@ def test_refused_tokens_are_counted_at_both_doors() -> None:
     assert (found["tutti_tokens_refused_total", (("code", "who"),)], found["tutti_tokens_trouble", ()]) == (2, 1)
 
 
-def test_who_coordinates_and_takes_records() -> None:
+def test_the_coordinator_and_the_gateways_that_accept_records() -> None:
     view = {"id": 5 << 16 | 2, "members": ["jfk", "lga"], "coordinator": "jfk"}
     found = scrape({**STATUS, "view": view})
     assert (found["tutti_view_number", ()], found["tutti_coordinator", ()], found["tutti_ready", ()]) == (5, 1, 1)

@@ -29,7 +29,7 @@ class Link:
         (None, 503, "it does not answer"),
     ],
 )
-def test_ready_is_who_takes_records(status: dict[str, Any] | None, code: int, reason: str) -> None:
+def test_ready_means_accepting_records(status: dict[str, Any] | None, code: int, reason: str) -> None:
     unused: Any = None
     pages = Pages(unused, unused, unused, unused, cast(GatewayLink, Link(status)), *[unused] * 5)
     found, _, body, _ = pages.ready({})

@@ -92,7 +92,7 @@ def _refuse(_thread: threading.Thread) -> None:
     raise RuntimeError("can't start new thread")
 
 
-def test_a_directory_that_cannot_be_read_now_is_told_and_asked_about_again(house: House, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_directory_is_reported_and_retried(house: House, caplog: pytest.LogCaptureFixture) -> None:
     found = knows(house)
     house.trouble = DirectoryRefused("data/jfk cannot be read")
     assert found.locations() == [OWN]

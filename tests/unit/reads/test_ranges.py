@@ -49,7 +49,7 @@ def test_what_may_come_is_waited_for(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["minority", "halted"])
-def test_who_is_cut_off_says_at_once_that_it_is_behind(state: str) -> None:
+def test_a_minority_reports_at_once_that_it_lags(state: str) -> None:
     watch = Watch()
     with pytest.raises(ReadError) as refused:
         ranges(watch, state).frontier(Request(seen=12), bool)
@@ -57,7 +57,7 @@ def test_who_is_cut_off_says_at_once_that_it_is_behind(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["primary", "minority", "halted"])
-def test_who_has_seen_no_more_waits_for_nothing(state: str) -> None:
+def test_a_reader_that_has_seen_no_more_waits_for_nothing(state: str) -> None:
     watch = Watch()
     assert ranges(watch, state).frontier(Request(seen=10), bool).offset == 10
     assert watch.waited == 0
@@ -90,14 +90,14 @@ def test_a_linearizable_answer_has_the_frontier_of_after_the_confirmation() -> N
     assert confirm.asked == 1
 
 
-def test_who_cannot_confirm_its_frontier_is_behind() -> None:
+def test_a_gateway_that_cannot_confirm_its_frontier_lags() -> None:
     made, _ = confirming(False)
     with pytest.raises(ReadError, match=r"this gateway \(primary\) cannot confirm its frontier 12") as refused:
         made.frontier(Request(seen=7, linearizable=True), bool)
     assert (refused.value.code, refused.value.fields) == ("behind", {"frontier": 12, "seen": 7})
 
 
-def test_an_offset_beyond_the_frontier_is_refused_for_good_by_who_confirms_it_alone() -> None:
+def test_an_offset_beyond_the_frontier_is_refused_permanently_only_with_a_confirmed_frontier() -> None:
     made, confirm = confirming(True)
     assert made.offsets(0, 12, Frontier(10)) == (0, 12)  # type: ignore[arg-type]  # as above
     with pytest.raises(ReadError) as refused:

@@ -16,7 +16,7 @@ from tutti_gateway.reads.logs.reader_positions import ReaderPositions
 
 
 @pytest.mark.parametrize("more", [0, 100], ids=["no snapshot behind it", "a snapshot behind it"])
-def test_a_damaged_offset_is_told_or_known_from_behind(tmp_path: Path, more: int) -> None:
+def test_a_corrupt_offset_commit_is_reported_or_replaced_by_a_later_snapshot(tmp_path: Path, more: int) -> None:
     path, history = tmp_path / "g1", sample(60, size=1500)
     history.offsets("a reader", 10)
     write_log(path, history)

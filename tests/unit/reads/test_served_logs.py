@@ -63,9 +63,7 @@ def refused(shelf: ServedLogs, name: str) -> str:
     return str(caught.value)
 
 
-def test_a_name_stands_for_the_lane_of_the_disk_that_the_roster_names(
-    tmp_path: Path, shelf: ServedLogs, told: dict[str, str]
-) -> None:
+def test_a_name_selects_the_lane_of_the_disk_in_the_roster(tmp_path: Path, shelf: ServedLogs, told: dict[str, str]) -> None:
     assert "it has no lanes yet" in refused(shelf, "g1")
     for at, lane in ((20, SECOND), (10, FIRST)):
         written(tmp_path, sample(lane, 3), 4)
@@ -108,7 +106,7 @@ def test_a_name_that_the_log_does_not_say_yet_is_waited_for(tmp_path: Path, shel
         list(scan(reader, 1, 2))
 
 
-def test_a_gateway_whose_name_the_log_has_let_go_is_listed_by_its_number(tmp_path: Path) -> None:
+def test_a_gateway_whose_name_the_log_deleted_is_listed_by_its_number(tmp_path: Path) -> None:
     history = forgotten.begun()
     write_log(tmp_path, history)
     reader = LogReader(tmp_path)
@@ -156,7 +154,9 @@ def test_a_lane_that_cannot_be_opened_is_lost_and_one_that_is_being_made_is_none
     assert refused(shelf, SECOND.text) == f"this gateway has no lane {SECOND.text!r} yet"
 
 
-def test_who_reads_a_halted_lane_is_told_that_others_may_have_more(tmp_path: Path, shelf: ServedLogs, told: dict[str, str]) -> None:
+def test_a_reader_of_a_halted_lane_is_told_that_other_gateways_may_have_more(
+    tmp_path: Path, shelf: ServedLogs, told: dict[str, str]
+) -> None:
     for lane in (NAMED, SECOND):
         written(tmp_path, sample(lane, 2), 3)
     told[NAMED.text], told[SECOND.text] = "its end is lost", ""

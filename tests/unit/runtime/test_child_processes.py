@@ -48,7 +48,7 @@ def test_a_stopped_child_is_killed_with_its_parent() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_who_asks_when_the_parent_is_gone_already_ends_at_once(number: signal.Signals) -> None:
+def test_a_child_that_registers_after_its_parent_ended_ends_at_once(number: signal.Signals) -> None:
     code = (
         f"from tutti.runtime.child_processes import end_with_parent as end; end({os.getpid()} + 1, {int(number)}); print('went on')"
     )
@@ -56,6 +56,6 @@ def test_who_asks_when_the_parent_is_gone_already_ends_at_once(number: signal.Si
     assert (ended.returncode, ended.stdout) == (-number, b"")
 
 
-def test_who_asks_in_time_goes_on() -> None:
+def test_a_child_that_registers_in_time_continues() -> None:
     code = f"from tutti.runtime.child_processes import end_with_parent; end_with_parent({os.getpid()}, 9); print('went on')"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=20, check=True).stdout == b"went on\n"

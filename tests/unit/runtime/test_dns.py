@@ -19,7 +19,7 @@ def until(names: Resolver, host: str, wanted: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "10.0.0.7"])
-def test_a_number_is_its_own_address_and_asks_nobody(host: str) -> None:
+def test_a_numeric_address_needs_no_lookup(host: str) -> None:
     def never(_host: str) -> str:
         raise AssertionError
 
@@ -38,7 +38,7 @@ def test_a_name_that_the_system_knows_is_there_at_once() -> None:
         names.close()
 
 
-def test_a_name_server_that_does_not_answer_holds_nobody_up() -> None:
+def test_a_silent_name_server_blocks_no_caller() -> None:
     silent = threading.Event()
     names = Resolver(lambda _host: "10.0.0.1" if silent.wait(20) else "")
     try:
@@ -92,7 +92,7 @@ def test_a_label_that_no_name_has_is_not_known() -> None:
         names.close()
 
 
-def test_a_name_that_nobody_answers_for_delays_no_other_and_says_when_there_is_something() -> None:
+def test_a_lookup_without_an_answer_delays_no_other_and_reports_its_result_later() -> None:
     silent = threading.Event()
 
     def look(host: str) -> str:
@@ -113,7 +113,7 @@ def test_a_name_that_nobody_answers_for_delays_no_other_and_says_when_there_is_s
         names.close()
 
 
-def test_what_breaks_a_look_is_told_and_the_next_one_is_made() -> None:
+def test_a_failed_lookup_is_reported_and_the_next_one_runs() -> None:
     faults = [MemoryError("no room")]
 
     def look(host: str) -> str:

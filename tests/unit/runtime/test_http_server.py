@@ -335,7 +335,7 @@ def served(port: Port) -> bytes:
 
 @pytest.mark.parametrize("port", [(5, False)], indirect=True)
 @pytest.mark.parametrize("said", [b"", b"GET / HT", POST, POST + b"v", GET], ids=["nothing", "head", "no body", "body", "idle"])
-def test_idle_strangers_keep_nobody_out(port: Port, application: Application, said: bytes) -> None:
+def test_idle_connections_exclude_no_client(port: Port, application: Application, said: bytes) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(40):
             link = stack.enter_context(port.link())
@@ -348,7 +348,7 @@ def test_idle_strangers_keep_nobody_out(port: Port, application: Application, sa
 
 
 @pytest.mark.parametrize("port", [(5, True)], indirect=True)
-def test_strangers_in_the_middle_of_a_handshake_keep_nobody_out(port: Port, application: Application, keys: Path) -> None:
+def test_connections_in_the_middle_of_a_handshake_exclude_no_client(port: Port, application: Application, keys: Path) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(40):
             stack.enter_context(port.link())
@@ -360,7 +360,7 @@ def test_strangers_in_the_middle_of_a_handshake_keep_nobody_out(port: Port, appl
 
 
 @pytest.mark.parametrize("port", [(2, False)], indirect=True)
-def test_whoever_waits_for_an_answer_keeps_its_place(port: Port, application: Application) -> None:
+def test_a_client_that_awaits_an_answer_keeps_its_connection(port: Port, application: Application) -> None:
     application.act = application.answer_once_it_is_closed
     with port.link() as one, port.link() as other:
         for number, link in enumerate((one, other), start=1):
@@ -410,7 +410,7 @@ class Table:
         return number
 
 
-def test_who_asked_for_nothing_gives_way_first_then_who_waits_for_longest() -> None:
+def test_a_connection_without_a_request_is_closed_first_then_the_longest_idle_one() -> None:
     table = Table(5)
     for number in range(1, 6):
         assert not table.limit.full

@@ -54,7 +54,7 @@ def test_threads_that_log_at_once_write_whole_lines_and_none_is_stopped() -> Non
 
 
 @pytest.mark.parametrize("opened_anew", [True, False])
-def test_a_line_for_which_a_pipe_has_no_room_is_lost(opened_anew: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_without_space_in_the_pipe_is_lost(opened_anew: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is the longest of all, and what is written of it is told from the next line."""
     out, into = os.pipe()
     with os.fdopen(out, "rb", buffering=0) as reader, os.fdopen(into, "w") as file:
@@ -73,7 +73,7 @@ def test_a_line_for_which_a_pipe_has_no_room_is_lost(opened_anew: bool, monkeypa
         assert reader.read(1 << 20) == b"\nnext\n"
 
 
-def test_others_that_fill_the_pipe_first_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_writers_that_fill_the_pipe_block_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gateways of `tutti dev` share one: what has room when it is asked has none a moment later."""
     out, into = os.pipe()
     with os.fdopen(out, "rb", buffering=0), os.fdopen(into, "w") as file:
@@ -149,7 +149,7 @@ def read_until(terminal: int, word: bytes) -> None:
 
 @pytest.mark.parametrize("opened_anew", [True, False])
 @pytest.mark.parametrize("stopped", [True, False])
-def test_a_terminal_that_nobody_reads_stops_nobody(opened_anew: bool, stopped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_without_a_reader_blocks_nothing(opened_anew: bool, stopped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ctrl-S, a window that hangs, a connection that is gone: what has room for a letter has none for a line."""
     window, into = os.openpty()
     with os.fdopen(window, "rb", buffering=0), os.fdopen(into, "w") as file:
@@ -205,7 +205,7 @@ def test_a_terminal_of_another_user_is_opened_by_the_name_that_is_for_all() -> N
         read_until(window, b"in lines")
 
 
-def test_the_reads_process_is_stopped_by_nobody_either(own_level: None) -> None:
+def test_the_reads_process_is_not_blocked_either(own_level: None) -> None:
     out, into = os.pipe()
     with os.fdopen(out, "rb", buffering=0) as reader, os.fdopen(into, "w") as file:
         with redirect_stderr(file):

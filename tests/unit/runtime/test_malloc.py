@@ -82,7 +82,7 @@ over.set()
 
 
 @pytest.mark.parametrize("fault", [FileNotFoundError(2, "no such file"), ValueError("not a line of it")])
-def test_without_what_linux_tells_of_memory_nothing_happens(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
+def test_without_linux_memory_information_nothing_happens(monkeypatch: pytest.MonkeyPatch, fault: Exception) -> None:
     def full() -> Iterator[int]:
         yield from ()
         raise fault

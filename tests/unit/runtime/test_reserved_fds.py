@@ -38,7 +38,7 @@ def used_up(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("used_up")
-def test_those_set_aside_are_for_files_alone(tmp_path: Path) -> None:
+def test_reserved_descriptors_are_for_files_alone(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Too many"):
         os.dup(0)
     fds = [with_reserved_descriptor(lambda: os.open(tmp_path, os.O_RDONLY)) for _ in range(10)]
@@ -77,7 +77,7 @@ def test_where_those_are_used_up_too_one_is_waited_for(monkeypatch: pytest.Monke
         with_descriptor_wait(none_twice)
 
 
-def test_to_stand_still_is_not_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blocked_process_does_not_count_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gateway that was stopped while its log waited for a descriptor was halted when it went on."""
     monkeypatch.setattr(limits, "FILES_RETRY_US", 1000)
     clock = itertools.count(step=3600)

@@ -36,7 +36,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "tokens.toml"
 
 
-def test_who_shows_a_token_has_its_rights_and_nobody_else_any(path: Path) -> None:
+def test_a_token_gives_its_holder_its_rights_and_no_other(path: Path) -> None:
     feed, ops = new_token(), new_token()
     put(path, Access("feed", digest_of(feed), ("flights*",), ("*",)), Access("ops.1", digest_of(ops), admin=True))
     tokens = Tokens(path)
@@ -216,7 +216,7 @@ def test_a_file_that_is_wrong_says_where(path: Path, text: str, said: str) -> No
         read_tokens(path)
 
 
-def test_a_file_that_everybody_may_write_is_refused(path: Path) -> None:
+def test_a_file_that_every_account_may_write_is_refused(path: Path) -> None:
     put(path, Access("one", digest_of(new_token())))
     path.chmod(0o666)
     with pytest.raises(ConfigError, match=r"every user can write it \(mode 0666\): chmod 644"):
@@ -240,7 +240,7 @@ def test_the_end_of_a_token_is_kept_to_the_microsecond(path: Path, expires_us: i
     assert read_tokens(path)["feed"].expires_us == expires_us
 
 
-def test_those_who_change_a_file_at_once_lose_nothing(path: Path) -> None:
+def test_concurrent_changes_of_a_file_lose_nothing(path: Path) -> None:
     threads = [threading.Thread(target=put, args=(path, Access(f"t{n}", digest_of(str(n))))) for n in range(16)]
     for thread in threads:
         thread.start()

@@ -62,7 +62,7 @@ def test_which_python_workers_will_be(tmp_path: Path) -> None:
         ("echo hello", "does not start: "),
     ],
 )
-def test_a_python_that_is_none_is_told(tmp_path: Path, script: str | None, words: str) -> None:
+def test_an_invalid_python_is_reported(tmp_path: Path, script: str | None, words: str) -> None:
     """Proves that a path that leads nowhere, or to another program, is named as what Spark would start."""
     python = tmp_path / "python3"
     if script is not None:
@@ -128,7 +128,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path, home: str | None, 
     assert run.stderr.count("\n") == 1
 
 
-def test_a_java_that_is_too_old_is_told_before_spark_starts(tmp_path: Path) -> None:
+def test_an_outdated_java_is_reported_before_spark_starts(tmp_path: Path) -> None:
     """Proves that a user reads which Java is needed, and not of class file versions."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()

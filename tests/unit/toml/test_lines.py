@@ -27,7 +27,7 @@ y = 1
 '''
 
 
-def test_each_key_is_found_where_it_stands() -> None:
+def test_each_key_is_found_at_its_line() -> None:
     tomllib.loads(TEXT)
     assert key_lines(TEXT) == {
         ("name",): 2,
@@ -46,7 +46,7 @@ def test_each_key_is_found_where_it_stands() -> None:
     }
 
 
-def test_a_key_of_an_inline_table_stands_where_the_table_does() -> None:
+def test_a_key_of_an_inline_table_has_the_line_of_the_table() -> None:
     lines = key_lines(TEXT)
     assert line_of(lines, ("table", "inner", "two")) == 12
     assert line_of(lines, ("nowhere",)) is None

@@ -114,7 +114,7 @@ def test_a_lost_last_message_shows_by_a_beacon() -> None:
     assert assembly.lost == 1
 
 
-def test_who_begins_to_listen_late_has_lost_nothing() -> None:
+def test_a_late_listener_has_lost_nothing() -> None:
     cutter = Cutter("g", b"process1", b"", SIZE)
     for _ in range(100):
         cutter.cut(DATA, b"x")

@@ -47,7 +47,7 @@ def test_a_message_arrives_as_another_object_with_all_that_it_holds() -> None:
     assert event.message.frames[0] is not frame
 
 
-def test_links_follow_who_is_there() -> None:
+def test_connections_follow_the_running_gateways() -> None:
     wires = Wires()
     jfk = end(wires, "jfk")
     assert links(jfk) == []
@@ -64,7 +64,7 @@ def test_links_follow_who_is_there() -> None:
     assert links(jfk) == [(3, False), (3, True)]
 
 
-def test_a_gateway_of_another_group_is_not_heard_and_told_of() -> None:
+def test_messages_of_another_group_are_dropped_and_reported() -> None:
     wires = Wires()
     jfk, lga = end(wires, "jfk"), end(wires, "lga", group="other")
     lga.send(2, Probe())
@@ -90,7 +90,7 @@ def test_loss_doubles_and_disorder_are_those_of_the_seed() -> None:
     assert len(came) > len(set(came))
 
 
-def test_what_nobody_takes_is_bounded_and_the_rest_is_lost() -> None:
+def test_undrained_messages_are_bounded_and_the_rest_is_lost() -> None:
     wires = Wires()
     jfk, lga = end(wires, "jfk"), end(wires, "lga")
     for up_to in range(5000):

@@ -125,7 +125,7 @@ def test_a_malformed_public_file_is_refused(tmp_path: Path, text: str, said: str
         read_public(public)
 
 
-def test_a_file_of_the_other_kind_is_told_as_what_it_is(keys: Path) -> None:
+def test_a_file_of_the_other_kind_is_reported_as_such(keys: Path) -> None:
     with pytest.raises(ConfigError, match=r"group\.keys lists the public keys of a group and holds no secret"):
         read_secret(keys / "group.keys")
     with pytest.raises(ConfigError, match=r"jfk\.secret holds the secret key of a gateway and no list: name .*, group\.keys"):
@@ -143,7 +143,7 @@ def test_what_holds_no_secret_need_not_be_hidden(keys: Path) -> None:
         assert "chmod" not in str(refused.value)
 
 
-def test_swapped_files_are_told_as_swapped(keys: Path) -> None:
+def test_swapped_files_are_reported_as_swapped(keys: Path) -> None:
     with pytest.raises(ConfigError, match=r"^secret_key and public_keys are swapped \(.*group\.keys lists .*jfk\.secret holds"):
         Keyring.open(keys / "group.keys", keys / "jfk.secret", "jfk")
     with pytest.raises(ConfigError, match="holds no secret"):
@@ -163,7 +163,7 @@ def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
             read(tmp_path / "none")
 
 
-def test_a_keyring_knows_who_is_who(keys: Path) -> None:
+def test_a_keyring_knows_the_owner_of_each_key(keys: Path) -> None:
     ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk")
     lga = read_secret(keys / "lga.secret")
     assert ring.name_of(lga.public) == "lga"

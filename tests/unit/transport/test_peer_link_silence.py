@@ -62,7 +62,7 @@ def pair() -> Iterator[Pair]:
     pair.wire.close()
 
 
-def test_who_answers_nothing_is_asked_three_times_and_left(pair: Pair) -> None:
+def test_a_silent_peer_is_asked_three_times_and_disconnected(pair: Pair) -> None:
     assert [pair.beat() for _ in range(3)] == [[]] * 3
     assert pair.other.recv(3 * len(PING), socket.MSG_WAITALL) == 3 * PING
     assert pair.wire.told() == []
@@ -74,7 +74,7 @@ def test_who_answers_nothing_is_asked_three_times_and_left(pair: Pair) -> None:
     assert pair.other.recv(1) == b""
 
 
-def test_who_answers_or_asks_itself_stays_and_is_answered(pair: Pair) -> None:
+def test_a_peer_that_answers_or_pings_stays_and_is_answered(pair: Pair) -> None:
     for said in (PONG, frame(b"\x04PING\0\0you", COMMAND)) * 4:
         assert pair.beat() == []
         assert pair.beat() == []
@@ -91,7 +91,7 @@ def test_what_passes_while_this_process_does_not_run_is_no_silence(pair: Pair) -
     assert [pair.beat() for _ in range(3)] == [[], [], [Kind.DOWN]]
 
 
-def test_who_has_not_got_what_it_is_asked_is_not_silent(pair: Pair) -> None:
+def test_a_peer_that_did_not_get_the_ping_is_not_silent(pair: Pair) -> None:
     body = bytes(8 << 20)
     pair.line.put([Formed([body], len(body))] * 8)
     assert [pair.beat() for _ in range(10)] == [[]] * 10

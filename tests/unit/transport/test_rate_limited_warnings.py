@@ -12,7 +12,7 @@ from tutti_gateway.transport.warnings_limited import Troubles
 LATER = common_limits.WARNING_REPEAT_US
 
 
-def test_the_same_trouble_is_told_once_and_again_when_it_lasts() -> None:
+def test_the_same_problem_is_reported_once_and_again_if_it_lasts() -> None:
     troubles = Troubles()
     for now_us in (0, 1, LATER - 1):
         troubles.tell("lga", "another group", now_us)

@@ -128,7 +128,7 @@ def test_a_host_that_falls_silent_is_noticed_by_the_kernel(wire: Wire, server: s
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == limits.MESH_BEATS_SILENT_MAX
 
 
-def test_who_does_not_finish_the_handshake_is_given_up(wire: Wire, server: socket.socket) -> None:
+def test_a_peer_that_does_not_finish_the_handshake_is_given_up(wire: Wire, server: socket.socket) -> None:
     wire.line.connect(Address(*server.getsockname()[:2]))
     there, _ = server.accept()
     first_us = wire.line.due_us

@@ -41,7 +41,7 @@ def shake(calling: Calling, listening: Listening, piece: int = 10_000) -> tuple[
 
 
 @pytest.mark.parametrize("piece", [1, 7, 64, 10_000])
-def test_two_ends_know_each_other_however_their_words_are_cut(piece: int) -> None:
+def test_two_ends_authenticate_each_other_however_their_messages_are_split(piece: int) -> None:
     own = new_pair()
     calling, listening = Calling([OTHER.public, SERVER.public], own), Listening(SERVER)
     mine, theirs = shake(calling, listening, piece)
@@ -54,7 +54,7 @@ def test_two_ends_know_each_other_however_their_words_are_cut(piece: int) -> Non
             assert other.open(body) == (flags, data)
 
 
-def test_who_has_another_key_is_not_spoken_with() -> None:
+def test_a_peer_with_another_key_is_refused() -> None:
     calling, listening = Calling([OTHER.public]), Listening(SERVER)
     listening.take(calling.said())
     with pytest.raises(Mismatch, match="another key than those that are known here"):
@@ -68,7 +68,7 @@ def test_who_has_another_key_is_not_spoken_with() -> None:
         Calling([OTHER.public]).take(GREETING + ready(b"ROUTER", b""))
 
 
-def test_who_does_not_encrypt_is_met_as_without_keys() -> None:
+def test_an_unencrypted_peer_is_handled_as_without_keys() -> None:
     listening = Listening(SERVER)
     first = listening.said()
     assert listening.take(GREETING[:20]) is None

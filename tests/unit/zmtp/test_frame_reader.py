@@ -85,7 +85,7 @@ def test_what_comes_byte_by_byte_is_the_same() -> None:
         assert reader.came == [(parts, 3007)] * 2
 
 
-def test_of_whom_nothing_is_kept_a_large_message_is_dropped_and_the_next_one_is_heard() -> None:
+def test_for_an_unknown_peer_a_large_message_is_dropped_and_the_next_one_is_received() -> None:
     with ends() as pair:
         reader = Reader(pair, lambda _: False)
         large = limits.INTRODUCTION_BYTES_MAX + 1
@@ -125,7 +125,7 @@ def test_a_message_that_never_ends_is_not_forgiven(monkeypatch: pytest.MonkeyPat
             reader.take(frame(bytes(500_000), MORE) * 5, 65_536)
 
 
-def test_a_connection_that_ends_is_told_in_the_middle_of_a_message_too() -> None:
+def test_a_connection_that_ends_inside_a_message_is_reported_too() -> None:
     for data in (b"", b"\x00", frame(bytes(100_000))[:50_000]):
         with ends() as pair:
             reader = Reader(pair)
@@ -161,6 +161,6 @@ def test_a_handshake_is_taken_in_any_pieces_and_what_follows_is_left(step: int) 
         GREETING + frame(b"\x05READY" + bytes(2000), COMMAND),
     ],
 )
-def test_what_is_no_handshake_of_a_gateway_without_keys_is_told_apart(said: bytes) -> None:
+def test_a_handshake_that_is_not_from_a_gateway_without_keys_is_recognised(said: bytes) -> None:
     with pytest.raises(Mismatch):
         Handshake(b"ROUTER", b"DEALER").take(said)

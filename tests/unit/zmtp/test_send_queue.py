@@ -46,7 +46,7 @@ def test_messages_of_any_number_of_buffers_leave_whole(ends: Ends, parts: int) -
     assert (len(outgoing), outgoing.bytes) == (0, 0)
 
 
-def test_who_reads_slowly_is_not_waited_for_longer_than_told(ends: Ends) -> None:
+def test_a_slow_reader_is_not_waited_for_beyond_the_limit(ends: Ends) -> None:
     here, _there = ends
     outgoing = Outgoing(here)
     outgoing.put(form([bytes(1 << 20)]))

@@ -58,7 +58,7 @@ def port() -> Iterator[Guarded]:
         yield port
 
 
-def test_listed_keys_are_admitted_and_known_and_others_are_told_that_they_are_not(port: Guarded) -> None:
+def test_listed_keys_are_admitted_and_others_get_the_reason(port: Guarded) -> None:
     connection, box = port.shake(ONE)
     connection.sendall(box.seal(0, b"hello"))
     ((routing, parts, _),) = port.first()
@@ -70,7 +70,7 @@ def test_listed_keys_are_admitted_and_known_and_others_are_told_that_they_are_no
     assert port.asked == [("127.0.0.1", ONE.public), ("127.0.0.1", STRANGER.public)]
 
 
-def test_who_does_not_encrypt_is_told_that_this_end_does(port: Guarded) -> None:
+def test_an_unencrypted_client_learns_that_this_end_encrypts(port: Guarded) -> None:
     stranger = port.call(HELLO)
     port.look()  # it is accepted
     port.has(0)
@@ -79,7 +79,7 @@ def test_who_does_not_encrypt_is_told_that_this_end_does(port: Guarded) -> None:
     assert port.asked == [("127.0.0.1", b"")]
 
 
-def test_only_who_has_its_key_takes_the_place_of_a_connection(port: Guarded) -> None:
+def test_only_the_holder_of_its_key_replaces_a_connection(port: Guarded) -> None:
     routings = []
     for number, own in enumerate((ONE, OTHER, ONE)):
         connection, box = port.shake(own, b"the same")
@@ -104,7 +104,7 @@ def test_a_crowd_displaces_no_listed_key_though_that_said_nothing_yet(port: Guar
     assert port.first()[0][1] == [b"late"]
 
 
-def test_zeromq_hears_that_its_key_is_not_listed(port: Guarded) -> None:
+def test_a_zeromq_client_learns_that_its_key_is_not_listed(port: Guarded) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger = 0
         dealer.set(zmq.CURVE_SERVERKEY, z85.encode(SERVER.public).encode())
@@ -120,7 +120,7 @@ def test_zeromq_hears_that_its_key_is_not_listed(port: Guarded) -> None:
             dealer.disable_monitor()
 
 
-def test_zeromq_tells_that_our_key_is_not_listed(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_zeromq_server_reports_that_our_key_is_not_listed(tmp_path_factory: pytest.TempPathFactory) -> None:
     with contextlib.ExitStack() as closing:
         context = closing.enter_context(zmq.Context())
         door = ThreadAuthenticator(context)
@@ -149,13 +149,13 @@ def test_another_key_is_known_from_its_greeting() -> None:
         calling.take(listening.said())
 
 
-def test_a_refusal_in_place_of_any_answer_is_heard() -> None:
+def test_a_refusal_in_place_of_any_answer_is_received() -> None:
     calling = Calling([SERVER.public])
     with pytest.raises(Rejected):
         calling.take(Listening(SERVER, lambda _: True).said() + frame(b"\x05ERROR\x03400", COMMAND))
 
 
-def test_who_does_not_encrypt_may_be_admitted_too() -> None:
+def test_an_unencrypted_client_may_be_admitted_too() -> None:
     listening = Listening(SERVER, lambda key: not key)
     listening.said()
     assert listening.take(GREETING + ready(b"DEALER", b"")) == b""

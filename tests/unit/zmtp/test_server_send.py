@@ -38,7 +38,7 @@ def test_what_a_caller_does_not_read_waits_in_bounds_and_comes_whole(port: Port)
     assert port.callers.say(b"nobody", b"") is Sent.GONE
 
 
-def test_who_reads_least_of_what_it_is_told_is_cut_off_when_all_of_that_is_too_much() -> None:
+def test_the_client_that_reads_least_is_disconnected_when_the_total_is_too_much() -> None:
     port = Port(TERMS._replace(waiting=1000, waiting_bytes=20 << 20))
     much, little = port.call(HELLO + frame(b"much")), port.call(HELLO + frame(b"little"))
     routings = {parts[0]: routing for routing, parts, _ in port.first(2)}
@@ -54,7 +54,7 @@ def test_who_reads_least_of_what_it_is_told_is_cut_off_when_all_of_that_is_too_m
     port.close()
 
 
-def test_nothing_is_read_of_who_does_not_read_and_all_of_it_once_that_reads() -> None:
+def test_a_client_that_does_not_read_is_not_read_from_until_it_reads() -> None:
     port = Port(TERMS._replace(held_back_bytes=1 << 20))
     client = port.call(HELLO + frame(b"first"))
     ((routing, _, _),) = port.first()
@@ -81,7 +81,7 @@ def test_nothing_is_read_of_who_does_not_read_and_all_of_it_once_that_reads() ->
     port.close()
 
 
-def test_who_reads_slowly_is_not_silent_and_who_reads_nothing_is() -> None:
+def test_a_slow_reader_is_not_silent_and_one_that_reads_nothing_is() -> None:
     port = Port(TERMS._replace(held_back_bytes=1 << 20))
     slow, frozen = port.call(HELLO + frame(b"slow")), port.call(HELLO + frame(b"frozen"))
     for routing, _, _ in port.first(2):
@@ -98,7 +98,7 @@ def test_who_reads_slowly_is_not_silent_and_who_reads_nothing_is() -> None:
     port.close()
 
 
-def test_who_is_held_back_and_breaks_off_is_gone() -> None:
+def test_a_deferred_client_that_disconnects_is_removed() -> None:
     port = Port(TERMS._replace(held_back_bytes=1 << 20))
     client = port.call(HELLO + frame(b"first"))
     ((routing, _, _),) = port.first()
@@ -174,7 +174,7 @@ def test_closing_has_what_was_said_leave(port: Port) -> None:
     assert got == [whole]
 
 
-def test_closing_takes_no_longer_than_told(port: Port) -> None:
+def test_closing_takes_no_longer_than_its_limit(port: Port) -> None:
     client = port.call(HELLO + frame(b"hi"))
     ((routing, _, _),) = port.first()
     while port.callers.say(routing, bytes(1 << 20)) is Sent.LEFT:
@@ -185,7 +185,7 @@ def test_closing_takes_no_longer_than_told(port: Port) -> None:
     client.close()
 
 
-def test_who_hangs_up_is_gone(port: Port) -> None:
+def test_a_client_that_disconnects_is_removed(port: Port) -> None:
     client = port.call(HELLO + frame(b"hi"))
     ((routing, _, _),) = port.first()
     client.close()

@@ -98,7 +98,7 @@ def until(happened: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def test_one_line_tells_that_all_are_ready_and_sigterm_stops_all(start: Callable[..., Dev], tmp_path: Path) -> None:
+def test_one_line_reports_that_all_are_ready_and_sigterm_stops_all(start: Callable[..., Dev], tmp_path: Path) -> None:
     dev = start()
     told = dev.ready()
     [pid] = dev.starts()
@@ -140,7 +140,7 @@ def test_one_of_three_that_is_killed_comes_back_and_the_others_stay(start: Calla
     assert dev.stop()[0] == 0
 
 
-def test_one_of_three_that_left_is_not_started_again_and_the_others_go_on(start: Callable[..., Dev]) -> None:
+def test_one_of_three_that_left_is_not_restarted_and_the_others_continue(start: Callable[..., Dev]) -> None:
     dev = start("--gateways", "3", "--restart-after", "0.1")
     dev.ready()
     os.kill(dev.starts()[0], signal.SIGTERM)
@@ -245,7 +245,7 @@ def test_a_killed_gateway_is_started_again(start: Callable[..., Dev]) -> None:
     assert len(dev.starts()) == 3
 
 
-def test_what_it_says_of_its_gateways_may_be_heard_by_nobody(start: Callable[..., Dev]) -> None:
+def test_its_output_about_gateways_may_have_no_reader(start: Callable[..., Dev]) -> None:
     dev = start("--restart-after", "0.1")
     dev.ready()
     assert dev.process.stderr is not None

@@ -96,7 +96,7 @@ def test_members_are_listed_with_what_the_gateway_knows(tutti: Callable[..., Sai
     ]
 
 
-def test_on_a_terminal_reasons_stand_below_and_no_address_is_broken(
+def test_on_a_terminal_reasons_are_below_and_no_address_is_broken(
     tutti: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     why = "not heard of jfk and lga; 2 of 3 voters are needed, and more of it than a narrow column holds"
@@ -127,7 +127,7 @@ def test_one_that_is_added_is_waited_for_until_it_votes(tutti: Callable[..., Sai
     assert [one["name"] for one in json.loads(done.out)["members"]] == ["jfk", "lga", "ewr", "bos"]
 
 
-def test_one_that_is_added_and_not_started_is_told_so_when_time_is_over(tutti: Callable[..., Said]) -> None:
+def test_an_added_gateway_that_was_not_started_is_reported_at_the_timeout(tutti: Callable[..., Said]) -> None:
     group = Group(*THREE)
     group.after = [[*THREE, member("bos", state="silent", voter=False)]] * 100
     with FakeGateway(rule=group) as gateway:
@@ -158,7 +158,7 @@ def test_nothing_is_said_of_an_odd_number_of_gateways(tutti: Callable[..., Said]
 
 
 @pytest.mark.parametrize(("lag", "said"), [(1, "joining, lacks 1 position"), (2000, "joining, lacks 2,000 positions")])
-def test_who_does_not_wait_for_a_new_disk_is_told_what_is_made_and_where_to_look(
+def test_without_a_wait_for_a_new_disk_the_change_and_its_status_command_are_printed(
     tutti: Callable[..., Said], lag: int, said: str
 ) -> None:
     group = Group(*THREE[:2], member("ewr", state="joining", voter=False, lag=lag))
@@ -171,7 +171,7 @@ def test_who_does_not_wait_for_a_new_disk_is_told_what_is_made_and_where_to_look
     assert json.loads(done.out)["members"] == group.members
 
 
-def test_who_does_not_wait_for_one_that_has_caught_up_is_told_so(tutti: Callable[..., Said]) -> None:
+def test_without_a_wait_for_a_caught_up_gateway_this_is_printed(tutti: Callable[..., Said]) -> None:
     group = Group(*THREE[:2])
     group.after = [[*THREE[:2], member("ewr")]]
     with FakeGateway(rule=group) as gateway:
@@ -179,7 +179,7 @@ def test_who_does_not_wait_for_one_that_has_caught_up_is_told_so(tutti: Callable
     assert done == Said(0, "", "ewr is in the roster\newr has caught up and votes\n")
 
 
-def test_what_the_gateway_knows_of_one_that_is_not_heard_of_is_said(tutti: Callable[..., Said]) -> None:
+def test_the_gateways_knowledge_of_a_disconnected_member_is_printed(tutti: Callable[..., Said]) -> None:
     """A host that does not resolve, or a key that is not listed, was said to be seen in the log of a gateway that had nothing."""
     group = Group(*THREE)
     group.after = [[*THREE, member("bos", state="silent", voter=False, reason="its public key is not listed")]] * 100
@@ -191,7 +191,7 @@ def test_what_the_gateway_knows_of_one_that_is_not_heard_of_is_said(tutti: Calla
     )
 
 
-def test_who_waits_no_longer_is_told_what_stays(tutti: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_timeout_the_remaining_change_is_printed(tutti: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> bool:
         raise KeyboardInterrupt
 
@@ -209,9 +209,7 @@ def test_who_waits_no_longer_is_told_what_stays(tutti: Callable[..., Said], monk
     ]
 
 
-def test_who_does_not_wait_for_a_change_is_told_that_it_may_come(
-    tutti: Callable[..., Said], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_wait_the_pending_change_is_printed(tutti: Callable[..., Said], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -228,7 +226,7 @@ def test_an_address_that_is_none_is_refused_before_anybody_is_asked(tutti: Calla
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
 
 
-def test_what_does_not_go_yet_is_tried_again_and_told_in_the_end(tutti: Callable[..., Said]) -> None:
+def test_a_refusal_for_now_is_retried_and_reported_in_the_end(tutti: Callable[..., Said]) -> None:
     group = Group(*THREE)
     group.denials = [client_protocol.Denied(0, "roster", "gateway 'ewr' has not caught up yet; ask again", retry=True)] * 3
     group.after = [[*THREE[:2], member("ewr")]]
@@ -257,7 +255,7 @@ def test_a_disk_that_votes_needs_no_replacement(tutti: Callable[..., Said]) -> N
 
 
 @pytest.mark.parametrize("command", [["members", "remove"], ["members", "replace"], ["leave"]])
-def test_a_name_that_nobody_has_is_answered_with_those_that_there_are(tutti: Callable[..., Said], command: list[str]) -> None:
+def test_an_unknown_name_is_answered_with_the_known_ones(tutti: Callable[..., Said], command: list[str]) -> None:
     group = Group(*THREE)
     with FakeGateway(rule=group) as gateway:
         done = tutti(gateway.url, *command, "jkf")
@@ -275,7 +273,7 @@ def test_one_is_removed(tutti: Callable[..., Said]) -> None:
     assert [(one.change, one.name) for one in group.asked] == [("remove", "ewr")]
 
 
-def test_what_the_group_does_not_take_is_its_own_words(tutti: Callable[..., Said]) -> None:
+def test_a_refusal_of_the_group_is_printed_verbatim(tutti: Callable[..., Said]) -> None:
     group = Group(*THREE)
     group.denials = [client_protocol.Denied(0, "roster", "gateway 'bos' is in the roster with address 127.0.0.1:7440")]
     with FakeGateway(rule=group) as gateway:
@@ -283,7 +281,7 @@ def test_what_the_group_does_not_take_is_its_own_words(tutti: Callable[..., Said
     assert done == Said(1, "", "error: gateway 'bos' is in the roster with address 127.0.0.1:7440\n")
 
 
-def test_the_gateway_that_leaves_is_told_itself_and_waited_for(tutti: Callable[..., Said]) -> None:
+def test_the_leaving_gateway_gets_the_request_itself_and_is_waited_for(tutti: Callable[..., Said]) -> None:
     leaving, asked = Group(), Group()
     with FakeGateway(rule=leaving) as own, FakeGateway(rule=asked) as other:
         asked.members = [member("jfk"), member("lga", address=own.url.removeprefix("tutti://")), member("ewr")]
@@ -299,7 +297,7 @@ def test_the_gateway_that_leaves_is_told_itself_and_waited_for(tutti: Callable[.
         assert "lga still runs 0.6 s after the request to leave; see its log for the reason" in late.err
 
 
-def test_who_leaves_a_majority_behind_that_is_none_is_warned(tutti: Callable[..., Said]) -> None:
+def test_removing_the_majority_causes_a_warning(tutti: Callable[..., Said]) -> None:
     group = Group(*THREE)
     with FakeGateway(rule=group) as gateway:
         group.members = [member("jfk", address=gateway.url.removeprefix("tutti://")), *THREE[1:]]
@@ -326,7 +324,7 @@ APART = "it is unknown whether a majority remains: in the view but not active at
         ([{}, {"state": "joining", "age": 0}], ONE_OF_THREE),
     ],
 )
-def test_what_remains_is_told_of_the_view_and_not_of_who_is_heard_in_this_moment(
+def test_the_warning_about_the_remaining_members_depends_on_the_view_and_not_on_connections(
     tutti: Callable[..., Said], others: list[dict[str, object]], said: str
 ) -> None:
     group = Group()
@@ -339,15 +337,13 @@ def test_what_remains_is_told_of_the_view_and_not_of_who_is_heard_in_this_moment
     assert (done.code, done.err.splitlines()[0]) == (0, said)
 
 
-def test_one_that_is_not_heard_of_cannot_be_told_to_leave(tutti: Callable[..., Said]) -> None:
+def test_a_disconnected_gateway_cannot_be_asked_to_leave(tutti: Callable[..., Said]) -> None:
     with FakeGateway(rule=Group(*THREE)) as gateway:
         done = tutti(gateway.url, "leave", "ewr")
     assert done == Said(1, "", "error: ewr is not reachable: it has left already, is down, or is disconnected\n")
 
 
-def test_what_is_waited_for_is_told_once_for_each_reason(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_each_reason_of_a_wait_is_printed_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """One gateway after another is asked, and so their reasons take turns."""
     monkeypatch.setattr("tutti_gateway.cli.common.waiting.POLL_S", 0.001)
     reasons = ["", "no view", "silent"] * 4

@@ -32,7 +32,7 @@ def three(gateway: FakeGateway) -> list[dict[str, object]]:
     return [member("jfk", address=here, state="minority"), member("lga", state="silent"), member("ewr", state="silent")]
 
 
-def test_who_remains_is_asked_and_who_is_left_out_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_remaining_gateway_gets_the_request_and_the_excluded_ones_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
     group, stranger = Forced(), Forced()
     group.denials = [client_protocol.Denied(0, "roster", "a majority may still come: ask again", retry=True)]
     with FakeGateway(rule=group) as gateway, FakeGateway(rule=stranger) as other:
@@ -68,7 +68,7 @@ def test_names_that_are_none_are_refused(capsys: pytest.CaptureFixture[str], kee
     assert capsys.readouterr().err == said
 
 
-def test_a_majority_that_is_heard_is_not_forced_away(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_connected_majority_is_not_excluded_by_force(capsys: pytest.CaptureFixture[str]) -> None:
     group = Forced()
     group.denials = [client_protocol.Denied(0, "roster", "a majority of the roster is heard: jfk, lga")]
     with FakeGateway(rule=group) as gateway:
@@ -78,7 +78,7 @@ def test_a_majority_that_is_heard_is_not_forced_away(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().err.splitlines()[-1] == "error: a majority of the roster is heard: jfk, lga"
 
 
-def test_where_nobody_is_left_out_nobody_confirms_a_loss(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_excluded_gateways_no_loss_is_confirmed(capsys: pytest.CaptureFixture[str]) -> None:
     group = Forced()
     group.denials = [client_protocol.Denied(0, "roster", "view 2.1 decides: nothing is to be forced")]
     with FakeGateway(rule=group) as gateway:

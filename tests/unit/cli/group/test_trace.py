@@ -147,14 +147,16 @@ def test_a_sequence_that_was_aborted_and_given_again_is_a_message_of_each_epoch(
         (("--producer", "jfk", "--sequence", "5", "--offset", "1"), 2, "error: name the message"),
     ],
 )
-def test_what_is_not_there_or_not_named_is_told(trace: Callable[..., Said], options: tuple[str, ...], code: int, said: str) -> None:
+def test_a_missing_message_or_argument_is_reported(
+    trace: Callable[..., Said], options: tuple[str, ...], code: int, said: str
+) -> None:
     done = trace(*options)
     assert (done.code, done.out, done.err.count("\n")) == (code, "", 1)
     assert done.err.startswith(said)
 
 
 @pytest.mark.parametrize("options", [("--offset", "26"), ("--producer", "lga", "--sequence", "5")])
-def test_who_looks_for_an_unordered_record_is_told_how(trace: Callable[..., Said], options: tuple[str, ...]) -> None:
+def test_a_search_for_an_unordered_record_prints_the_right_options(trace: Callable[..., Said], options: tuple[str, ...]) -> None:
     told = trace(*options)
     assert (told.code, told.err.count("For an unordered record, give --lane")) == (1, 1)
     told = trace(*options, "--lane", "g1")
@@ -239,7 +241,7 @@ def test_an_unordered_message_is_followed_in_its_lane_alone(
         (ELSEWHERE, ["cover the time of the record.\n"]),
     ],
 )
-def test_who_lacks_the_log_of_the_gateway_of_a_lane_is_asked_for_it(
+def test_a_missing_log_of_the_lanes_gateway_is_requested(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], lane: str, told: list[str]
 ) -> None:
     """The record is there, under the lane's name: by its gateway's it is found in the gateway's own log alone."""
@@ -253,7 +255,7 @@ def test_who_lacks_the_log_of_the_gateway_of_a_lane_is_asked_for_it(
     assert (error.count("\n"), [text for text in told if text not in error]) == (1, [])
 
 
-def test_who_names_a_lane_where_none_is_logged_is_told_so(trace: Callable[..., Said]) -> None:
+def test_a_lane_without_any_log_line_is_reported(trace: Callable[..., Said]) -> None:
     error = trace("--offset", "2", "--lane", "g3").err
     assert (
         "these are logs of g1, g2: add g3's log of that time, or give the full name of the lane; these logs name no lane" in error

@@ -67,7 +67,7 @@ def test_gateways_that_the_url_does_not_name_are_seen_too() -> None:
     assert lga_seen.view == "1.2, coordinates"
 
 
-def test_one_that_hangs_is_told_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hanging_gateway_is_reported_and_the_others_continue(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "ANSWER_S_MAX", 0.3)
     jfk = Gateway("jfk")
     with (
@@ -84,7 +84,7 @@ def test_one_that_hangs_is_told_and_the_others_go_on(monkeypatch: pytest.MonkeyP
             watching.close()
 
 
-def test_one_that_goes_away_is_told_at_once_and_how_it_was_when_it_was_heard_last() -> None:
+def test_a_lost_gateway_is_reported_at_once_with_its_last_state() -> None:
     """It was shown as primary until the next question had waited for its answer: three seconds, with an interval of one."""
     with FakeGateway(rule=Gateway("jfk")) as one:
         watching = Watch(parse_url(one.url), 300)
@@ -101,7 +101,7 @@ def test_one_that_goes_away_is_told_at_once_and_how_it_was_when_it_was_heard_las
             watching.close()
 
 
-def test_one_whose_answer_is_late_is_told_before_its_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_answer_is_reported_before_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watch, "ANSWER_S_MAX", 300)
     jfk, stands_still = Gateway("jfk"), False
     with FakeGateway(rule=lambda heard: [] if stands_still and isinstance(heard, client_protocol.Status) else jfk(heard)) as one:
@@ -116,7 +116,7 @@ def test_one_whose_answer_is_late_is_told_before_its_time_is_over(monkeypatch: p
             watching.close()
 
 
-def test_how_long_ago_one_was_heard_is_shown_on_a_terminal() -> None:
+def test_the_age_of_the_last_answer_is_shown_on_a_terminal() -> None:
     heard = (datetime.now(UTC) - timedelta(seconds=7)).isoformat()
     table = watch._table([GatewayState("jfk", "h:1", NO_ANSWER, "", None, 3, heard, "connection refused")])
     assert list(table.columns[6].cells) == ["7 s ago"]

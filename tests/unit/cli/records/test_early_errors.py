@@ -62,7 +62,7 @@ def test_input_that_is_refused(
 
 
 @pytest.mark.parametrize("name", [None, "p"])
-def test_what_is_committed_of_a_file_with_a_wrong_line_is_told_in_json(
+def test_the_commits_of_a_file_with_a_wrong_line_are_reported_in_json(
     untouched: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str | None
 ) -> None:
     """Of a named producer nobody was asked, so from where on nothing is committed is not known."""

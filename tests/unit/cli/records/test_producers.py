@@ -48,7 +48,7 @@ def test_a_gateway_that_lags_says_so_though_it_is_primary(capsys: pytest.Capture
     assert "is primary (it cannot confirm its frontier with a majority): the list may be out of date" in noted
 
 
-def test_a_gateway_whose_reads_port_does_not_answer_is_in_doubt(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gateway_whose_reads_port_does_not_answer_is_uncertain(capsys: pytest.CaptureFixture[str]) -> None:
     with ReadableGateway(5) as gateway:
         knows(gateway.gateway, 3)
         gateway.reads.stop()

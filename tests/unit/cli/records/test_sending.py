@@ -113,7 +113,7 @@ def letters(count: int) -> list[bytes]:
     return [b"record %d" % number for number in range(1, count + 1)]
 
 
-def test_everything_is_sent_in_order_and_the_offsets_are_told(house: House) -> None:
+def test_everything_is_sent_in_order_and_the_offsets_are_reported(house: House) -> None:
     report = house.run(letters(10))
     assert house.values == letters(10)
     assert (report.records, report.skipped, report.first, report.last) == (10, 0, 0, 9)
@@ -192,7 +192,7 @@ def test_another_failure_ends_the_run(house: House, monkeypatch: pytest.MonkeyPa
     assert raised.value.exit_code == 3
 
 
-def test_what_the_receipts_tell_is_not_told_by_the_log_too(house: House, caplog: pytest.LogCaptureFixture) -> None:
+def test_outcomes_of_receipts_are_not_logged_twice(house: House, caplog: pytest.LogCaptureFixture) -> None:
     house.run(letters(1))
     log = logging.getLogger("tutti.client")
     log.warning("%s", Unknown("no gateway took it"))
@@ -223,7 +223,7 @@ class Broken(io.BytesIO):
     ],
 )
 @pytest.mark.parametrize("name", [None, "p"])
-def test_a_run_that_something_ends_tells_what_it_committed(
+def test_an_aborted_run_reports_its_commits(
     house: House,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -251,7 +251,7 @@ def test_a_run_that_something_ends_tells_what_it_committed(
     assert (told["complete"], told["undecided"]) == (False, 0)
 
 
-def test_what_is_not_known_of_a_run_is_told_too(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_reports_unknown_outcomes_too(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     commit = FakeProducer.send_batch
     outcomes: list[Exception] = [Unknown("late"), Aborted("no"), Fenced("another"), TimeoutError()]
 
@@ -268,7 +268,7 @@ def test_what_is_not_known_of_a_run_is_told_too(house: House, monkeypatch: pytes
     assert "1 record committed to t before it stopped; the outcome of 10 more is unknown: another run" in report.sentence()
 
 
-def test_what_never_left_is_not_told_as_not_known(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsent_records_are_not_reported_as_unknown(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """The producer was closed before: else it could leave after it was counted."""
 
     class Waiting(NamedTuple):
@@ -289,7 +289,7 @@ def test_what_never_left_is_not_told_as_not_known(house: House, monkeypatch: pyt
     assert report.sentence() == "0 records committed to t before it stopped: run it again"
 
 
-def test_what_ctrl_c_struck_while_it_was_handed_to_the_producer_is_told_as_not_known(
+def test_records_handed_to_the_producer_during_ctrl_c_are_reported_as_unknown(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have left before the interpreter heard of it: to send it again would commit it twice."""
@@ -310,7 +310,7 @@ def test_what_ctrl_c_struck_while_it_was_handed_to_the_producer_is_told_as_not_k
     assert (report.records, report.undecided, report.undecided_records) == (1, 2, [(2, 3)])
 
 
-def test_what_the_producer_refused_to_take_is_told_as_uncommitted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_records_that_the_producer_refused_are_reported_as_uncommitted(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     with Sending("tutti://x:1", "t", None, settings="", rate=None) as run:
         run.send(Chunk([b"a"], None))
         monkeypatch.setattr(FakeProducer, "send_batch", lambda *_, **__: fenced())
@@ -324,7 +324,7 @@ def fenced() -> NoReturn:
     raise Fenced("another")
 
 
-def test_an_input_that_is_refused_is_told_once(
+def test_a_refused_input_is_reported_once(
     house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     house.log.producers["p"] = (3, b"")
@@ -370,7 +370,7 @@ def test_a_rate_is_kept(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     assert house.values == letters(50)
 
 
-def test_a_run_that_goes_on_counts_the_records_that_it_skipped(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_counts_the_records_that_it_skips(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.run(letters(4))
     monkeypatch.setattr(FakeProducer, "send_batch", lambda *_, **__: Promise(Unknown("late")))
     with Sending("tutti://x:1", "t", "p", settings="", rate=None) as run:

@@ -47,7 +47,7 @@ class LanePromise(NamedTuple):
         return self.promise.result(timeout)
 
 
-def test_a_run_of_unordered_records_tells_each_lane_and_what_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_of_unordered_records_reports_each_lane_and_unknown_outcomes(monkeypatch: pytest.MonkeyPatch) -> None:
     made = UnorderedProducer()
     monkeypatch.setattr("tutti.producer.Producer", lambda url, producer=None: made)
     sending = Sending("tutti://x:1", "t", None, settings="t lines None", rate=None, unordered=True)

@@ -42,7 +42,7 @@ def test_a_token_is_printed_once_and_its_hash_is_kept(path: Path, capsys: pytest
     assert json.loads(out)[0]["produce"] == ["flights*"]
 
 
-def test_a_token_that_is_removed_is_nobodys(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_removed_token_authenticates_no_client(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = run(capsys, "new", "ops", "--admin", "--json")
     assert Tokens(path).who(json.loads(out)["token"]).admin
     assert run(capsys, "remove", "ops") == (0, "", "")

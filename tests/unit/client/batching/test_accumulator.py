@@ -67,7 +67,7 @@ def test_progress_belongs_to_the_last_record_of_its_batch() -> None:
     assert [batch.progress for batch in feed.queue] == [b"", b"p3", b"p6"]
 
 
-def test_a_corked_feed_keeps_a_lone_record_until_it_is_uncorked() -> None:
+def test_a_corked_accumulator_keeps_a_lone_record_until_it_is_uncorked() -> None:
     feed = feed_of()
     feed.cork()
     for value in (b"0", b"1"):
@@ -117,7 +117,7 @@ def test_flush_sends_what_lingers() -> None:
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_a_full_buffer_raises_when_told_to(whole: bool) -> None:
+def test_a_full_buffer_raises_on_request(whole: bool) -> None:
     feed = feed_of(batch_bytes=10_000, buffer_bytes=65_536, block=False)
     with pytest.raises(BufferFull, match="buffer_bytes=65536"):
         _fill(feed, whole)
@@ -144,7 +144,7 @@ def _send_whole(feed: Accumulator, size: int) -> Receipt:
     return feed.add_whole("t", records, b"", None)
 
 
-def test_a_full_buffer_makes_senders_wait_until_there_is_room() -> None:
+def test_a_full_buffer_blocks_senders_until_it_has_free_space() -> None:
     feed = feed_of(batch_bytes=10_000, buffer_bytes=65_536)
     sent = []
 
@@ -215,7 +215,7 @@ def test_what_exceeds_a_limit_has_a_receipt_that_failed_and_leaves_the_rest_alon
     assert announced is receipt
 
 
-def test_a_stop_takes_everything_and_lets_nothing_in() -> None:
+def test_a_stop_takes_everything_and_accepts_no_more() -> None:
     feed = feed_of()
     send(feed, b"0")
     send(feed, b"1")
@@ -235,7 +235,7 @@ def test_a_stop_takes_everything_and_lets_nothing_in() -> None:
         send(feed)
 
 
-def test_a_waiting_sender_hears_of_the_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stop_wakes_a_waiting_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "POLL_US_MAX", 60_000_000)  # looking again cannot be what lets it hear
     feed = feed_of(batch_bytes=1024, buffer_bytes=65_536)
     waits = threading.Event()

@@ -89,7 +89,7 @@ class _Struck(Exception):
     """What the signal raises, in place of KeyboardInterrupt."""
 
 
-def test_a_signal_that_strikes_anywhere_in_send_leaves_the_feed_whole(producer: Producer) -> None:
+def test_a_signal_anywhere_in_send_leaves_the_accumulator_consistent(producer: Producer) -> None:
     feed = producer._feed
     receipts: list[Receipt] = []
     awaited: list[Receipt] = []

@@ -92,7 +92,7 @@ def test_the_time_is_the_clocks() -> None:
     assert other.times[0] <= batch.times[0] <= other.times[1]
 
 
-def test_what_is_closed_takes_nothing_and_says_once_how_much_room_is_left() -> None:
+def test_a_closed_appender_appends_nothing_and_reports_the_remaining_space_once() -> None:
     batch = Batch("t", 1000, 0.0)
     made = swift.Taker(batch, Receipt)
     made(b"x")
@@ -105,7 +105,7 @@ def test_what_is_closed_takes_nothing_and_says_once_how_much_room_is_left() -> N
     assert batch.values == [b"x"]
 
 
-def test_it_goes_on_in_a_batch_that_has_records() -> None:
+def test_it_appends_to_a_batch_that_has_records() -> None:
     batch = Batch("t", 1000, 0.0)
     first = swift.Taker(batch, Receipt)
     first((b"x", b"k", TOLD))
@@ -169,7 +169,7 @@ CALLS: list[tuple[Callable[[Any], object], bool]] = [
 
 
 @pytest.mark.parametrize("number", range(len(CALLS)))
-def test_what_it_does_not_take_goes_on_as_it_came(number: int) -> None:
+def test_unsupported_calls_reach_the_python_code_unchanged(number: int) -> None:
     call, taken = CALLS[number]
     kind, calls = sender()
     batch = Batch("t", 1000, 0.0)
@@ -189,7 +189,7 @@ def test_what_it_does_not_take_goes_on_as_it_came(number: int) -> None:
 
 
 @pytest.mark.parametrize("takers", [None, {}, {"t": generator}, {"t": None}, [], "t"])
-def test_without_a_taker_of_its_own_kind_it_takes_nothing(takers: Any) -> None:
+def test_without_an_appender_of_its_own_type_it_appends_nothing(takers: Any) -> None:
     kind, calls = sender()
     if takers == {"t": generator}:
         running = generator(Batch("t", 1000, 0.0))
@@ -202,7 +202,7 @@ def test_without_a_taker_of_its_own_kind_it_takes_nothing(takers: Any) -> None:
     assert len(calls) == 2
 
 
-def test_an_error_of_what_it_went_on_to_is_raised() -> None:
+def test_an_error_of_the_python_code_is_raised() -> None:
     def send(self: Stand, topic: str) -> None:
         raise LookupError(topic)
 
@@ -213,21 +213,21 @@ def test_an_error_of_what_it_went_on_to_is_raised() -> None:
         kind({}).send()
 
 
-def test_who_looks_at_send_sees_the_method() -> None:
+def test_inspection_of_send_shows_the_method() -> None:
     assert list(inspect.signature(Producer.send).parameters)[:4] == ["self", "topic", "value", "key"]
     assert (Producer.send.__doc__ or "").startswith("Send one record")
     assert Producer.send.__name__ == "send"
 
 
 @pytest.mark.parametrize("wrong", [(), (1,), (Batch("t", 1, 0.0),), (object(), Receipt)])
-def test_what_is_no_batch_makes_no_taker(wrong: tuple[Any, ...]) -> None:
+def test_an_object_that_is_not_a_batch_makes_no_appender(wrong: tuple[Any, ...]) -> None:
     with pytest.raises((TypeError, AttributeError)):
         swift.Taker(*wrong)
     with pytest.raises(TypeError):
         swift.Send()
 
 
-def test_nothing_is_left_behind() -> None:
+def test_it_leaks_no_references() -> None:
     batch = Batch("t", 1 << 40, 0.0)
     made = swift.Taker(batch, Receipt)
     value, key, told = bytes(100), bytes(10), Told()

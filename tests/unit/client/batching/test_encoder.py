@@ -136,7 +136,7 @@ def test_a_cut_batch_is_the_rest_of_it() -> None:
         ((b"", None, None, [5]), "pair"),
     ],
 )
-def test_a_wrong_record_is_told(arguments: Any, said: str) -> None:
+def test_a_wrong_record_is_reported(arguments: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         check_record(*arguments)
 
@@ -152,7 +152,7 @@ def test_what_is_like_bytes_is_taken() -> None:
 @pytest.mark.parametrize(
     ("progress", "said"), [("p", "not str"), (b"", "empty"), (b"x" * 257, "257 bytes, and at most 256"), (5, "not int")]
 )
-def test_wrong_progress_is_told(progress: Any, said: str) -> None:
+def test_wrong_progress_is_reported(progress: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         check_progress(progress)
 
@@ -237,7 +237,7 @@ def test_a_slice_arrives_as_the_slice() -> None:
         ),
     ],
 )
-def test_a_wrong_record_batch_is_told(given_batch: Any, said: str) -> None:
+def test_a_wrong_record_batch_is_reported(given_batch: Any, said: str) -> None:
     with pytest.raises(UsageError, match=said):
         validated_batch(given_batch, NOW_US)
 
@@ -270,7 +270,7 @@ def test_sending_does_not_import_pandas() -> None:
     assert done.stdout.split() == ["1", "False"]
 
 
-def test_an_open_batch_has_the_size_that_was_told() -> None:
+def test_an_open_batch_has_the_announced_size() -> None:
     batch = Batch("t", 1000, 0.0)
     batch.values = [b"x" * 100] * 2000
     batch.times = [1.5] * 2000

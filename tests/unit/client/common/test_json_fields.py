@@ -86,7 +86,7 @@ def test_a_name_with_several_spellings_is_found_twice(name: str) -> None:
         (b'"\0"', "invalid character", 2),
     ],
 )
-def test_what_is_no_json_is_told_with_its_column(text: bytes, what: str, column: int) -> None:
+def test_invalid_json_is_reported_with_its_column(text: bytes, what: str, column: int) -> None:
     with pytest.raises(NotJson) as told:
         check_json(text)
     assert what in told.value.what

@@ -35,7 +35,7 @@ def test_from_hello_to_a_committed_record() -> None:
     assert rig.feed.undelivered() == 0
 
 
-def test_a_producer_goes_on_behind_what_it_committed() -> None:
+def test_a_producer_continues_after_its_last_commit() -> None:
     rig = Rig().ready(sequence=100, progress=b"at 100")
     assert rig.committed == (100, b"at 100")
     rig.send()
@@ -197,7 +197,7 @@ def test_a_gateway_that_expects_what_cannot_be_is_not_written_to(expected: int) 
         receipt.result(0)
 
 
-def test_with_other_gateways_one_that_expects_what_is_committed_is_behind_and_left() -> None:
+def test_with_other_gateways_one_that_expects_a_committed_sequence_lags_and_is_left() -> None:
     rig, frames = in_flight(3)
     rig.delivery.welcome = rig.welcome(gateways={"g1": "tutti://g1:1", "g2": "tutti://g2:1"})
     rig.commit(frames[0], 0)
@@ -274,7 +274,7 @@ def test_with_other_gateways_one_that_is_not_primary_is_left() -> None:
         (client_protocol.Denied(1, "name", "bad name"), Refused, "bad name"),
     ],
 )
-def test_a_producer_that_is_not_taken_hears_why(denied: client_protocol.Denied, error: type[Exception], said: str) -> None:
+def test_a_refused_producer_gets_the_reason(denied: client_protocol.Denied, error: type[Exception], said: str) -> None:
     rig = Rig()
     asked = rig.connect()
     rig.say(client_protocol.Denied(asked.request if denied.request else 0, denied.code, denied.reason))
@@ -314,7 +314,7 @@ def test_a_topic_is_asked_for_again_when_the_gateway_could_not() -> None:
     assert len(rig.frames()) == 1
 
 
-def test_another_log_behind_the_same_url_is_refused() -> None:
+def test_another_log_at_the_same_url_is_refused() -> None:
     rig, _ = in_flight(1)
     receipt = rig.send()
     rig.delivery.lost()
@@ -352,7 +352,7 @@ def test_a_gateway_that_never_greets_is_left() -> None:
     assert "no answer for 2.1 s" in rig.delivery.drop
 
 
-def test_an_idle_producer_asks_nobody_anything() -> None:
+def test_an_idle_producer_sends_no_requests() -> None:
     rig, frames = in_flight(1)
     rig.commit(frames[0], 0)
     rig.now += 1e6
@@ -462,7 +462,7 @@ def test_small_frames_share_a_message_and_large_ones_travel_uncopied() -> None:
     assert [len(message) for message in rig.delivery.outbox] == [2]
 
 
-def test_garbage_from_a_gateway_is_told_as_such() -> None:
+def test_garbage_from_a_gateway_is_reported_as_such() -> None:
     rig = Rig().ready()
     for data in (b"", b"X", b"C\xff", b"R", b"R\0\0\0\xff\0\0\0"):
         with pytest.raises(FormatError):

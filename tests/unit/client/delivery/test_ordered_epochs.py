@@ -13,7 +13,7 @@ from tutti.delivery.session import State
 from tutti.errors import Aborted, Fenced, Refused, TooLarge, Unavailable, Unknown
 
 
-def test_an_abort_fails_everything_and_the_next_epoch_goes_on() -> None:
+def test_an_abort_fails_everything_and_the_next_epoch_continues() -> None:
     rig, frames = in_flight(3)
     rig.commit(frames[0], 0)
     unsent = rig.send(b"unsent")
@@ -124,7 +124,7 @@ def test_a_batch_that_the_gateway_finds_too_large() -> None:
     assert isinstance(batch.failure.error, TooLarge)
 
 
-def test_aborts_told_out_of_order_let_nothing_overtake() -> None:
+def test_aborts_that_arrive_out_of_order_let_no_record_overtake() -> None:
     rig, _ = in_flight(2)
     rig.say(client_protocol.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
     between = rig.send(b"between")
@@ -154,7 +154,7 @@ def test_a_running_producer_is_fenced() -> None:
     assert rig.hears() == []
 
 
-def test_a_producer_whose_epoch_was_aborted_asks_for_its_own_next_one_and_is_fenced_where_another_took_it() -> None:
+def test_after_an_abort_a_producer_requests_its_next_epoch_and_is_fenced_if_another_took_it() -> None:
     """If it went on above the epoch named, two instances of one name would take it from each other without end."""
     rig, _ = in_flight(1)
     rig.say(client_protocol.AbortedAnswer(NUMBER, 1, 1, 1, "no space"))
@@ -175,7 +175,7 @@ def test_a_producer_that_was_away_is_fenced_at_its_return() -> None:
     assert isinstance(rig.feed.stopped, Fenced)
 
 
-def test_a_fence_word_about_its_own_old_copies_is_no_fence() -> None:
+def test_a_fence_about_its_own_old_copies_fences_no_producer() -> None:
     rig, _ = in_flight(1)
     rig.say(client_protocol.AbortedAnswer(NUMBER, 1, 1, 1, "no"))
     rig.opened(rig.hear(client_protocol.OpenProducer), sequence=0)
@@ -206,7 +206,7 @@ def test_a_starting_producer_gives_up_when_others_start_without_end() -> None:
 
 
 @pytest.mark.parametrize("code", ["topic", "epoch", "producer"])
-def test_what_a_gateway_does_not_know_yet_is_told_to_it_and_nothing_fails(code: str) -> None:
+def test_names_unknown_to_a_gateway_are_sent_to_it_and_nothing_fails(code: str) -> None:
     rig, frames = in_flight(2)
     waits = []
     for _ in range(5):
@@ -236,7 +236,7 @@ def test_what_a_gateway_does_not_know_yet_is_told_to_it_and_nothing_fails(code: 
     assert rig.feed.undelivered() == 0
 
 
-def test_a_nameless_producer_that_was_forgotten_while_it_was_away_begins_anew() -> None:
+def test_an_unnamed_producer_deleted_while_disconnected_starts_again() -> None:
     rig = Rig(name="~abc").ready()
     rig.send()
     rig.topic()
@@ -264,7 +264,7 @@ def test_a_producer_that_was_forgotten_with_records_in_flight_is_over() -> None:
     assert rig.delivery.state is State.ENDED
 
 
-def test_what_is_in_doubt_behind_an_abort_is_not_told_as_void_where_the_producer_was_forgotten_since() -> None:
+def test_unknown_outcomes_after_an_abort_stay_unknown_if_the_producer_was_deleted_since() -> None:
     """Proves it of a record that had committed, whose receipt was lost with the connection."""
     rig, _ = in_flight(2)
     committed, aborted = list(rig.delivery.window)

@@ -48,7 +48,7 @@ def test_a_pause_of_a_task_however_long_keeps_the_epoch_of_what_it_staged() -> N
     assert (frame.epoch, sequences([frame])) == (1, [(2, 1)])
 
 
-def test_who_staged_nothing_yet_begins_another_epoch_after_a_pause() -> None:
+def test_a_session_without_staged_batches_starts_another_epoch_after_a_pause() -> None:
     rig = Rig(name="~abc", staged=True).ready()
     rig.now += common_limits.IDLE_PRODUCER_US / 1e6
     rig.send()
@@ -87,7 +87,7 @@ def test_staged_batches_go_with_their_epoch_and_the_error_names_its_first_cause(
     assert rig.delivery.state is State.ENDED
 
 
-def test_what_only_the_next_epoch_tells_to_be_staged_is_gone_too() -> None:
+def test_batches_that_only_the_next_epoch_reports_as_staged_are_lost_too() -> None:
     rig = Rig(name="~abc", staged=True).ready()
     rig.send()
     rig.topic()

@@ -71,7 +71,7 @@ class _Late(FakeGateway):
         return [*told, *late]
 
 
-def test_a_running_producer_resumes_behind_all_that_has_committed() -> None:
+def test_a_running_producer_resumes_after_its_last_commit() -> None:
     """Proves it by a connection, where an outcome overtakes that of what was sent before."""
     records = pa.RecordBatch.from_pydict({"value": [b"v"]})
     with _Late() as gateway, Producer(gateway.url, producer="p") as p:

@@ -29,13 +29,13 @@ def test_a_route_asks_everyone_before_it_waits_and_waits_longer_each_round() -> 
     assert one.move_on("no") == 0
 
 
-def test_those_who_wait_for_the_same_gateways_do_not_come_all_at_once() -> None:
+def test_clients_that_wait_for_the_same_gateways_do_not_all_reconnect_at_once() -> None:
     early, late = route("tutti://a:1", chance=0.999), route("tutti://a:1")
     assert 0.5 < early.move_on("no") / late.move_on("no") < 0.6
     assert len({Endpoints(parse_url("tutti://a:1")).move_on("no") for _ in range(10)}) > 1
 
 
-def test_a_route_tells_what_was_met_where() -> None:
+def test_endpoints_report_the_last_result_of_each() -> None:
     one = route("tutti://a:1,b:2,c:3")
     one.move_on("connection refused")
     one.met("connected")
@@ -75,7 +75,7 @@ def test_a_gateway_that_moved_is_looked_for_where_it_is_now() -> None:
     assert named(one) == ["a:1", "c:3"]
 
 
-def test_what_the_url_names_stays_also_when_nobody_names_it_any_more() -> None:
+def test_addresses_of_the_url_stay_although_no_gateway_lists_them_any_more() -> None:
     one = route("tutti://a:1,b:2")
     one.learn({"a": "a:1", "b": "b:9"})
     assert named(one) == ["a:1", "b:2", "b:9"]
@@ -88,7 +88,7 @@ def test_a_gateway_outside_of_the_view_adds_what_it_knows_and_takes_nothing_back
     assert sorted(named(one)) == ["a:1", "b:9", "d:4"]
 
 
-def test_who_is_not_heard_has_its_turn_last() -> None:
+def test_a_disconnected_gateway_is_tried_last() -> None:
     one = route("tutti://a:1")
     one.learn({"a": "a:1", "b": "b:2", "c": "c:3", "d": "d:4"}, silent=("b",))
     assert named(one)[-1] == "b:2"

@@ -83,7 +83,9 @@ def test_each_record_of_many_producers_sends_the_next_one(gateway: FakeGateway, 
     assert len(gateway.log.values()) == 20 * len(left)
 
 
-def test_who_looks_for_a_gateway_holds_up_nobody(gateway: FakeGateway, one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_producer_that_searches_for_a_gateway_delays_no_other(
+    gateway: FakeGateway, one_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 50_000)
     monkeypatch.setattr(limits, "PROBE_TIMEOUT_US", 60_000_000)  # a look lasts longer than the test
     with _silent() as silent, Producer(gateway.url) as producer:
@@ -101,7 +103,7 @@ def _fails(url: str) -> None:
         Producer(url, connect_timeout=1.0)
 
 
-def test_many_who_look_at_one_address_have_one_look(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_probes_of_one_address_are_one_probe(gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 50_000)
     monkeypatch.setattr(limits, "PROBE_TIMEOUT_US", 500_000)
     with _silent() as silent:
@@ -115,7 +117,7 @@ def test_many_who_look_at_one_address_have_one_look(gateway: FakeGateway, monkey
     assert most == 1
 
 
-def test_what_a_look_saw_is_told(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_result_of_a_probe_is_reported(one_thread: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 50_000)
     monkeypatch.setattr(limits, "PROBE_TIMEOUT_US", 50_000)
     with _silent() as silent, pytest.raises(Unavailable, match="the port accepts connections and sent nothing"):
@@ -144,7 +146,7 @@ def test_a_fault_ends_its_producer_alone(
     assert "a defect" in caplog.text
 
 
-def test_a_thread_that_breaks_tells_all_who_wait(
+def test_a_broken_thread_fails_all_waiting_callers(
     gateway: FakeGateway, one_thread: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def hold(heard: Any) -> list[Any] | None:
@@ -168,7 +170,7 @@ def test_a_thread_that_breaks_tells_all_who_wait(
     assert "an I/O thread of the client ended" in caplog.text
 
 
-def test_closing_where_no_gateway_answers_holds_up_nobody(gateway: FakeGateway, one_thread: None) -> None:
+def test_closing_without_any_gateway_delays_no_other(gateway: FakeGateway, one_thread: None) -> None:
     with FakeGateway() as stuck, Producer(gateway.url) as producer:
         fillers = [Producer(stuck.url, delivery_timeout=1.0, connect_timeout=10) for _ in range(4)]
         for filler in fillers:
@@ -256,7 +258,7 @@ def test_what_waits_for_a_gateway_is_refused_in_on_delivery(gateway: FakeGateway
     assert late[0].done()
 
 
-def test_one_that_is_hard_to_tell_keeps_no_other_from_it(
+def test_a_producer_with_slow_notifications_delays_no_other(
     gateway: FakeGateway, one_thread: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What strikes may strike again while those who wait are told."""
@@ -285,7 +287,7 @@ def test_one_that_is_hard_to_tell_keeps_no_other_from_it(
     first.close()
 
 
-def test_who_wakes_while_a_turn_ends_is_heard() -> None:
+def test_a_wake_up_during_the_end_of_an_iteration_is_not_lost() -> None:
     """Whichever of the two looks first sees what the other wrote."""
 
     class Ending:

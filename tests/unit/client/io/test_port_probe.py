@@ -194,7 +194,7 @@ def _group_port(keys: Path | None) -> Iterator[Address]:
 
 @pytest.mark.usefixtures("_looks")
 @pytest.mark.parametrize("with_keys", [False, True])
-def test_the_port_between_gateways_is_told_with_keys_and_without(with_keys: bool, tmp_path: Path) -> None:
+def test_the_group_port_is_named_with_keys_and_without(with_keys: bool, tmp_path: Path) -> None:
     generate(tmp_path, ["jfk"])
     with _group_port(tmp_path if with_keys else None) as address:
         said = rf"group port of a gateway does.*1 lower by default: tutti://127\.0\.0\.1:{address.port - 1}"
@@ -220,7 +220,7 @@ def test_zeromq_that_is_no_gateway() -> None:
             Producer(f"tutti://{address}", connect_timeout=1.5)
 
 
-def test_nobody_there() -> None:
+def test_an_address_without_a_listener() -> None:
     assert probe_port(Address("127.0.0.1", 1)) == ("connection refused", False)
     assert "not known" in probe_port(Address("no.such.host.invalid", 1)).text
 
@@ -234,7 +234,7 @@ def test_with_a_wrong_port_among_others_the_right_one_is_found() -> None:
             assert control.status() == {"state": "primary"}
 
 
-def test_a_link_tells_its_news_and_never_comes_back() -> None:
+def test_a_connection_reports_its_end_once_and_never_reconnects() -> None:
     with FakeGateway() as gateway:
         (address,) = parse_url(gateway.url)
         link = ZmtpConnection(address)
@@ -275,7 +275,7 @@ def test_control_lives_through_a_restart_and_a_lost_session() -> None:
         assert control.welcome().log == gateway.log.uuid
 
 
-def test_control_waits_out_what_is_so_just_now_and_tells_the_rest() -> None:
+def test_the_admin_client_waits_out_temporary_refusals_and_reports_others() -> None:
     answers: list[client_protocol.Denied] = []
 
     def deny(heard: Any) -> list[Any] | None:

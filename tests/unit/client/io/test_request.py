@@ -54,7 +54,7 @@ def _babbling(said: bytes) -> Iterator[Address]:
 @pytest.mark.parametrize(
     ("said", "told"), [(b"\x10\x01x", "a part of 1 bytes"), (frame(b"a", MORE) + frame(b"b"), "too many parts"), (frame(b"C?"), "")]
 )
-def test_who_speaks_as_no_gateway_is_named_and_passed_by(said: bytes, told: str) -> None:
+def test_a_peer_that_is_not_a_gateway_is_named_and_skipped(said: bytes, told: str) -> None:
     with _babbling(said) as address:
         with FakeGateway() as gateway, RequestClient(f"tutti://{address},127.0.0.1:{gateway.port}") as talk:
             assert talk.welcome().gateway == "fake"
@@ -79,7 +79,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Address]:
 
 
 @pytest.mark.parametrize("asks", ["welcome", "status"])
-def test_a_connection_that_ended_while_nobody_asked_is_made_again_to_the_same_gateway_at_once(
+def test_an_idle_connection_that_ended_is_reopened_to_the_same_gateway_at_once(
     made: list[Address], monkeypatch: pytest.MonkeyPatch, asks: str
 ) -> None:
     def asked(talk: RequestClient) -> None:
@@ -114,7 +114,7 @@ def _never(wait: float, _deadline: float) -> None:
     raise AssertionError(wait)
 
 
-def test_a_connection_that_stands_is_kept(made: list[Address]) -> None:
+def test_an_open_connection_is_kept(made: list[Address]) -> None:
     with FakeGateway() as gateway, RequestClient(gateway.url) as talk:
         for _ in range(3):
             talk.welcome()
@@ -147,7 +147,7 @@ def test_a_name_server_that_takes_longer_than_an_address_may_is_waited_for(
 
 
 @pytest.mark.parametrize("host", ["a..b", "nosuchhost.invalid"])
-def test_a_host_that_is_not_known_is_told_as_such_by_all(host: str) -> None:
+def test_an_unknown_host_is_reported_as_such_by_all_callers(host: str) -> None:
     with (
         pytest.raises(Unavailable, match=rf"{host}:7400: the host name is unknown \("),
         RequestClient([Address(host, 7400)], rounds=1) as talk,
@@ -167,7 +167,7 @@ def _denied(heard: object) -> list[object] | None:
     )
 
 
-def test_who_answered_and_then_does_not_is_told_of_in_one_sentence() -> None:
+def test_a_gateway_that_stops_answering_is_reported_in_one_sentence() -> None:
     """It said in one breath what the gateway had answered and that it had answered nothing."""
     answered: list[object] = []
 
@@ -183,7 +183,7 @@ def test_who_answered_and_then_does_not_is_told_of_in_one_sentence() -> None:
     assert str(late.value) == (f"the request was not done within 3 s: {said}; the repeated request had no answer within the time")
 
 
-def test_what_was_met_at_other_gateways_is_told_beside_an_answer_and_the_answer_once() -> None:
+def test_results_of_other_gateways_are_reported_with_an_answer_and_the_answer_once() -> None:
     def away(heard: object) -> list[object] | None:
         return (
             [client_protocol.Denied(heard.request, "not_primary", "no view", retry=True)]

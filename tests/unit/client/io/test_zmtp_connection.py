@@ -112,7 +112,7 @@ def test_answers_that_came_before_a_reset_are_received_whatever_is_sent_after_it
         assert _messages(link) == [b"receipt 0", b"receipt 1", b"receipt 2"]
 
 
-def test_an_end_is_told_behind_all_that_came_though_it_is_asked_for_first() -> None:
+def test_an_end_is_reported_after_all_received_messages_also_if_polled_first() -> None:
     with _up() as (link, peer):
         peer.socket.sendall(frame(b"one") + b"\x10\x01x")
         _readable(link)
@@ -161,7 +161,7 @@ def test_a_gateway_that_answers_pings_is_kept(monkeypatch: pytest.MonkeyPatch) -
             assert link.news() is None
 
 
-def test_what_waits_is_bounded_and_leaves_when_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_send_queue_is_bounded_and_drains_when_the_socket_has_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CLIENT_WINDOW_FRAMES", 4)
     monkeypatch.setattr(client_link, "_KEEPALIVE_S", 600.0)  # this peer answers no question, however long it reads
     message = bytes(1 << 20)
@@ -201,7 +201,7 @@ def test_what_is_queued_leaves_in_the_time_that_a_close_gives(lingers: bool) -> 
         assert (sum(came) == 9 + len(message)) == lingers
 
 
-def test_a_link_that_stands_is_known_from_one_that_ended_with_unread_bytes_before_it() -> None:
+def test_an_open_connection_differs_from_one_that_ended_with_unread_bytes() -> None:
     with _up() as (link, peer):
         assert link.stands()
         peer.socket.sendall(PING + frame(b"news"))
@@ -229,18 +229,18 @@ def _refused(host: str, port: int = 7400) -> str:
 
 
 @pytest.mark.parametrize("host", ["a..b", "a" * 64 + ".example", "nosuchhost.invalid"])
-def test_a_host_that_is_not_known_is_told_as_such_and_costs_nothing(host: str) -> None:
+def test_an_unknown_host_is_reported_as_such_and_costs_nothing(host: str) -> None:
     before = _descriptors()
     assert _refused(host).startswith("the host name is unknown (")
     assert _descriptors() == before
 
 
-def test_a_port_where_nobody_listens_is_told_as_such() -> None:
+def test_a_port_without_a_listener_is_reported_as_such() -> None:
     assert _refused("127.0.0.1", 1) == "connection refused"
     assert _refused("localhost", 1) == "connection refused"
 
 
-def test_an_address_that_no_network_leads_to_is_told_as_such() -> None:
+def test_an_unreachable_address_is_reported_as_such() -> None:
     assert "connection refused" not in _refused("255.255.255.255")
 
 
@@ -252,7 +252,7 @@ def test_no_thread_is_left_for_a_lookup(monkeypatch: pytest.MonkeyPatch) -> None
     assert _refused("localhost") == "the host name is unknown (can't start new thread)"
 
 
-def test_too_few_descriptors_are_told_and_none_is_lost() -> None:
+def test_a_lack_of_descriptors_is_reported_and_none_leaks() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     highest = max(int(name) for name in os.listdir("/proc/self/fd"))
     lost: dict[int, int] = {}

@@ -99,7 +99,7 @@ def test_records_are_chosen_by_key() -> None:
     assert values(with_key(a_batch(), b"\xff")) == [None]
 
 
-def test_what_is_long_is_cut_between_letters_and_its_length_told() -> None:
+def test_long_text_is_truncated_between_characters_and_its_length_shown() -> None:
     rows = [
         {"offset": 1, "topic": "t", "key": b"k" * 9, "value": "aä".encode() * 3, "headers": [{"key": "h", "value": b"x" * 9}]},
         {"offset": 2, "topic": "t", "key": b"\xff" * 9, "value": b"short", "headers": None},

@@ -42,7 +42,7 @@ def test_a_time_between_two_microseconds_is_the_next_one(time: datetime, more: s
         assert time_us_of(parse_time(text)) == later
 
 
-def test_a_plus_that_a_url_made_a_space_is_told() -> None:
+def test_a_plus_that_a_url_turned_into_a_space_is_reported() -> None:
     for text, hinted in (
         ("2026-11-26T10:00:00 01:00", True),
         ("2026-11-26 10:00 0100", True),

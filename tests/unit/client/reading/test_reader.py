@@ -57,7 +57,7 @@ def test_topics_and_columns(gateway: ReadableGateway) -> None:
     assert {tuple(batch.schema.names) for batch in batches} == {("value",)}
 
 
-def test_the_position_is_behind_each_batch_that_was_given(gateway: ReadableGateway) -> None:
+def test_the_position_is_after_each_returned_batch(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, topics=["a"], columns=["value"]) as reader:
         positions = [reader.position for _ in reader]
     assert positions == [7, 15, 19]
@@ -127,7 +127,9 @@ def test_places(gateway: ReadableGateway) -> None:
         ({"path": "somewhere"}, UsageError, "exactly one of"),
     ],
 )
-def test_wrong_arguments_are_told(gateway: ReadableGateway, arguments: dict[str, Any], error: type[Exception], said: str) -> None:
+def test_wrong_arguments_are_reported(
+    gateway: ReadableGateway, arguments: dict[str, Any], error: type[Exception], said: str
+) -> None:
     with pytest.raises(error, match=re.escape(said)):
         Reader(gateway.url, **arguments)
 
@@ -138,7 +140,7 @@ def test_no_url_and_no_path() -> None:
 
 
 @pytest.mark.parametrize("url", [5, ["tutti://127.0.0.1:7400"], b"tutti://127.0.0.1:7400"])
-def test_a_url_that_is_no_text_is_told(url: Any) -> None:
+def test_a_url_that_is_not_text_is_reported(url: Any) -> None:
     with pytest.raises(ConfigError, match=f"a url must be text, not {type(url).__name__}"):
         Reader(url)
 
@@ -154,12 +156,12 @@ def test_a_url_that_is_no_text_is_told(url: Any) -> None:
         ("", "'' is not the path of a data directory"),
     ],
 )
-def test_a_path_that_is_none_is_told(path: Any, said: str) -> None:
+def test_an_invalid_path_is_reported(path: Any, said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         Reader(path=path)
 
 
-def test_follow_goes_on_with_what_is_committed_later(gateway: ReadableGateway) -> None:
+def test_follow_continues_with_later_commits(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, start="latest", follow=True, end=24) as reader:
         assert reader.poll(timeout=0.05) is None
         threading.Timer(0.1, gateway.add, (2,)).start()
@@ -187,7 +189,7 @@ def test_records_one_by_one(gateway: ReadableGateway) -> None:
     assert (only.value, only.offset, only.topic) == (b"3", 3, None)
 
 
-def test_a_named_reader_saves_and_goes_on(gateway: ReadableGateway) -> None:
+def test_a_named_reader_saves_and_continues(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, name="loader") as reader:
         assert reader.position == 0
         next(reader)
@@ -200,7 +202,7 @@ def test_a_named_reader_saves_and_goes_on(gateway: ReadableGateway) -> None:
         reader.save()
 
 
-def test_a_stream_that_is_cut_goes_on_where_it_was(gateway: ReadableGateway) -> None:
+def test_a_broken_stream_continues_at_its_position(gateway: ReadableGateway) -> None:
     for topics, expected in ((None, list(range(20))), (["b"], list(range(1, 20, 2)))):
         gateway.reads.cut_after = 4
         with Reader(gateway.url, topics=topics, columns=["value"]) as reader:
@@ -220,7 +222,7 @@ def test_a_reads_process_that_comes_back_elsewhere_is_found(gateway: ReadableGat
     assert seen == list(range(23))
 
 
-def test_another_gateway_of_the_url_goes_on(gateway: ReadableGateway) -> None:
+def test_another_gateway_of_the_url_continues(gateway: ReadableGateway) -> None:
     with ReadableGateway(records=20) as other:
         with Reader(f"{gateway.url},127.0.0.1:{other.gateway.port}", start=0) as reader:
             gateway.reads.cut_after = 4
@@ -231,7 +233,7 @@ def test_another_gateway_of_the_url_goes_on(gateway: ReadableGateway) -> None:
         assert any(what == "do_get" for what, _ in other.reads.asked)
 
 
-def test_a_gateway_that_is_behind_is_not_believed(gateway: ReadableGateway) -> None:
+def test_a_gateway_that_lags_is_not_believed(gateway: ReadableGateway) -> None:
     with ReadableGateway(records=10) as behind:
         url = f"{gateway.url},127.0.0.1:{behind.gateway.port}"
         reads = FlightSource(url, timeout=2.0)
@@ -256,7 +258,7 @@ def test_a_gateway_of_another_log_is_refused(gateway: ReadableGateway) -> None:
             list(reads.scan(0, 5))
 
 
-def test_nobody_there_is_said_with_names_and_times() -> None:
+def test_unreachable_gateways_are_listed_with_names_and_times() -> None:
     began = time.monotonic()
     with pytest.raises(Unavailable, match=re.escape("answered a read within 0.5 s: 127.0.0.1:1: ")):
         Reader("tutti://127.0.0.1:1", connect_timeout=0.5)
@@ -282,7 +284,7 @@ def test_each_address_is_named_once_with_what_was_met_there_and_the_shorter_wait
         (lambda url: Reader(url).poll("1"), "timeout must be a number of seconds, not '1'"),  # type: ignore[arg-type]  # the mistake,
     ],
 )
-def test_what_is_no_duration_is_told(gateway: ReadableGateway, call: Callable[[str], object], said: str) -> None:
+def test_an_invalid_duration_is_reported(gateway: ReadableGateway, call: Callable[[str], object], said: str) -> None:
     with pytest.raises(UsageError, match=re.escape(said)):
         call(gateway.url)
 
@@ -327,7 +329,7 @@ def test_what_a_gateway_says_is_raised_as_what_it_is(gateway: ReadableGateway, c
         reads.topics()
 
 
-def test_damage_in_the_middle_comes_behind_all_that_is_good(gateway: ReadableGateway) -> None:
+def test_corruption_is_raised_after_all_good_records_before_it(gateway: ReadableGateway) -> None:
     batches = gateway.reads._batches
 
     def damaged(asked: dict[str, Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -375,7 +377,7 @@ def test_threads_share_the_connection_of_the_process(gateway: ReadableGateway) -
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_forked_child_is_told_that_it_cannot_read(gateway: ReadableGateway) -> None:
+def test_a_forked_child_gets_an_error_when_it_reads(gateway: ReadableGateway) -> None:
     assert FlightSource(gateway.url).frontier().offset == 20
 
     def read() -> str:

@@ -31,7 +31,7 @@ def questions(gateway: ReadableGateway) -> int:
 
 
 @pytest.mark.parametrize("state", ["minority", "halted", "joining"])
-def test_a_frontier_is_asked_elsewhere_where_it_stands_still(two: tuple[ReadableGateway, ReadableGateway], state: str) -> None:
+def test_a_stalled_frontier_is_requested_from_another_gateway(two: tuple[ReadableGateway, ReadableGateway], state: str) -> None:
     near, far = two
     near.reads.state = state
     with FlightSource(url(near, far)) as reads:
@@ -60,7 +60,7 @@ def test_the_one_that_is_left_serves_its_prefix_though_it_is_cut_off(two: tuple[
         assert values(reads.scan(0)) == list(range(10))
 
 
-def test_who_follows_moves_to_a_gateway_that_goes_on(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+def test_a_follower_moves_to_a_gateway_that_continues(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
     far.reads.records = near.reads.records[:]
     with Reader(url(near, far), start=10, follow=True) as reader:
@@ -72,7 +72,7 @@ def test_who_follows_moves_to_a_gateway_that_goes_on(two: tuple[ReadableGateway,
         assert values([batch]) == [10, 11]
 
 
-def test_who_follows_waits_for_a_gateway_that_catches_up(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+def test_a_follower_waits_for_a_gateway_that_catches_up(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
     near.reads.state = "joining"
     with FlightSource(url(near, far)) as reads:
@@ -94,7 +94,7 @@ def test_a_poll_in_a_minority_ends_in_time_and_the_next_one_asks_another_gateway
         assert reads.frontier(10, 0.05).offset == 12
 
 
-def test_who_follows_in_a_minority_hears_of_it_when_that_is_over(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+def test_a_follower_in_a_minority_gets_new_records_when_that_is_over(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
     far.gateway.stop()
     near.reads.state = "minority"
@@ -107,7 +107,7 @@ def test_who_follows_in_a_minority_hears_of_it_when_that_is_over(two: tuple[Read
         assert values([batch]) == [10]
 
 
-def test_gateways_that_came_later_are_known_to_who_reads_for_long(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+def test_a_long_running_reader_discovers_new_gateways(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
     with FlightSource(near.url) as reads:
         assert reads.frontier().offset == 10
@@ -119,7 +119,7 @@ def test_gateways_that_came_later_are_known_to_who_reads_for_long(two: tuple[Rea
         assert reads.frontier().offset == 12
 
 
-def test_a_stream_that_falls_silent_goes_on_at_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_stream_continues_at_another_gateway(monkeypatch: pytest.MonkeyPatch) -> None:
     hasty = {"grpc.keepalive_time_ms": 300, "grpc.keepalive_timeout_ms": 300, "grpc.http2.ping_timeout_ms": 300}
     monkeypatch.setattr(flight_pool, "_OPTIONS", [(name, hasty.get(name, value)) for name, value in flight_pool._OPTIONS])
     with ReadableGateway() as far, ReadableGateway() as near, Relay(far.reads.port) as relay:
@@ -136,7 +136,7 @@ def test_a_stream_that_falls_silent_goes_on_at_another_gateway(monkeypatch: pyte
     assert 0 < ticket["start"] < 1000
 
 
-def test_a_frontier_never_moves_back_whoever_answers(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+def test_a_frontier_never_moves_back_at_any_gateway(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
     with FlightSource(url(far, near), patience=1.5) as reads:
         assert reads.frontier().offset == 12

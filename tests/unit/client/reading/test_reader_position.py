@@ -24,7 +24,7 @@ def gateway() -> Iterator[ReadableGateway]:
 
 
 @pytest.mark.parametrize("topics", [None, ["b"]])
-def test_the_position_is_behind_each_record_that_was_given(gateway: ReadableGateway, topics: list[str] | None) -> None:
+def test_the_position_is_after_each_returned_record(gateway: ReadableGateway, topics: list[str] | None) -> None:
     with Reader(gateway.url, topics=topics, columns=["value"], name="loader") as reader:
         for record in reader.records():
             assert reader.position == int(record.value or b"") + 1
@@ -44,7 +44,7 @@ def test_the_position_is_behind_each_record_that_was_given(gateway: ReadableGate
         assert reader.position == 20
 
 
-def test_a_reader_that_failed_goes_on_where_it_was(gateway: ReadableGateway) -> None:
+def test_a_failed_reader_continues_at_its_position(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, start=0, patience=0.2) as reader:
         gateway.reads.cut_after = 4
         assert values([reader.poll(10)]) == [0, 1, 2, 3]
@@ -78,7 +78,7 @@ def test_a_poll_ends_in_time_though_no_gateway_answers(gateway: ReadableGateway,
 
 
 @pytest.mark.parametrize("quiet", [True, False])
-def test_patience_begins_anew_with_each_answer_to_a_poll(gateway: ReadableGateway, quiet: bool) -> None:
+def test_each_answer_to_a_poll_restarts_the_timeout(gateway: ReadableGateway, quiet: bool) -> None:
     with Reader(gateway.url, start="latest" if quiet else 0, follow=quiet, patience=0.6) as reader:
         for _ in range(3):
             gateway.reads.fail = always("unavailable")
@@ -92,7 +92,7 @@ def test_patience_begins_anew_with_each_answer_to_a_poll(gateway: ReadableGatewa
             time.sleep(0.7)
 
 
-def test_who_waits_for_news_hears_when_its_gateway_answers_no_more(gateway: ReadableGateway) -> None:
+def test_a_waiting_reader_gets_an_error_when_its_gateway_stops_answering(gateway: ReadableGateway) -> None:
     """The answer before, that there was nothing new, was given once more: who followed waited for twice its patience."""
 
     def fail(what: str) -> None:
@@ -116,7 +116,7 @@ def test_a_slow_consumer_keeps_its_gateway(gateway: ReadableGateway, monkeypatch
     assert len([asked for asked in gateway.gateway.heard if isinstance(asked, Hello)]) == 1
 
 
-def test_waits_begin_anew_after_each_stream_that_gave_something(gateway: ReadableGateway) -> None:
+def test_each_stream_with_records_restarts_the_backoff(gateway: ReadableGateway) -> None:
     reads = FlightSource(gateway.url)
     pieces = reads.pieces(0, 20)
     for _ in range(3):
@@ -126,7 +126,7 @@ def test_waits_begin_anew_after_each_stream_that_gave_something(gateway: Readabl
     assert len(list(pieces)) == 2
 
 
-def test_only_a_reader_that_was_told_where_to_start_saves_a_lower_offset(gateway: ReadableGateway) -> None:
+def test_only_a_reader_with_an_explicit_start_saves_a_lower_offset(gateway: ReadableGateway) -> None:
     gateway.reads.saved["loader"] = 4
     with Reader(gateway.url, name="loader") as reader:
         gateway.reads.saved["loader"] = 20
@@ -144,7 +144,7 @@ def test_only_a_reader_that_was_told_where_to_start_saves_a_lower_offset(gateway
             reader.save()
 
 
-def test_a_named_reader_whose_records_were_removed_is_told_and_never_passes_over_them(gateway: ReadableGateway) -> None:
+def test_a_named_reader_whose_records_were_removed_raises_and_never_skips_them(gateway: ReadableGateway) -> None:
     gateway.reads.saved["loader"] = 4
     gateway.reads.start = 8
     with pytest.raises(OffsetOutOfRange, match=r"committed offset 4, .* begins at 8: retention removed records 4 to 7 unread"):
@@ -169,7 +169,7 @@ QUESTIONS: dict[str, Callable[[FlightSource], object]] = {
 
 
 @pytest.mark.parametrize("question", QUESTIONS.values(), ids=QUESTIONS)
-def test_no_question_is_answered_by_a_gateway_that_is_behind_or_has_another_log(
+def test_no_request_is_answered_by_a_gateway_that_lags_or_has_another_log(
     gateway: ReadableGateway, question: Callable[[FlightSource], object]
 ) -> None:
     with ReadableGateway(records=10) as behind, ReadableGateway(records=20, log="b" * 32) as other:

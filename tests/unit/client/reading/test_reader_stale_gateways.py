@@ -63,14 +63,14 @@ def test_a_named_reader_has_no_start_where_no_gateway_confirms_it() -> None:
             assert reads.readers(linearizable=False) == {"loader": 2}
 
 
-def test_waiting_for_news_asks_nobody_to_confirm() -> None:
+def test_a_wait_for_new_records_requests_no_confirmation() -> None:
     with ReadableGateway(8) as gateway, FlightSource(gateway.url) as reads:
         assert reads.frontier(3, timeout=1).offset == 8
         reads.topics(8)
     assert not any("linearizable" in asked for _, asked in gateway.reads.asked)
 
 
-def test_a_gateway_of_an_earlier_release_is_taken_at_its_word() -> None:
+def test_an_unconfirmed_answer_of_an_earlier_release_is_accepted() -> None:
     with ReadableGateway(8) as gateway:
         gateway.reads.of_old = True
         gateway.reads.saved = {"loader": 2}

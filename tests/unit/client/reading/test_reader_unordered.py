@@ -129,7 +129,7 @@ def test_all_lanes_of_a_group_without_any_are_followed_until_there_is_one() -> N
         assert list(reader) == []
 
 
-def test_it_goes_on_behind_the_record_that_was_given_last(gateway: ReadableGateway) -> None:
+def test_it_continues_after_the_last_returned_record(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, ordering="unordered") as reader:
         records = reader.records()
         assert [next(records).value for _ in range(7)] == [b"100", b"101", b"102", b"103", b"104", b"200", b"201"]
@@ -142,7 +142,7 @@ def test_it_goes_on_behind_the_record_that_was_given_last(gateway: ReadableGatew
         assert list(records) == []
 
 
-def test_a_stream_that_breaks_goes_on_where_it_was(gateway: ReadableGateway) -> None:
+def test_a_broken_stream_continues_at_its_position(gateway: ReadableGateway) -> None:
     for kwargs in ({"origin": "jfk"}, {}):
         gateway.reads.cut_after = 8
         arguments: dict[str, Any] = kwargs
@@ -181,7 +181,7 @@ def test_nothing_is_saved_and_nothing_is_given_when_it_is_closed(gateway: Readab
         reader.poll(0)
 
 
-def test_a_gateway_that_is_gone_is_told_by_who_follows_all(gateway: ReadableGateway) -> None:
+def test_a_follower_of_all_lanes_reports_a_lost_gateway(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, ordering="unordered", follow=True, start="latest", patience=0.3) as reader:
         gateway.reads.stop()
         gateway.gateway.stop()
@@ -228,14 +228,14 @@ def test_a_lane_that_is_halted_at_one_gateway_is_read_as_far_as_another_has_it(
         assert values(alone) == [*range(100, 105), *range(200, 215), *range(300, 310)]
 
 
-def test_a_lane_that_is_lost_everywhere_is_told(gateway: ReadableGateway) -> None:
+def test_a_lane_that_is_lost_everywhere_is_reported(gateway: ReadableGateway) -> None:
     gateway.reads.lost[NEW] = "its directory is gone"
     for origin in (None, "jfk"):
         with pytest.raises(Unavailable, match="its directory is gone"):
             Reader(gateway.url, ordering="unordered", origin=origin, connect_timeout=0.3)
 
 
-def test_a_lane_that_is_lost_while_all_are_followed_is_told_though_others_go_on(gateway: ReadableGateway) -> None:
+def test_a_lane_lost_while_all_are_followed_is_reported_although_others_continue(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, ordering="unordered", follow=True, start="latest", patience=0.5) as reader:
         gateway.reads.lost[OLD] = "its directory is gone"
         add(gateway, OTHER, *some(310, 1))
@@ -294,7 +294,7 @@ def test_a_gateway_that_says_that_it_holds_more_and_does_not_give_it_is_not_aske
         assert values(reader) == [104, *range(209, 220), *range(300, 310)]
 
 
-def test_what_goes_unread_of_a_lane_that_was_begun_is_told(gateway: ReadableGateway) -> None:
+def test_the_unread_rest_of_a_started_lane_is_reported(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, ordering="unordered") as reader:
         assert values([reader.poll(WAIT_S) for _ in range(3)]) == [*range(100, 105), *range(200, 204)]
         gateway.reads.begins[NEW] = 8

@@ -47,7 +47,7 @@ def test_the_directory_of_a_lane_is_refused_as_wrong_use_and_not_as_damage(tmp_p
         assert told.value.exit_code == 2
 
 
-def test_a_directory_that_is_behind_answers_nothing_when_the_one_that_was_ahead_cannot_be_read(tmp_path: Path) -> None:
+def test_a_directory_that_lags_answers_nothing_if_the_one_that_was_ahead_is_unreadable(tmp_path: Path) -> None:
     history = sample(20)
     ahead = stopped(tmp_path / "ahead", history)
     behind = stopped(tmp_path / "behind", sample(5))

@@ -116,7 +116,7 @@ def test_a_full_disk_holds_records_up_and_loses_none(gateway: FakeGateway, spool
     assert [(value or b"").strip() for value in committed(gateway)] == sent
 
 
-def test_a_disk_that_stays_full_to_the_end_is_told(gateway: FakeGateway, spool: Path, trouble: type[Trouble]) -> None:
+def test_a_disk_that_stays_full_to_the_end_is_reported(gateway: FakeGateway, spool: Path, trouble: type[Trouble]) -> None:
     p = opened(gateway, spool)
     p.send("t", b"first").result(30)
     trouble.writes = errno.ENOSPC
@@ -188,7 +188,7 @@ def test_batches_with_a_callback_are_bounded(gateway: FakeGateway, spool: Path, 
         p.send("t", b"x").result(30)
 
 
-def test_what_was_put_aside_counts_as_long_as_it_lies_there(gateway: FakeGateway, spool: Path) -> None:
+def test_dead_lettered_records_count_until_they_are_deleted(gateway: FakeGateway, spool: Path) -> None:
     """Proves that refused batches take of the spool's room, also after a start, until somebody removes them."""
     with opened(gateway, spool) as p:
         p.send("t", b"x").spooled(30)
@@ -201,7 +201,7 @@ def test_what_was_put_aside_counts_as_long_as_it_lies_there(gateway: FakeGateway
         assert p.spool.used_bytes - 1_000_000 <= empty + 4 * limits.KIB
 
 
-def test_a_sender_waits_for_room_in_the_spool(gateway: FakeGateway, spool: Path) -> None:
+def test_a_sender_waits_for_free_space_in_the_spool(gateway: FakeGateway, spool: Path) -> None:
     gateway.stop()
     with opened(gateway, spool, delivery_timeout=30, spool_bytes=limits.SPOOL_BYTES_MIN, buffer_bytes=1 << 22) as p:
         feed: Any = p._feed
@@ -234,7 +234,7 @@ def spoil(path: Path, at: int) -> None:
 
 
 @pytest.mark.parametrize("at", [5, 600, 900])
-def test_damage_is_told_and_nothing_behind_it_is_sent(at: int, gateway: FakeGateway, spool: Path) -> None:
+def test_corruption_is_reported_and_nothing_after_it_is_sent(at: int, gateway: FakeGateway, spool: Path) -> None:
     first, _ = outage(gateway, spool, runs=2)
     spoil(first, at)
 
@@ -249,7 +249,7 @@ def test_damage_is_told_and_nothing_behind_it_is_sent(at: int, gateway: FakeGate
     assert len(gateway.log.records) < 10
 
 
-def test_a_lost_segment_is_told(gateway: FakeGateway, spool: Path) -> None:
+def test_a_lost_segment_is_reported(gateway: FakeGateway, spool: Path) -> None:
     _, second, _ = outage(gateway, spool, runs=3)
     second.unlink()
     with pytest.raises(Damaged, match=r"has lost segment .*00000003.seg"):
@@ -281,7 +281,7 @@ def test_damage_in_the_middle_of_the_last_segment_is_no_torn_end(gateway: FakeGa
 # -- the process
 
 
-def test_a_forked_child_lets_go_of_the_spool(gateway: FakeGateway, spool: Path) -> None:
+def test_a_forked_child_releases_the_spool(gateway: FakeGateway, spool: Path) -> None:
     with opened(gateway, spool, delivery_timeout=30) as p:
         p.send("t", b"0").result(30)
         reading, writing = os.pipe()
@@ -340,7 +340,7 @@ for number in range(100):
     assert committed(gateway) == [b"%d" % number for number in range(100)]
 
 
-def test_a_producer_that_nobody_holds_any_more_delivers_and_lets_go_of_the_spool(gateway: FakeGateway, spool: Path) -> None:
+def test_an_unreferenced_producer_delivers_and_releases_the_spool(gateway: FakeGateway, spool: Path) -> None:
     opened(gateway, spool).send("t", b"0")
     until(lambda: committed(gateway) == [b"0"])
 

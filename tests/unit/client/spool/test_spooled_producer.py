@@ -114,7 +114,7 @@ def test_an_abort_is_gone_on_after_in_order(gateway: FakeGateway, spool: Path) -
     assert committed(gateway) == [b"%d" % number for number in range(40)]
 
 
-def test_what_the_log_will_not_have_is_put_aside_and_what_follows_goes_on(
+def test_records_that_the_log_refuses_are_dead_lettered_and_the_next_ones_continue(
     gateway: FakeGateway, spool: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def rule(heard: Any) -> list[Any] | None:
@@ -195,7 +195,7 @@ def test_a_topic_that_the_credentials_do_not_open_ends_the_producer_and_keeps_th
 
 
 @pytest.mark.parametrize("when", ["at first", "meanwhile"])
-def test_a_producer_may_put_aside_what_the_credentials_do_not_allow(gateway: FakeGateway, spool: Path, when: str) -> None:
+def test_a_producer_may_dead_letter_records_that_the_credentials_do_not_allow(gateway: FakeGateway, spool: Path, when: str) -> None:
     """Proves that the other topics continue, and that the error names the topic."""
 
     def rule(heard: Any) -> list[Any] | None:
@@ -347,7 +347,7 @@ def test_another_program_may_have_used_the_name_while_the_spool_was_empty(gatewa
 # -- progress
 
 
-def test_resume_goes_on_behind_what_is_in_the_spool(gateway: FakeGateway, spool: Path) -> None:
+def test_resume_continues_after_the_records_in_the_spool(gateway: FakeGateway, spool: Path) -> None:
     with Producer(gateway.url, producer="jfk") as plain:
         plain.send("t", b"0", progress=b"zero")
     with opened(gateway, spool, delivery_timeout=30) as p:
@@ -375,7 +375,7 @@ def test_resume_goes_on_behind_what_is_in_the_spool(gateway: FakeGateway, spool:
     assert committed(gateway) == [b"%d" % number for number in range(5)]
 
 
-def test_progress_has_less_room(gateway: FakeGateway, spool: Path) -> None:
+def test_the_limit_for_progress_is_lower(gateway: FakeGateway, spool: Path) -> None:
     with opened(gateway, spool, delivery_timeout=30) as p:
         p.send("t", b"0", progress=bytes(APPLICATION_PROGRESS_BYTES_MAX)).result(30)
         with pytest.raises(UsageError, match=f"at most {APPLICATION_PROGRESS_BYTES_MAX}"):

@@ -76,7 +76,7 @@ def test_files_are_bounded_while_they_are_listed(tmp_path: Path, folder: str, mo
     assert len(looked) == 4
 
 
-def test_a_name_that_cannot_be_shown_is_told(tmp_path: Path) -> None:
+def test_a_name_that_cannot_be_shown_is_reported(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     Path(os.fsdecode(os.fsencode(rig.incoming) + b"/\xff\n")).write_bytes(b"x")
     rig.write(".hidden", b"x")
@@ -149,7 +149,7 @@ def test_a_file_that_was_touched_or_put_back_is_the_same(tmp_path: Path) -> None
     assert rig.log.values() == [b"1", b"2"]
 
 
-def test_a_log_that_is_rotated_cut_and_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_log_that_is_rotated_truncated_and_rewritten(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Proves that a renamed log is read to its end though its new name is not asked for, and a cut one from its beginning."""
     rig = Rig(tmp_path, files='format = "lines"\ngrows = true\npattern = "*.log"')
     rig.write("a.log", b"1\n2")
@@ -213,7 +213,7 @@ def test_a_log_that_is_cut_while_it_is_read_is_read_from_its_beginning(
     assert connector.changed == 1
 
 
-def test_a_file_that_goes_in_the_middle_is_told(
+def test_a_file_deleted_while_it_is_read_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "FRAME_BYTES", 100)
@@ -251,7 +251,7 @@ def on_the_moon() -> bytes:
         ("a", 'format = "csv"', "", b'"a,b\n1,2\n', 0, "quote"),
     ],
 )
-def test_what_cannot_be_read_is_told_and_the_others_go_on(
+def test_an_unreadable_file_is_reported_and_the_others_continue(
     tmp_path: Path, name: str, files: str, more: str, data: bytes, taken: int, told: str
 ) -> None:
     rig = Rig(tmp_path, files=files + '\nafter = "delete"', more=more)
@@ -357,7 +357,7 @@ def test_a_ledger_that_is_not_the_logs_is_refused(tmp_path: Path) -> None:
         rig.turns()
 
 
-def test_who_was_taken_over_writes_nothing_more(tmp_path: Path) -> None:
+def test_a_connector_after_a_takeover_writes_nothing_more(tmp_path: Path) -> None:
     """Proves that an older instance is refused by the ledger, too."""
     rig = Rig(tmp_path)
     with rig.session() as (_, old):
@@ -369,7 +369,7 @@ def test_who_was_taken_over_writes_nothing_more(tmp_path: Path) -> None:
     assert rig.log.values() == [b"1"]
 
 
-def test_progress_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_progress_of_another_program_is_refused(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.log.progress = b"17"
     with pytest.raises(FormatError, match="another `name`"):
@@ -427,7 +427,7 @@ GOOD = (
         (GOOD.replace("[files]", 'directory = "x"\n[files]'), "directory is not known: it belongs into [files]"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+def test_mistakes_in_the_configuration_are_reported(tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "files.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:

@@ -73,7 +73,7 @@ def test_a_name_is_free_wherever_the_process_ended(tmp_path: Path, what: str) ->
 
 @pytest.mark.parametrize("how", ["rewritten", "appended", "replaced", "cut"])
 @pytest.mark.parametrize("changed", ["tell", "take"])
-def test_a_file_that_stays_and_is_mended_is_not_doubled_in_silence(
+def test_a_kept_file_that_is_repaired_is_not_duplicated_silently(
     tmp_path: Path, how: str, changed: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Proves it for one with a row in quarantine, which is not deleted: it is told, and left alone or taken as a whole."""
@@ -144,7 +144,7 @@ def test_a_file_that_is_replaced_while_it_is_put_away_is_not_deleted_unread(
     assert contents(rig.incoming) == ({} if changed == "take" else {"a": b"2\n"})
 
 
-def test_a_file_that_is_written_to_while_it_stands_aside_is_not_deleted(
+def test_a_file_written_after_its_rename_is_not_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Proves that what a writer adds to a file that it still has open is there, and where that is told."""
@@ -184,7 +184,7 @@ def test_nothing_in_done_is_written_over(tmp_path: Path) -> None:
     assert list(rig.incoming.iterdir()) == []
 
 
-def test_what_stands_aside_of_another_ledger_is_not_written_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_renamed_files_of_another_ledger_are_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that a file which could not be moved on is still there when the ledger was removed, or another connector moves one."""
     rig = rig_of(tmp_path, "move")
     rig.write("a", b"1\n")
@@ -224,7 +224,7 @@ def test_two_that_share_a_directory_put_away_their_own(tmp_path: Path, monkeypat
     assert contents(tmp_path / "done") == {"a.csv": b"1\n", "a.json": b"2\n"}
 
 
-def test_one_that_goes_while_it_stands_aside_is_told(
+def test_a_renamed_file_that_disappears_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     rig = rig_of(tmp_path, "move")
@@ -256,7 +256,7 @@ def test_one_that_cannot_be_moved_is_tried_again(tmp_path: Path, caplog: pytest.
 
 
 @pytest.mark.parametrize("what", ["keep", "delete"])
-def test_one_of_which_nothing_could_be_read_is_new_when_it_is_mended(tmp_path: Path, what: str) -> None:
+def test_a_repaired_file_without_any_read_row_is_new(tmp_path: Path, what: str) -> None:
     rig = rig_of(tmp_path, what, form="csv")
     rig.write("a", b"a,a\n1,2\n")
     rig.turns()

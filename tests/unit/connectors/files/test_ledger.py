@@ -119,7 +119,7 @@ def test_a_commit_that_fails_is_undone_and_can_be_done_again(tmp_path: Path, mon
     ledger.close()
 
 
-def test_a_state_that_cannot_be_used_is_told_as_a_quarantine_is(tmp_path: Path) -> None:
+def test_an_unusable_state_directory_is_reported_like_a_quarantine(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "orders.ledger").mkdir()
     for directory, told in (
@@ -133,7 +133,7 @@ def test_a_state_that_cannot_be_used_is_told_as_a_quarantine_is(tmp_path: Path) 
         assert str(error.value).startswith(told)
 
 
-def test_a_read_only_file_system_of_the_state_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_state_directory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any, **__: Any) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 

@@ -57,7 +57,7 @@ def test_blocks_change_nothing(data: bytes, block: int, form: RowParser) -> None
 
 @settings(max_examples=300, deadline=None)
 @given(TEXTS, st.data(), st.sampled_from(FORMS))
-def test_it_goes_on_behind_any_record(data: bytes, draw: Any, form: RowParser) -> None:
+def test_it_continues_after_any_record(data: bytes, draw: Any, form: RowParser) -> None:
     """Proves that reading from the place of any record gives what comes behind it, and nothing else."""
     records, bad, _, _ = read(form, data)
     if not records:
@@ -181,12 +181,12 @@ def test_times(value: object, form: Any, expected: int) -> None:
         (10**30, "us", "years 1 to 9999"),
     ],
 )
-def test_what_is_no_time_is_told(value: object, form: Any, told: str) -> None:
+def test_an_invalid_time_is_reported(value: object, form: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         time_us(value, form, "t")
 
 
-def test_a_json_line_without_a_time_is_told_from_one_with_null() -> None:
+def test_a_json_line_without_a_time_differs_from_one_with_null() -> None:
     data = b'{"t":null}\n{"u":1}\n{"t":""}\n{"t":"2026-01-31"}\n'
     rows = JsonLines(FieldExtractor(Columns(timestamp="t")), "utf-8").parse(data, 0, 0, final=True)
     assert [bad.reason.partition(" (")[0] for bad in rows.bad] == [

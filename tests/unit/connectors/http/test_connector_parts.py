@@ -78,14 +78,14 @@ def test_the_example_is_taken() -> None:
         (LEAST + "port = 3\n", "port"),
     ],
 )
-def test_what_is_wrong_in_the_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+def test_mistakes_in_the_configuration_are_reported(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "http.toml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=told):
         load_http(str(path))
 
 
-def test_other_hosts_are_let_in_where_it_is_said(tmp_path: Path) -> None:
+def test_other_hosts_are_admitted_if_configured(tmp_path: Path) -> None:
     path = tmp_path / "http.toml"
     for more in ("insecure = true", 'tokens = "t"\n[tls]\ncertificate = "c"\nkey = "k"'):
         path.write_text(f'{LEAST}listen = "[::]:0"\n{more}\n')
@@ -133,7 +133,7 @@ def test_receipts_of_a_spool_are_pending_as_long_as_it_holds_the_post(monkeypatc
         receipts.look(refused)
 
 
-def test_room_for_bodies_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_bodies_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BODIES_BYTES_MAX", 100)
     intake = BodyReader()
     one, other = BodyReservation(intake), BodyReservation(intake)

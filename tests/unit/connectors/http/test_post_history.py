@@ -46,7 +46,7 @@ def test_a_new_producer_begins_with_one() -> None:
     assert history.judge(2, 1, A)[0] is Verdict.GAP
 
 
-def test_progress_tells_the_next_process() -> None:
+def test_progress_informs_the_next_process() -> None:
     """What was committed last is told with its place left open, as it is not known before; of those before it is."""
     history = committed((3, A, 10), (2, B, 20))
     told = History.decode(9, history.progress(4, C), "p")
@@ -79,7 +79,7 @@ def test_progress_has_its_bound_and_what_is_older_is_said() -> None:
     assert (low, high) == (0, told.posts[0].offset)
 
 
-def test_somebody_else_under_the_name_is_noticed() -> None:
+def test_another_program_under_the_name_is_detected() -> None:
     progress = committed((3, A, 10)).progress(4, B)
     assert History.decode(8, progress, "p").judge(8, 1, A)[0] is Verdict.OLD, "the log is further than the progress knows"
     assert History.decode(5, b"", "p").expected == 6

@@ -73,7 +73,7 @@ def test_conflicts_name_the_sequence_that_is_expected() -> None:
     assert len(log.rows) == 3
 
 
-def test_a_conflict_is_told_by_what_the_log_has_now() -> None:
+def test_a_conflict_is_reported_from_the_current_state_of_the_log() -> None:
     """Another process went on with the producer: what this one remembers is no reason to refuse what comes next."""
     log = FakeLog()
     here, there = process(log), process(log)
@@ -105,7 +105,7 @@ def test_what_is_committed_and_not_remembered_is_looked_up_and_compared() -> Non
     assert run(process(log).expected("p")) == 40
 
 
-def test_a_producer_that_was_forgotten_counts_from_one_whoever_remembers_it() -> None:
+def test_a_deleted_producer_counts_from_one_in_every_process() -> None:
     """The same content again is no repeat then, at the process that has the producer open neither."""
     log = FakeLog()
     here = process(log)
@@ -168,7 +168,7 @@ def test_while_no_gateway_answers_nothing_is_sent() -> None:
     assert log.rows == []
 
 
-def test_producers_and_who_waits_for_one_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producers_and_waiting_callers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PRODUCERS_OPEN_MAX", 3)
     monkeypatch.setattr(limits, "WAITING_A_PRODUCER_MAX", 2)
     log = FakeLog()

@@ -51,7 +51,7 @@ def closing() -> Iterator[str]:
 
 
 @pytest.mark.parametrize(("port", "told"), [("nobody", "Connection refused"), ("closing", "Disconnected")])
-def test_a_kafka_that_does_not_answer_is_told_with_the_cause(
+def test_an_unreachable_kafka_is_reported_with_the_cause(
     port: str, told: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     """Proves it for both directions: that it timed out says neither that nobody listens nor that SASL or TLS is wanted."""
@@ -96,6 +96,6 @@ def test_only_a_connection_that_failed_since_is_the_cause() -> None:
     assert CONNECTION_FAILURES in CLIENT_LOG.filters
 
 
-def test_gateways_that_do_not_answer_are_told() -> None:
+def test_unreachable_gateways_are_reported() -> None:
     with pytest.raises(Unavailable, match=NOBODY):
         gateway_asker(f"tutti://{NOBODY}")()

@@ -280,7 +280,7 @@ def test_a_refused_record_costs_few_transactions(tmp_path: Path) -> None:
     assert outflow.failures == 0
 
 
-def test_who_was_taken_over_from_ends(tmp_path: Path) -> None:
+def test_a_connector_ends_after_a_takeover(tmp_path: Path) -> None:
     """Proves that it does not fence the newer one."""
     log, kafka = FakeLog(50), Kafka()
     old, new = (outflow_of(tmp_path, log, kafka, name) for name in ("old", "new"))
@@ -326,7 +326,7 @@ def test_the_position_is_kept_once_a_while_where_nothing_is_for_it(tmp_path: Pat
     assert 3 < len(idle) < 20
 
 
-def test_what_was_removed_before_it_was_sent_is_told(tmp_path: Path) -> None:
+def test_records_removed_before_they_were_sent_are_reported(tmp_path: Path) -> None:
     log, kafka = FakeLog(50), Kafka()
     run(outflow_of(tmp_path, log, kafka), log)
     log.start, log.end = 60, 90
@@ -336,7 +336,7 @@ def test_what_was_removed_before_it_was_sent_is_told(tmp_path: Path) -> None:
     assert [offset for _, offset in kafka.records] == [*range(50), *range(60, 90)]
 
 
-def test_what_is_removed_while_it_is_read_is_told(tmp_path: Path) -> None:
+def test_records_removed_while_they_are_read_are_reported(tmp_path: Path) -> None:
     log, kafka = FakeLog(50), Kafka()
 
     def cut() -> None:
@@ -349,7 +349,7 @@ def test_what_is_removed_while_it_is_read_is_told(tmp_path: Path) -> None:
         outflow.run(threading.Event(), lambda: None)
 
 
-def test_another_log_and_gateways_that_lag_behind(tmp_path: Path) -> None:
+def test_another_log_and_gateways_that_lag(tmp_path: Path) -> None:
     log, kafka = FakeLog(50), Kafka()
     run(outflow_of(tmp_path, log, kafka), log)
     log.end = 40
@@ -360,7 +360,7 @@ def test_another_log_and_gateways_that_lag_behind(tmp_path: Path) -> None:
         run(outflow_of(tmp_path, log, kafka), log)
 
 
-def test_it_begins_where_it_is_told_to(tmp_path: Path) -> None:
+def test_it_begins_at_the_configured_offset(tmp_path: Path) -> None:
     log, kafka = FakeLog(50), Kafka()
     run(outflow_of(tmp_path, log, kafka, start="latest"), log)
     assert (kafka.records, kafka.position) == ([], Position(LOG, 50, "one"))
@@ -383,7 +383,7 @@ def test_a_full_quarantine_holds_the_flow(tmp_path: Path, monkeypatch: pytest.Mo
     assert (outflow.failures, outflow.records) == (5, 48)
 
 
-def test_a_trouble_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_problem_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Proves that what is met again and again is one line, whatever numbers it has, and that its end is told."""
     log, kafka = FakeLog(50), Kafka()
     left = [20]

@@ -75,7 +75,7 @@ GOOD = 'name = "out"\ngateways = "tutti://127.0.0.1:7400"\nquarantine = "q"\n[ka
         ('topics = ["tutti.out.position"]\n' + GOOD, "topics has 'tutti.out.position', whose records would go to"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+def test_mistakes_in_the_configuration_are_reported(tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "out.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:

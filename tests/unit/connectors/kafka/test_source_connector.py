@@ -193,7 +193,7 @@ def test_all_buffers_together_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     assert log.rooms == [room] * partitions
 
 
-def test_a_topic_made_anew_while_it_runs_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_topic_recreated_while_it_runs_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CHECK_S", 0.0)
     kafka, log = Kafka(1, range(5), 5), Log()
     connector, member = connector_of(tmp_path, kafka, log)
@@ -208,7 +208,7 @@ def test_a_topic_made_anew_while_it_runs_ends_it(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("lost", ["fail", "skip"])
-def test_a_topic_made_anew_is_told_before_its_offsets_are_believed(tmp_path: Path, lost: str) -> None:
+def test_a_recreated_topic_is_reported_before_its_offsets_are_used(tmp_path: Path, lost: str) -> None:
     """Proves it for a partition that begins again: what the new topic has would come twice, once under the id of the old one."""
     kafka, log = Kafka(1, range(10), 10), Log()
     connector, member = connector_of(tmp_path, kafka, log, lost=lost)

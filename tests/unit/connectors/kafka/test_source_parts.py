@@ -143,7 +143,7 @@ def test_no_cut_is_too_large_for_a_frame(headers: Any) -> None:
     assert max(len(encode_batch(batch, None)) for batch in whole) < 2 * limits.FRAME_BYTES
 
 
-def test_a_frame_that_is_refused_at_once_lets_nothing_pass() -> None:
+def test_a_frame_refused_at_once_lets_no_other_pass() -> None:
     """Proves that nothing with a later progress is sent behind a frame whose receipt has failed."""
     producer = FakeProducer(9)
     producer.refused = 1
@@ -196,7 +196,7 @@ def push(partition: Partition) -> None:
     partition.push(lambda following: str(following).encode())
 
 
-def test_what_has_no_room_waits_and_goes_in_order() -> None:
+def test_messages_without_buffer_space_wait_and_keep_their_order() -> None:
     producer = FakeProducer(2)
     partition = flowing(producer)
     partition.take([cut(12), cut(14), cut(16)], 17)
@@ -211,7 +211,7 @@ def test_what_has_no_room_waits_and_goes_in_order() -> None:
     assert (partition.committed, partition.records) == (16, 6)
 
 
-def test_a_failed_frame_has_the_partition_begin_again_behind_what_is_committed() -> None:
+def test_after_a_failed_frame_the_partition_restarts_after_the_last_commit() -> None:
     producer = FakeProducer(9)
     partition = flowing(producer)
     partition.take([cut(12), cut(14)], 14)
@@ -236,7 +236,7 @@ def test_a_failed_frame_has_the_partition_begin_again_behind_what_is_committed()
     assert (partition.next, partition.committed, partition.failures) == (14, 12, 1)
 
 
-def test_who_was_fenced_waits_long_enough_to_be_told_by_kafka() -> None:
+def test_a_fenced_producer_waits_until_kafka_reports_it() -> None:
     partition = flowing(FakeProducer(1))
     partition.failed(Fenced("another one"), 0.0)
     assert partition.retry_at >= 5
@@ -301,7 +301,7 @@ GOOD = 'name = "in"\ngateways = "tutti://127.0.0.1:7400"\nquarantine = "q"\n[kaf
         ("name = ", "is not TOML"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+def test_mistakes_in_the_configuration_are_reported(tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "in.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:

@@ -269,7 +269,7 @@ class FakeSocket:
 
 
 @pytest.mark.parametrize(("kind", "left", "dropped"), [("pull", 5, 0), ("sub", 0, 5)])
-def test_without_room_who_pushes_waits_and_what_is_published_is_counted(
+def test_without_buffer_space_a_pusher_waits_and_published_messages_are_counted(
     tmp_path: Path, kind: str, left: int, dropped: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")).replace("pull", kind))
@@ -325,7 +325,7 @@ def test_garbage_fills_no_directory_and_holds_no_flow(tmp_path: Path, kind: str,
         (IN + '[curve]\ncertificate = "x"\nclients = "c"\nserver = "s"', "remove it, because zeromq.connect is empty"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+def test_mistakes_in_the_configuration_are_reported(tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "in.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:
@@ -346,7 +346,7 @@ def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -
         (OUT.replace("bind", "connect") + '[curve]\ncertificate = "x"', "zeromq.connect needs it"),
     ],
 )
-def test_what_is_wrong_in_a_file_of_the_other_is_told(tmp_path: Path, text: str, told: str) -> None:
+def test_mistakes_in_the_configuration_of_the_sink_are_reported(tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "out.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:
@@ -355,7 +355,7 @@ def test_what_is_wrong_in_a_file_of_the_other_is_told(tmp_path: Path, text: str,
 
 
 @pytest.mark.parametrize("curve", ['certificate = "nowhere"', 'certificate = "FILE"'])
-def test_keys_that_do_not_serve_are_told(tmp_path: Path, curve: str) -> None:
+def test_unusable_keys_are_reported(tmp_path: Path, curve: str) -> None:
     import zmq
 
     from tutti_connect.zeromq.sockets import open_socket
@@ -407,7 +407,7 @@ def test_of_a_topic_that_was_forgotten_it_says_from_where_on_it_knows(tmp_path: 
         assert before < one.get("since", count), "who has the one before it is not told of a gap that may be"
 
 
-def test_no_header_stands_for_other_bytes(tmp_path: Path) -> None:
+def test_no_header_represents_other_bytes(tmp_path: Path) -> None:
     r"""Bytes that are not UTF-8 were escaped: b"\xff" and the text \xff became the same."""
     (tmp_path / "out.toml").write_text(OUT)
     publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
@@ -501,7 +501,7 @@ def test_what_is_committed_never_goes_back(tmp_path: Path) -> None:
     assert seen == sorted(seen)
 
 
-def test_an_address_is_told_as_it_is_written() -> None:
+def test_an_address_is_reported_as_written() -> None:
     import zmq
 
     from tutti_connect.zeromq.config import Curve

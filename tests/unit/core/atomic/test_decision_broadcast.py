@@ -51,7 +51,7 @@ def frontier(member: Member) -> int:
     return member.stack.decided.position
 
 
-def test_the_origin_hears_of_it_at_once_and_others_a_little_later(group: Group) -> None:
+def test_the_origin_gets_the_decision_at_once_and_others_a_little_later(group: Group) -> None:
     one, two, three = group.members.values()
     submit(group, "g2", 1)
     all_vote(group)
@@ -100,7 +100,7 @@ def test_what_is_no_batch_matters_to_all(group: Group) -> None:
     assert said(group) == [(2, Confirm), (3, Confirm)]
 
 
-def test_nobody_is_told_after_a_higher_view_was_promised(group: Group) -> None:
+def test_no_member_is_notified_after_a_higher_view_was_promised(group: Group) -> None:
     submit(group, "g1", 1)
     all_vote(group)
     one = group.members["g1"]
@@ -111,7 +111,7 @@ def test_nobody_is_told_after_a_higher_view_was_promised(group: Group) -> None:
     assert (3, Confirm) not in said(group)
 
 
-def test_a_timer_that_nobody_wants_any_more_is_moved(group: Group) -> None:
+def test_an_unneeded_timer_is_moved(group: Group) -> None:
     one = group.members["g1"]
     before = one.timer_us
     assert before is not None
@@ -124,7 +124,7 @@ def test_a_timer_that_nobody_wants_any_more_is_moved(group: Group) -> None:
     assert one.timer_us > group.mono_us + limits.CONFIRM_LATE_US
 
 
-def test_who_reads_a_frontier_in_a_heartbeat_was_told_of_it(group: Group) -> None:
+def test_a_frontier_in_a_heartbeat_counts_as_notified(group: Group) -> None:
     """Also in one that is sent behind the last decision of a step, as by a coordinator that leaves."""
     submit(group, "g2", 1)
     all_vote(group)

@@ -54,7 +54,7 @@ def asked(script: WholeScript) -> list[tuple[int, int]]:
     return found
 
 
-def test_who_is_there_is_asked_though_it_does_not_miss_its_coordinator_yet() -> None:
+def test_a_connected_member_is_asked_although_it_does_not_suspect_its_coordinator_yet() -> None:
     script = played("power g1\npower g2\npower g3\nstart g1\nbeats 3\n")
     member, found = script.world.members["g1"], asked(script)
     beat(script, member, 3, misses=False)
@@ -64,7 +64,7 @@ def test_who_is_there_is_asked_though_it_does_not_miss_its_coordinator_yet() -> 
     assert sorted(to for _, to in found) == [2, 3]
 
 
-def test_after_an_attempt_that_damage_ended_nobody_who_is_there_is_left_out() -> None:
+def test_after_an_attempt_ended_by_corruption_no_connected_member_is_excluded() -> None:
     """g1 lost what was on its disk alone; g2, with an older view, does not know whether it was decided; g3 was left out lately."""
     script = played(
         "client g1 s1 ewr\nbeats 2\nsplit g1,g3 g2\nuntil primary g1 g3\nhold ORDER g1>g3\nsubmit g1 s1 p1/1 1+10\nsettle\n"
@@ -84,7 +84,7 @@ def test_after_an_attempt_that_damage_ended_nobody_who_is_there_is_left_out() ->
     assert {to for view, to in found if view == views[1]} == {2, 3}
 
 
-def test_an_attempt_ends_when_all_answered_and_nobody_knows_what_is_damaged() -> None:
+def test_an_attempt_ends_when_all_answered_and_none_knows_the_corrupt_frames() -> None:
     script = played(
         "client g1 s1 ewr\nbeats 2\nsplit g1,g3 g2\nuntil primary g1 g3\nhold ORDER g1>g3\nsubmit g1 s1 p1/1 1+10\nsettle\n"
     )
@@ -111,7 +111,7 @@ def refused() -> tuple[WholeScript, Gateway, int]:
     return script, member, view
 
 
-def test_who_refused_and_took_what_was_on_its_way_since_is_counted() -> None:
+def test_a_member_that_refused_and_then_accepted_frames_in_flight_counts() -> None:
     """A candidate asks again before the first answer comes, and who heard another one then may hear nobody a moment later."""
     script, member, view = refused()
     flush = member.running.layers.flush
@@ -123,7 +123,7 @@ def test_who_refused_and_took_what_was_on_its_way_since_is_counted() -> None:
     assert flush.phase is Phase.GATHERING
 
 
-def test_who_refused_and_took_nothing_in_a_round_trip_ends_the_attempt() -> None:
+def test_a_member_that_refused_and_accepted_nothing_in_a_round_trip_ends_the_attempt() -> None:
     script, member, view = refused()
     flush = member.running.layers.flush
     script.run("beats 2\n----\n")
@@ -133,7 +133,7 @@ def test_who_refused_and_took_nothing_in_a_round_trip_ends_the_attempt() -> None
     assert flush.failed == "gateway 2 refuses: a coordinator is heard"
 
 
-def test_who_promised_more_ends_the_attempt_at_once() -> None:
+def test_a_higher_promise_ends_the_attempt_at_once() -> None:
     script, member, view = refused()
     script.world.step(member, Received(2, Reject(view, view + 1, "a higher view is promised"), DISK_2))
     assert member.running.layers.flush.attempt == 0
@@ -153,7 +153,7 @@ def test_a_group_of_one_tries_again_what_came_to_nothing() -> None:
     assert not [what for what in told if isinstance(what, Suspect)]  # it leaves nobody out, least of all itself
 
 
-def test_who_was_without_a_view_for_long_waits_for_the_answer_to_its_promise_before_it_proposes_itself() -> None:
+def test_a_member_long_without_a_view_awaits_the_answer_to_its_promise_before_it_proposes() -> None:
     """Or of two that are far apart each would undo the other's view just before it comes about, for ever."""
     script = played("power g1\npower g2\npower g3\nstart g2\n----\n")
     member = script.world.members["g2"]
@@ -191,7 +191,7 @@ def answers_after(script: WholeScript, beats: int) -> list[int]:
     return sorted({view for view, _ in found})
 
 
-def test_whose_answer_came_too_late_is_waited_for_the_next_time() -> None:
+def test_a_member_whose_answer_was_late_is_awaited_the_next_time() -> None:
     """Or a gateway that is far or slow is asked and left out for ever, and the others change their view for it each time."""
     script = played("kill g3\nuntil primary g1 g2\n")
     assert len(answers_after(script, 3)) == 2
@@ -220,7 +220,7 @@ def test_what_was_just_said_is_not_said_again_in_the_same_heartbeat() -> None:
 
 
 @pytest.mark.parametrize(("rtt_ms", "beats"), [(1, 0), (25, 0), (60, 1), (158, 2), (200, 2), (600, 6)])
-def test_a_candidate_waits_two_round_trips_for_who_is_furthest(rtt_ms: int, beats: int) -> None:
+def test_a_candidate_waits_two_round_trips_for_the_furthest_member(rtt_ms: int, beats: int) -> None:
     script = played("")
     peers = script.world.members["g1"].running.layers.peers
     peer = peers.get(3)

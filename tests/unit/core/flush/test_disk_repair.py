@@ -117,7 +117,7 @@ def test_only_what_is_wanted_and_continues_goes_to_the_disk(frames: list[Frame],
     assert bench.gets(2, frames) == [good]
 
 
-def test_who_cannot_read_it_either_is_not_asked_again_before_all_others_were() -> None:
+def test_a_member_that_cannot_read_it_either_is_asked_again_only_after_all_others() -> None:
     bench = Bench()
     bench.rotted(5, 9)
     assert bench.gets(2, [], first=5) == [(3, Fetch(0, 5, 9))]
@@ -133,7 +133,7 @@ def test_what_the_disk_does_not_take_is_asked_of_another() -> None:
     assert bench.rotted(5, 9) == [(3, Fetch(0, 5, 9))]
 
 
-def test_who_is_silent_or_gone_is_replaced() -> None:
+def test_a_silent_or_disconnected_source_is_replaced() -> None:
     bench = Bench()
     bench.rotted(5, 9)
     assert bench.beats(SILENCE - 1) == []
@@ -143,7 +143,7 @@ def test_who_is_silent_or_gone_is_replaced() -> None:
     assert bench.beats(limits.REPAIR_WAIT_HEARTBEATS) == [(2, Fetch(0, 5, 9))]
 
 
-def test_who_is_in_no_view_or_has_not_decided_it_is_not_asked() -> None:
+def test_a_member_in_no_view_or_without_the_decision_is_not_asked() -> None:
     bench = Bench()
     bench.others.beats[2].view = 0
     bench.others.beats[3].frontier = 4
@@ -152,14 +152,14 @@ def test_who_is_in_no_view_or_has_not_decided_it_is_not_asked() -> None:
     assert bench.beats(1) == [(3, Fetch(0, 5, 9))]
 
 
-def test_an_answer_that_nobody_was_asked_for_is_left_to_others() -> None:
+def test_an_unsolicited_answer_is_left_to_others() -> None:
     bench = Bench()
     bench.rotted(5, 9)
     for first, view in ((6, 0), (5, 9)):
         assert not bench.mending.on_fetched(2, Fetched(view=view, first=first, frames=()))
 
 
-def test_who_is_far_is_waited_for() -> None:
+def test_a_distant_member_is_awaited() -> None:
     bench = Bench()
     bench.others.round = 3
     bench.rotted(5, 9)

@@ -173,7 +173,7 @@ def test_one_that_is_not_further_or_beyond_what_is_wanted_is_of_no_use() -> None
     assert bench.actions() == []
 
 
-def test_a_source_that_has_it_no_more_or_goes_on_with_another_is_given_up() -> None:
+def test_a_source_that_lost_the_state_or_sends_another_is_given_up() -> None:
     bench = Bench()
     position = settled(50)
     data = state_at(position).to_bytes()

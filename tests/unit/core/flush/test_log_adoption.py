@@ -75,7 +75,7 @@ def test_a_state_that_covers_the_damage_takes_the_place_of_the_log(last: int) ->
 
 
 @pytest.mark.parametrize("last", [BEGIN + 1, END])
-def test_a_damaged_end_that_reaches_behind_the_state_stays(last: int) -> None:
+def test_a_damaged_end_that_reaches_beyond_the_state_stays(last: int) -> None:
     """Its mark is all that tells of a frame that may be decided: with the log replaced, this disk would say that it ends before."""
     bench = Bench(last)
     assert bench.asked() == [DECIDED + 1]

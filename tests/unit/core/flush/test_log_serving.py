@@ -99,7 +99,7 @@ def test_what_was_read_for_a_view_change_stays_here_when_a_higher_view_is_promis
     assert bench.given(LogRead(read.token, found.frames, DECIDED)) == []
 
 
-def test_a_learner_is_served_by_a_member_of_a_view_that_stands() -> None:
+def test_a_learner_is_served_by_a_member_of_an_installed_view() -> None:
     bench = Bench()
     read = bench.read(bench.step(Received(3, Fetch(0, 1, LAST), DISK_3)))
     (fetched,) = bench.given(bench.me.disk.read(read))
@@ -154,7 +154,7 @@ def test_a_learner_asks_only_a_member_of_a_view_above_its_accepted_one(above: in
 
 
 @pytest.mark.parametrize(("above", "ready"), [(0, False), (1, True)])
-def test_a_learner_takes_no_word_of_a_view_that_is_not_above_its_accepted_one(above: int, ready: bool) -> None:
+def test_a_learner_ignores_views_not_above_its_accepted_one(above: int, ready: bool) -> None:
     """A source may have gone on in its old view since it was asked."""
     bench = Bench("kill g2\nkill g3\nbeats 10\n")
     flush = bench.me.running.layers.flush

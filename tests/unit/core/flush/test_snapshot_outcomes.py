@@ -68,7 +68,7 @@ def go_on(group: Group, member: Member) -> dict[int, list[Answer]]:
     return {action.session: list(action.answers) for action in actions if isinstance(action, Reply)}
 
 
-def test_batches_get_the_outcome_that_the_log_has_and_others_go_on_waiting() -> None:
+def test_batches_get_their_outcome_from_the_log_and_others_keep_waiting() -> None:
     group, member = ready()
     group.step(member, Submitted(7, (batch(1, 1), batch(1, 3), batch(1, 5))))
     for producer in (2, 3, 4):

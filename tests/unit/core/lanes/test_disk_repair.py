@@ -49,7 +49,7 @@ def test_what_is_lost_is_fetched_and_written_in_place(number: int) -> None:
     assert len(made[number].mends) == 1
 
 
-def test_who_gives_nothing_or_something_else_is_passed_over() -> None:
+def test_a_source_that_sends_nothing_or_other_frames_is_skipped() -> None:
     made = sent()
     del made[1].disks[made[1].key].frames[1:]
     lose(made, 3, 2, 4)
@@ -62,7 +62,7 @@ def test_who_gives_nothing_or_something_else_is_passed_over() -> None:
     assert len(made[3].mends) > 1
 
 
-def test_a_gateway_alone_asks_nobody() -> None:
+def test_a_gateway_alone_sends_no_requests() -> None:
     made = sent()
     for number in (2, 3):
         made.crash(number)

@@ -29,7 +29,7 @@ def test_a_lane_that_a_start_found_damaged_takes_nothing_and_begins_no_attempt()
     assert not made[1].disks[made[1].key].frames
 
 
-def test_an_origin_that_hears_of_more_of_its_lane_than_it_has_takes_nothing() -> None:
+def test_an_origin_that_learns_of_more_of_its_lane_than_it_has_accepts_nothing() -> None:
     made = group()
     for sequence in range(1, 4):
         made.submit(1, (1, sequence, b"%d" % sequence))

@@ -41,7 +41,7 @@ def lost(*away: int, marked: int = 3, first: int = 2) -> Group:
     return made
 
 
-def test_what_only_the_origin_had_decided_is_so_again_and_the_lane_goes_on() -> None:
+def test_frames_decided_only_at_the_origin_are_decided_again_and_the_lane_continues() -> None:
     made = lost()
     assert halted(made) == ""
     assert made.lane(2, made[1].key) == [b"1", b"2", b"3"]
@@ -63,7 +63,7 @@ def test_it_waits_for_every_member_of_the_last_attempt(marked: int) -> None:
     assert halted(made) == ""
 
 
-def test_what_nobody_has_is_told_with_what_to_do() -> None:
+def test_frames_that_no_gateway_has_are_reported_with_a_remedy() -> None:
     made = lost(2, 3)
     assert "position 2 of 3 is at no gateway that has answered; it waits for gateway 2, gateway 3" in halted(made)
     for number in (2, 3):
@@ -116,7 +116,7 @@ def again(made: Group, **changes: object) -> None:
     made.settle(limits.LANE_WAIT_HEARTBEATS)
 
 
-def test_what_was_shown_behind_the_mark_is_waited_for() -> None:
+def test_frames_published_after_the_mark_are_awaited() -> None:
     """Clients know of it, and nobody who is asked has it: nothing else may take its place."""
     made = lost(2, 3)
     for number in (2, 3):
@@ -137,7 +137,7 @@ def test_another_frame_at_the_mark_than_the_disk_had_halts_the_lane() -> None:
     )
 
 
-def test_where_a_member_of_the_last_attempt_was_removed_all_that_there_are_are_heard() -> None:
+def test_if_a_member_of_the_last_attempt_was_removed_all_members_are_asked() -> None:
     """Its disk may be back under another number."""
     made = group(4)
     made.vote()
@@ -204,7 +204,7 @@ def test_the_roster_is_believed_in_a_view_alone() -> None:
     assert halted(made) == ""
 
 
-def test_an_end_that_is_not_durable_is_neither_told_nor_given() -> None:
+def test_an_end_that_is_not_durable_is_neither_reported_nor_sent() -> None:
     """It could be lost in a crash after others had counted on it."""
     made = group()
     key = made[1].key

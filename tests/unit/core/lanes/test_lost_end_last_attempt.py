@@ -68,7 +68,7 @@ def ended(made: Group) -> None:
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_who_is_removed_is_waited_for_no_longer(restarted: bool) -> None:
+def test_a_removed_member_is_no_longer_awaited(restarted: bool) -> None:
     """What it had was heard before the attempt went on, so that nothing that was decided is behind the end."""
     made = resumed()
     made.wipe(3)
@@ -83,7 +83,7 @@ def test_who_is_removed_is_waited_for_no_longer(restarted: bool) -> None:
     assert members(made, 1) == (1, 2)
 
 
-def test_nobody_is_taken_as_removed_without_a_view() -> None:
+def test_without_a_view_no_member_counts_as_removed() -> None:
     made = resumed()
     made.wipe(3)
     made.standings[1].primary = False
@@ -95,7 +95,7 @@ def test_nobody_is_taken_as_removed_without_a_view() -> None:
     ended(made)
 
 
-def test_with_all_others_removed_it_goes_on_alone() -> None:
+def test_with_all_others_removed_it_continues_alone() -> None:
     made = resumed()
     for number in (2, 3):
         made.wipe(number)
@@ -156,7 +156,7 @@ def beat_without_tails(made: Group) -> None:
             made.read(number)
 
 
-def test_who_writes_nothing_is_told_of_once() -> None:
+def test_a_member_that_writes_nothing_is_reported_once() -> None:
     """The attempt does not end for it, and the status says for whom the lane waits."""
     made = resumed()
     beats(made, 300, Posted, sender=3)
@@ -181,7 +181,7 @@ def test_a_low_disk_is_no_reason_to_end_what_may_be_decided() -> None:
     ended(made)
 
 
-def test_who_got_more_of_an_earlier_run_votes_for_the_end() -> None:
+def test_a_member_that_got_more_of_an_earlier_run_votes_for_the_end() -> None:
     """What that run posted last comes late: nobody else has it, and it gives way to the next attempt."""
     made = group()
     made.vote()
@@ -212,7 +212,7 @@ def last(message: LaneMessage) -> int:
     return message.frames[-1].position if isinstance(message, Post) else 0
 
 
-def test_what_others_let_go_does_not_come_back_as_a_beginning() -> None:
+def test_frames_trimmed_by_others_do_not_return_as_a_beginning() -> None:
     """Who sent what is not in it, and the lane would take things twice."""
     made = group()
     made.vote()

@@ -50,7 +50,7 @@ def alone_since(first: int, *, also: int = 0) -> Group:
 
 
 @pytest.mark.parametrize("first", [3, 4])
-def test_an_end_that_only_the_lost_disk_could_decide_is_named_with_who_holds_it(first: int) -> None:
+def test_an_end_that_only_the_lost_disk_could_decide_is_reported_with_its_holders(first: int) -> None:
     made = alone_since(first)
     assert "position 4 of 7 is at no gateway that has answered (gateway 2 holds position 4 undecided" in halted(made)
     assert halted(made).endswith("it waits for gateway 3")
@@ -117,7 +117,7 @@ def test_what_is_asked_for_is_said_to_be_fetched() -> None:
     assert "position 4 of 7 is fetched from gateway 3" in halted(made)
 
 
-def test_what_any_gateway_has_decided_comes_before_the_last_attempt_goes_on() -> None:
+def test_frames_decided_at_any_gateway_come_before_the_last_attempt_continues() -> None:
     """The copy of the only other member lost its end, and gateway 3, no member, learned it: nothing takes its place."""
     made = group()
     made.vote()

@@ -10,7 +10,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import LaneEnd, LaneEnds, LaneFetched, LaneMessage, Post, Posted, Settled
 
 
-def test_a_gap_is_told_at_once_and_the_last_post_is_sent_again_after_a_while() -> None:
+def test_a_gap_is_reported_at_once_and_the_last_post_is_resent_after_a_while() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"))
     made.network.clear()
@@ -42,7 +42,7 @@ def test_a_decision_that_was_lost_is_repeated_and_later_learned_from_anybody() -
     assert made.lane(3, made[1].key) == [b"a"]
 
 
-def test_a_live_lane_is_not_fetched_but_one_that_stands_still_is() -> None:
+def test_a_live_lane_is_not_fetched_but_a_stalled_one_is() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"), (2, 1, b"b"))
     arrive(made, lambda sender, to, message: to != 3 or not isinstance(message, Settled))

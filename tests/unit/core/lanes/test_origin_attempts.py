@@ -15,7 +15,7 @@ from tutti_gateway.core.lanes.phases import ATTEMPT, Input, Phase
 from tutti_gateway.core.protocol.messages import LaneEnds, LaneMessage, Post, Posted, Settled
 
 
-def test_without_a_member_the_origin_ends_its_attempt_durably_and_tries_again_with_who_is_left() -> None:
+def test_without_a_member_the_origin_ends_its_attempt_durably_and_retries_with_the_rest() -> None:
     made = group()
     made.crash(3)
     made.submit(1, (1, 1, b"a"))
@@ -30,7 +30,7 @@ def test_without_a_member_the_origin_ends_its_attempt_durably_and_tries_again_wi
     assert answers(made, 1) == [Committed(1, 1, 1, 1, 0)]
 
 
-def test_who_shares_what_is_acknowledged_is_told_once_they_have_all_of_the_lane() -> None:
+def test_members_are_notified_of_acknowledged_frames_once_they_have_all_of_the_lane() -> None:
     """A VIEW that is posted says nothing yet: who is behind votes for it only when it has what comes before."""
     made = group()
     layer = made[1].layer
@@ -58,7 +58,7 @@ def voting(made: Group) -> None:
     made.state.roster = {number: Voter(number, f"g{number}", made[number].key[1], "") for number in made.gateways}
 
 
-def test_who_just_started_takes_nothing_alone_while_the_others_are_about_to_be_heard() -> None:
+def test_a_restarted_origin_accepts_nothing_alone_while_others_are_about_to_connect() -> None:
     """A client that comes back at once would be told of a commit that stands on one disk, with all others there."""
     made = group()
     voting(made)
@@ -79,7 +79,7 @@ def test_who_just_started_takes_nothing_alone_while_the_others_are_about_to_be_h
     assert members(made, 1) == (1, 2, 3)
 
 
-def test_who_just_started_goes_on_alone_when_nobody_comes() -> None:
+def test_a_restarted_origin_continues_alone_if_no_other_connects() -> None:
     made = group()
     voting(made)
     for number in (1, 2, 3):
@@ -111,7 +111,7 @@ def test_what_the_origin_wrote_before_its_attempt_ended_is_decided_with_the_memb
     assert frames == {b"a": 1, b"b": 1, b"c": 2}
 
 
-def test_each_part_goes_on_and_everybody_has_everything_after_the_heal() -> None:
+def test_each_part_continues_and_all_members_have_everything_after_the_partition() -> None:
     made = group(5)
     made.submit(4, (1, 1, b"before"))
     made.network.pop(0)
@@ -132,7 +132,7 @@ def test_each_part_goes_on_and_everybody_has_everything_after_the_heal() -> None
         assert members(made, number) == (1, 2, 3, 4, 5)
 
 
-def test_an_attempt_waits_to_hear_of_all_its_members_and_leaves_out_who_says_nothing() -> None:
+def test_an_attempt_waits_for_all_its_members_and_excludes_silent_ones() -> None:
     made = Group(3)
     for number in made.gateways:
         made.tell(number)
@@ -147,7 +147,7 @@ def test_an_attempt_waits_to_hear_of_all_its_members_and_leaves_out_who_says_not
     assert members(made, 1) == (1, 2, 3)
 
 
-def test_who_is_far_behind_catches_up_before_an_attempt_takes_it_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_far_behind_catches_up_before_an_attempt_includes_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "LANE_LAG_FRAMES_MAX", 5)
     made = group()
     made.crash(3)
@@ -179,7 +179,7 @@ def test_a_gateway_that_left_the_part_has_to_say_again_how_far_it_is() -> None:
     assert members(made, 1) == (1, 2)
 
 
-def test_an_attempt_that_could_begin_alone_waits_for_who_came_back_meanwhile() -> None:
+def test_an_attempt_that_could_begin_alone_waits_for_a_member_that_reconnected() -> None:
     made = group()
     made.split({1}, {2, 3})
     made.tell(1)
@@ -193,7 +193,7 @@ def test_an_attempt_that_could_begin_alone_waits_for_who_came_back_meanwhile() -
     assert members(made, 1) == (1, 2, 3)
 
 
-def test_who_catches_up_asks_for_the_next_part_when_the_last_one_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_that_catches_up_requests_the_next_part_when_the_last_one_is_durable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common_limits, "FRAMES_A_MESSAGE_MAX", 2)
     made = group()
     made.crash(3)
@@ -231,7 +231,7 @@ def test_one_member_that_saw_the_decision_is_enough_for_all() -> None:
     assert {number: made.lane(number, incarnation_key(1)) for number in (2, 3, 4)} == {2: [b"a"], 3: [b"a"], 4: [b"a"]}
 
 
-def test_what_nobody_saw_decided_is_in_doubt_for_that_lane_alone_until_its_origin_is_back() -> None:
+def test_frames_that_no_member_saw_decided_are_in_doubt_for_that_lane_alone_until_its_origin_returns() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"))
     arrive(made, lambda sender, to, message: not isinstance(message, Settled))
@@ -262,7 +262,7 @@ def test_what_the_origin_had_not_written_when_it_died_is_gone_and_may_be_sent_ag
     assert made.lane(3, made[1].key) == [b"b"]
 
 
-def test_a_member_that_starts_knows_what_stands_before_a_view_as_decided() -> None:
+def test_a_starting_member_knows_frames_before_a_view_as_decided() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"))
     made.settle()

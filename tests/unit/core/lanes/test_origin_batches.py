@@ -44,7 +44,7 @@ def test_many_are_in_flight_and_one_vote_and_one_decision_serve_them() -> None:
     assert [answer.offset for answer in answers(made, 1) if isinstance(answer, Committed)] == list(range(10))
 
 
-def test_a_batch_sent_twice_is_answered_when_decided_to_who_sent_it_last() -> None:
+def test_a_batch_sent_twice_is_answered_to_its_last_sender_when_decided() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"), session=5)
     made.submit(1, (1, 1, b"a"), session=6)
@@ -83,7 +83,7 @@ def test_an_epoch_begins_with_sequence_1_and_fences_the_one_before() -> None:
     assert answers(made, 1) == [FencedAnswer(1, 2, 3), Expected(1, 2, 1), Committed(1, 2, 1, 1, 2)]
 
 
-def test_fenced_says_of_a_batch_whose_epoch_is_over_that_it_is_not_in_the_lane() -> None:
+def test_fenced_means_that_a_batch_of_an_ended_epoch_is_not_in_the_lane() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"))
     made.settle()
@@ -188,7 +188,7 @@ def test_an_origin_with_a_low_disk_finishes_and_takes_nothing_new() -> None:
     assert answers(made, 1) == [RefusedAnswer(1, 1, 2, "space", "full soon", True), Committed(1, 1, 1, 1, 0)]
 
 
-def test_what_was_decided_before_a_start_is_no_news_after_it() -> None:
+def test_frames_decided_before_a_start_are_not_announced_after_it() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"), (1, 2, b"b"))
     made.settle()

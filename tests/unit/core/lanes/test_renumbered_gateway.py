@@ -19,7 +19,7 @@ from tutti_gateway.core.view.view_state import ViewState
 from tutti_gateway.core.window import Window
 
 
-def test_its_lane_is_over_and_it_goes_on_with_those_of_the_others() -> None:
+def test_its_lane_is_over_and_it_continues_with_those_of_the_others() -> None:
     standing, state = ViewState(), LogState()
     standing.me = 1
     voter = Voter(1, "g1", incarnation(1), "h:1/2")

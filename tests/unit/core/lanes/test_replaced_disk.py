@@ -62,7 +62,7 @@ def whole_again(made: Group) -> None:
 
 
 @pytest.mark.parametrize("how", ["replaced", "removed", "replaced and removed"])
-def test_where_the_disk_of_a_member_is_gone_all_of_the_roster_are_heard(how: str) -> None:
+def test_if_the_disk_of_a_member_is_gone_the_complete_roster_is_asked(how: str) -> None:
     made = sent_in_a_part()
     made.wipe(2)
     if "replaced" in how:
@@ -86,7 +86,7 @@ def disks_attempt(made: Group) -> int:
     return made[1].disks[made[1].key].frames[-1].view
 
 
-def test_what_an_answer_tells_of_is_waited_for_before_it_is_known_as_decided() -> None:
+def test_frames_named_in_an_answer_are_awaited_before_they_count_as_decided() -> None:
     """Gateway 3 answers, and its word on what is decided is lost for a while."""
     made = sent_in_a_part()
     made.wipe(2)

@@ -36,7 +36,7 @@ def begin_of(frames: list[Frame]) -> LaneBegin:
     return LaneBegin(last.position, last.view, last.header_crc, sum(frame.count for frame in frames), (1, 2, 3))
 
 
-def test_who_is_away_or_has_another_disk_holds_a_lane_back() -> None:
+def test_a_disconnected_member_or_one_with_another_disk_holds_a_lane_back() -> None:
     made = group_of_roster()
     send(made, 1, 3)
     made.settle(2 * limits.LANE_ENDS_HEARTBEATS)
@@ -57,7 +57,7 @@ def test_who_is_away_or_has_another_disk_holds_a_lane_back() -> None:
     assert held(made, 1, key) == 0
 
 
-def test_a_gateway_that_the_log_does_not_name_lets_nothing_go() -> None:
+def test_a_gateway_that_the_log_does_not_name_trims_nothing() -> None:
     made = Group(1)
     made.settle(20)
     assert made[1].held == []
@@ -76,7 +76,7 @@ def behind() -> tuple[Group, list[Frame]]:
     return made, made[1].disks[made[1].key].frames
 
 
-def test_who_lacks_what_was_let_go_goes_on_from_where_the_lane_begins() -> None:
+def test_a_member_that_lacks_trimmed_frames_continues_at_the_start_of_the_lane() -> None:
     made, frames = behind()
     key = made[1].key
     made.begins[key] = begin_of(frames[:-2])

@@ -68,7 +68,7 @@ def test_a_source_that_cannot_read_is_passed_over_for_one_that_can(beats: int) -
     assert made.lane(3, made[1].key)[3:] == [b"4"]
 
 
-def test_a_lane_goes_on_without_a_member_that_nobody_can_give_what_it_lacks_and_takes_it_back_when_somebody_can() -> None:
+def test_a_lane_continues_without_a_member_whose_frames_are_lost_and_readmits_it_when_a_source_appears() -> None:
     made = behind(1)
     made.crash(1)
     made.crash(2)
@@ -93,7 +93,7 @@ def test_a_lane_goes_on_without_a_member_that_nobody_can_give_what_it_lacks_and_
     assert made.lane(3, made[1].key) == [b"1", b"2", b"3", b"4", b"5"]
 
 
-def test_who_is_slow_alone_is_asked_again() -> None:
+def test_a_slow_sole_source_is_asked_again() -> None:
     """There is no other source, and an answer may have been lost."""
     made = behind()
     made.crash(2)

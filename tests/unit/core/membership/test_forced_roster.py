@@ -60,7 +60,7 @@ def test_nothing_is_forced_while_a_majority_may_still_come() -> None:
 
 
 @pytest.mark.parametrize("names", [("g1", "g2", "g3"), ("g1", "g9"), ("g2",), ("g1",)])
-def test_a_view_that_decides_is_told_before_anything_is_said_of_the_names(names: tuple[str, ...]) -> None:
+def test_a_deciding_view_is_reported_before_the_names_are_checked(names: tuple[str, ...]) -> None:
     """To start a gateway that runs, or to name another one, would be advice for a group that stands still."""
     script = WholeScript()
     script.run("quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\n----\n")
@@ -70,7 +70,7 @@ def test_a_view_that_decides_is_told_before_anything_is_said_of_the_names(names:
     assert not denied.retry
 
 
-def test_nothing_is_forced_while_a_majority_is_heard_though_no_view_decides() -> None:
+def test_nothing_is_forced_while_a_majority_is_connected_although_no_view_decides() -> None:
     script = two()
     for name in ("g1", "g2", "g3", "g4", "g5"):  # no disk promises anything
         script.run(f"slow {name}\n----\n")
@@ -81,7 +81,7 @@ def test_nothing_is_forced_while_a_majority_is_heard_though_no_view_decides() ->
     assert denied.reason.startswith("a majority of the roster is heard")
 
 
-def test_all_who_remain_answer_before_a_log_is_chosen() -> None:
+def test_all_remaining_members_answer_before_a_log_is_chosen() -> None:
     """One of the two has something decided that the other one lacks."""
     script = WholeScript()
     script.run("quiet\ngateways g1 g2 g3 g4 g5\nuntil primary g1 g2 g3 g4 g5\nclient g2 s1 ewr\nsplit g1 g2,g3,g4,g5\n----\n")
@@ -112,7 +112,7 @@ def test_a_second_operator_waits_for_the_first() -> None:
     assert script.finish() == []
 
 
-def test_one_who_hears_a_majority_does_not_promise_a_forced_view() -> None:
+def test_a_member_connected_to_a_majority_does_not_promise_a_forced_view() -> None:
     """The link between the candidate and the others may be all that is broken."""
     script = WholeScript()
     script.run("quiet\ngateways g1 g2 g3 g4 g5\nuntil primary g1 g2 g3 g4 g5\nkill g1\nbeats 3\n----\n")
@@ -139,7 +139,7 @@ def renumbered() -> WholeScript:
     return script
 
 
-def test_nothing_is_forced_by_an_old_log_while_a_gateway_with_a_later_one_is_heard() -> None:
+def test_nothing_is_forced_by_an_old_log_while_a_gateway_with_a_later_one_is_connected() -> None:
     script = renumbered()
     (denied,) = asked(script, "g5", gateway="g5")
     assert isinstance(denied, Denied)
@@ -150,7 +150,7 @@ def test_nothing_is_forced_by_an_old_log_while_a_gateway_with_a_later_one_is_hea
 
 
 @pytest.mark.parametrize(("members", "refused"), [((4, 5), True), ((4, 5, 6), False)])
-def test_one_who_hears_a_gateway_with_a_later_log_does_not_promise_a_forced_view_without_it(
+def test_a_member_connected_to_one_with_a_later_log_does_not_promise_a_forced_view_without_it(
     members: tuple[int, ...], refused: bool
 ) -> None:
     script = renumbered()
@@ -159,7 +159,7 @@ def test_one_who_hears_a_gateway_with_a_later_log_does_not_promise_a_forced_view
     assert (member.running.layers.flush.scalars.promised != view_of(99, 4)) == refused
 
 
-def test_one_who_did_not_answer_makes_the_operator_hear_why() -> None:
+def test_the_operator_gets_the_reason_of_a_missing_answer() -> None:
     script = two()
     assert asked(script, "g1", "g2") == []
     script.run("kill g2\nuntil answer g1 s1 #1 Denied\n----\n")
@@ -169,7 +169,7 @@ def test_one_who_did_not_answer_makes_the_operator_hear_why() -> None:
     assert "no answer came in time from gateway 'g2'" in denied.reason
 
 
-def test_the_last_one_of_three_goes_on_alone() -> None:
+def test_the_last_one_of_three_continues_alone() -> None:
     script = WholeScript()
     script.run("quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\nclient g3 s1 ewr\nkill g1\nkill g2\nbeats 80\n----\n")
     script.run("force g3 s1 #9 g3\nuntil answer g3 s1 #9 Done\nuntil primary g3\n----\n")
@@ -182,7 +182,7 @@ def test_the_last_one_of_three_goes_on_alone() -> None:
     assert script.finish() == []
 
 
-def test_who_is_named_does_not_leave_whatever_a_heartbeat_says() -> None:
+def test_a_named_member_does_not_leave_because_of_a_heartbeat() -> None:
     """Only a roster that was forced later than the own one can leave somebody out."""
     script = two()
     script.run("force g1 s1 #9 g1 g2\nuntil answer g1 s1 #9 Done\n----\n")
@@ -211,7 +211,7 @@ def removed_undecided(group: str, removed: str, lost: str, message: str = "CONFI
 
 @pytest.mark.parametrize("removed", ["g1", "g2"])
 @pytest.mark.parametrize("restarted", [False, True])
-def test_who_holds_a_removal_undecided_goes_on_by_force_alone(removed: str, restarted: bool) -> None:
+def test_a_member_with_an_undecided_removal_continues_by_force_alone(removed: str, restarted: bool) -> None:
     """The last decided roster still counts, and with it the gateway that is gone."""
     script = removed_undecided("g1 g2", removed, "g1")
     if restarted:
@@ -225,7 +225,7 @@ def test_who_holds_a_removal_undecided_goes_on_by_force_alone(removed: str, rest
     assert script.finish() == []
 
 
-def test_a_gateway_whose_removal_is_undecided_is_not_left_out_while_it_is_heard() -> None:
+def test_a_gateway_with_an_undecided_removal_is_not_excluded_while_it_is_connected() -> None:
     """It may hold what those who remain lack."""
     script = removed_undecided("g1 g2 g3", "g1", "g3", "YES")
     (denied,) = asked(script, "g2", gateway="g2")
@@ -247,7 +247,7 @@ def test_all_voters_of_a_removal_that_is_undecided_need_no_force(removed: str) -
     assert script.finish() == []
 
 
-def test_a_group_of_two_goes_on_by_force_when_one_has_lost_its_disk() -> None:
+def test_a_group_of_two_continues_by_force_when_one_has_lost_its_disk() -> None:
     """A new disk takes the place of the old one by a majority of the roster, which one of two is not."""
     script = WholeScript()
     script.run("quiet\ngateways g1 g2\nuntil primary g1 g2\nclient g2 s1 ewr\nsubmit g2 s1 p1/1 1+10\n----\n")

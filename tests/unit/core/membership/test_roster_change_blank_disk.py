@@ -11,7 +11,7 @@ from tutti_gateway.core.protocol.events import Now, RosterAsked
 from tutti_gateway.core.stack import Stack
 
 
-def test_a_blank_disk_sends_who_asks_to_another_gateway() -> None:
+def test_a_blank_disk_redirects_requests_to_another_gateway() -> None:
     stack = Stack(Random)
     stack.step(started({"g1": "g1:7400", "g2": "g2:7400"}), Now(1, 1))
     actions = stack.step(RosterAsked(1, 1, "replace", "g1"), Now(2, 2))

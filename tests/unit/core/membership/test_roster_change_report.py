@@ -47,7 +47,7 @@ def test_the_last_voter_reports_a_removal_when_its_own_disk_knows_it() -> None:
     check(script, "primary g2")
 
 
-def test_the_last_voter_reports_a_removal_although_nobody_else_is_there_any_more() -> None:
+def test_the_last_voter_reports_a_removal_although_no_other_member_remains() -> None:
     script = group("g1", "g2")
     script.run("roster g2 s2 #5 remove g1\nsettle\nkill g1\nbeats 9\n----\n")
     script.run("roster g2 s2 #6 remove g1\nuntil answer g2 s2 #6 Done\n----\n")
@@ -55,7 +55,7 @@ def test_the_last_voter_reports_a_removal_although_nobody_else_is_there_any_more
     assert script.world.members["g2"].disk.watermark >= removal(script, "g2")
 
 
-def test_a_removed_gateway_reports_its_removal_when_a_majority_of_those_who_stay_knows_it() -> None:
+def test_a_removed_gateway_reports_its_removal_when_a_majority_of_the_remaining_ones_knows_it() -> None:
     script = group("g1", "g2", "g3")
     script.run("roster g3 s3 #5 remove g3\nsettle\nslow g1\nslow g2\nbeats 1\nroster g3 s3 #6 remove g3\nbeats 5\n----\n")
     check(script, "not answer g3 s3 #5 Done", "not answer g3 s3 #6 Done")
@@ -144,7 +144,7 @@ def test_an_addition_that_follows_the_removal_of_the_same_gateway_at_once_waits_
     assert script.finish() == []
 
 
-def test_another_gateway_is_added_although_nobody_has_said_that_a_removal_is_known() -> None:
+def test_another_gateway_is_added_although_no_member_reports_a_removal_as_known() -> None:
     script = group("g1", "g2", "g3")
     script.world.add("g4", {})
     script.run("lose HEARTBEAT *>*\nroster g1 s1 #5 remove g3\nsettle\nroster g1 s1 #6 add g4 g4:7400\nsettle\n----\n")

@@ -41,7 +41,7 @@ def stage(group: Group) -> Frame:
     return placed(group)[0]
 
 
-def test_who_staged_something_may_rest_longer_as_its_transaction_may_come() -> None:
+def test_a_stager_may_be_idle_longer_because_its_transaction_may_come() -> None:
     group = nameless()
     part = stage(group)
     rest(group, 2)
@@ -54,7 +54,7 @@ def test_who_staged_something_may_rest_longer_as_its_transaction_may_come() -> N
     assert says(group) == (0, []), "its place is free"
 
 
-def test_places_of_who_is_gone_are_free_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_of_deleted_producers_are_free_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common_limits, "STAGED_BATCHES_MAX", 1)
     group = nameless()
     stage(group)
@@ -69,7 +69,7 @@ def test_places_of_who_is_gone_are_free_for_others(monkeypatch: pytest.MonkeyPat
     assert len(says(group)[1]) == 1
 
 
-def test_whose_batches_became_visible_is_idle_as_others_are() -> None:
+def test_a_producer_whose_batches_became_visible_is_idle_like_others() -> None:
     group = nameless()
     submit(group, txn((stage(group),)))
     rest(group, 2)

@@ -97,7 +97,7 @@ def test_a_lost_message_undoes_no_commit() -> None:
     assert group.problems == []
 
 
-def test_a_late_copy_is_not_ordered_behind_a_commit_that_it_does_not_know() -> None:
+def test_a_late_copy_is_not_ordered_after_a_commit_that_it_does_not_know() -> None:
     group = three_with_records()
     first, second, third = group.members.values()
     group.step(second, OffsetsAsked(1, 5, "r", 10))
@@ -114,7 +114,7 @@ def test_a_late_copy_is_not_ordered_behind_a_commit_that_it_does_not_know() -> N
     assert not answers(third, Denied)
 
 
-def test_a_coordinator_that_began_behind_the_asker_leaves_what_it_cannot_judge() -> None:
+def test_a_coordinator_that_started_behind_the_requester_skips_what_it_cannot_judge() -> None:
     """It learned the reader's offset from a snapshot, which does not say where in the log that was committed."""
     group, member = opened()
     group.step(member, Submitted(1, batches(1, 20)))

@@ -220,7 +220,7 @@ def test_a_body_that_is_none_is_refused() -> None:
     assert says(group) == (0, [])
 
 
-def test_a_spent_batch_is_not_staged_any_more_whoever_asks() -> None:
+def test_a_spent_batch_is_not_staged_any_more_for_any_producer() -> None:
     group = ready()
     parts = stage(group, 1)
     submit(group, txn(parts))
@@ -232,7 +232,7 @@ def test_a_spent_batch_is_not_staged_any_more_whoever_asks() -> None:
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_a_new_epoch_lets_go_what_the_one_before_staged(decided: bool) -> None:
+def test_a_new_epoch_releases_the_batches_of_the_one_before(decided: bool) -> None:
     group = ready()
     parts = stage(group, 1)
     group.step(group.members["g1"], EpochAsked(STAGER, 3, NAMES[STAGER], incarnation("again"), 2))
@@ -258,7 +258,7 @@ def test_a_producer_that_is_forgotten_has_nothing_staged(decided: bool) -> None:
     assert says(group) == (0, [])
 
 
-def test_a_transaction_ordered_before_the_epoch_of_who_staged_stands() -> None:
+def test_a_transaction_ordered_before_the_stagers_epoch_stays_valid() -> None:
     group = ready()
     parts = stage(group, 1)
     submit(group, txn(parts), settle=False)
@@ -334,7 +334,7 @@ def test_a_position_that_is_not_decided_yet_may_not_be_named_since_it_may_be_abo
     assert says(group) == (0, [])
 
 
-def test_a_batch_behind_a_transaction_is_aborted_and_the_transaction_stands() -> None:
+def test_a_batch_after_a_transaction_is_aborted_and_the_transaction_stays() -> None:
     group = ready()
     parts = stage(group, 2)
     fills_up(group, "g3")

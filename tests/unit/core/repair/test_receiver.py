@@ -80,7 +80,7 @@ def test_a_repair_that_breaks_the_chain_or_is_damaged_is_still_missing() -> None
     assert (window.end, receiver.missing()) == (4, [])
 
 
-def test_what_a_member_says_of_its_end_is_missing_and_what_nobody_can_have_is_not_believed() -> None:
+def test_positions_up_to_a_reported_end_are_missing_and_impossible_ones_are_ignored() -> None:
     _, window, receiver = looked_at(three())
     receiver.heard(3, window.end)
     assert receiver.missing() == []
@@ -103,7 +103,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["order", "repair", "heard"]), st.int
 
 
 @given(STEPS)
-def test_every_position_that_was_heard_of_is_here_or_missing(steps: list[tuple[str, int, int]]) -> None:
+def test_every_announced_position_is_present_or_missing(steps: list[tuple[str, int, int]]) -> None:
     _, window, receiver = looked_at(three())
     base, frames, told = window.end, ticks(window, 14), window.end
     came: set[int] = set()

@@ -43,7 +43,7 @@ def test_a_gap_is_asked_for_after_a_distance_of_all_and_the_nearest_is_named() -
     assert start_us + D <= bench.now_us
 
 
-def test_then_the_coordinator_is_named_then_nobody_and_waits_grow_up_to_a_bound() -> None:
+def test_then_the_coordinator_is_named_then_no_member_and_waits_grow_up_to_a_bound() -> None:
     bench = Bench(2, distances={3: D - MS})
     gap(bench, 4)
     bench.wait(FOREVER)
@@ -65,7 +65,7 @@ def test_the_near_member_that_is_named_is_not_waited_for_as_a_typical_one() -> N
     assert second - first < limits.REPAIR_ROUND_DISTANCES * D + D
 
 
-def test_of_two_members_the_one_waits_for_nobody_else() -> None:
+def test_of_two_members_one_waits_for_no_other() -> None:
     bench = Bench(2, members=2)
     gap(bench, 4)
     assert bench.node.repair.due_us == bench.now_us + limits.REPAIR_ASK_AFTER * D
@@ -116,7 +116,7 @@ def test_a_range_that_others_asked_for_parts_of_makes_no_longer_request() -> Non
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_who_hears_a_request_waits_for_two_distances_at_least(seed: int) -> None:
+def test_a_member_that_receives_a_request_waits_for_two_distances_at_least(seed: int) -> None:
     bench = Bench(2, seed=str(seed))
     gap(bench, 4)
     bench.receive(3, Missing(VIEW, ((4, 4),), 1))
@@ -124,7 +124,7 @@ def test_who_hears_a_request_waits_for_two_distances_at_least(seed: int) -> None
     assert bench.of(Missing) == []
 
 
-def test_who_hears_a_request_for_the_same_does_not_ask_and_asks_later_if_nothing_came() -> None:
+def test_a_member_that_receives_an_equal_request_sends_its_own_later_if_nothing_came() -> None:
     bench, alone = Bench(2), Bench(2)
     for one in (bench, alone):
         gap(one, 4, 5)
@@ -163,7 +163,7 @@ def test_requests_that_cross_double_the_wait_once() -> None:
     assert due_us - bench.now_us <= 2 * (D + 3 * D)
 
 
-def test_who_misses_what_another_repairs_tells_that_one_alone() -> None:
+def test_a_request_for_positions_under_repair_goes_to_the_repairing_member_alone() -> None:
     bench = Bench(2)
     gap(bench, 4, 5)
     bench.receive(3, Repairing(VIEW, ((2, 4),)))
@@ -176,7 +176,7 @@ def test_who_misses_what_another_repairs_tells_that_one_alone() -> None:
     assert any((4, 5) in message.ranges for _, message in bench.of(Missing))
 
 
-def test_what_may_be_on_its_way_is_not_wanted_of_who_repairs_it() -> None:
+def test_positions_in_flight_are_not_requested_from_the_repairing_member() -> None:
     bench = Bench(2)
     bench.order(*chain(3))
     bench.beat(3, 5)
@@ -210,7 +210,7 @@ def test_a_lost_last_message_shows_by_a_heartbeat() -> None:
     assert bench.of(Missing)[0][1].ranges == ((4, 5),)
 
 
-def test_what_only_others_told_of_is_not_lost_while_the_stream_goes_on() -> None:
+def test_positions_announced_only_by_others_are_not_lost_while_the_stream_continues() -> None:
     bench = Bench(2, distances={1: 50 * MS})
     frames = chain(60)
     bench.beat(3, 40)
@@ -225,7 +225,7 @@ def test_what_only_others_told_of_is_not_lost_while_the_stream_goes_on() -> None
     assert bench.of(Missing)[0][1].ranges == ((41, 60),), "the stream has stopped"
 
 
-def test_what_the_stream_went_past_is_lost_whoever_told_of_it_first() -> None:
+def test_positions_that_the_stream_passed_are_lost_whatever_member_announced_them_first() -> None:
     bench = Bench(2, distances={1: 1000 * MS})
     frames = chain(9)
     bench.beat(3, 9)
@@ -234,7 +234,7 @@ def test_what_the_stream_went_past_is_lost_whoever_told_of_it_first() -> None:
     assert {message.ranges for _, message in bench.of(Missing)} == {((1, 5),)}
 
 
-def test_what_came_is_not_asked_for_whoever_sent_it() -> None:
+def test_received_positions_are_not_requested_whatever_member_sent_them() -> None:
     bench = Bench(2)
     frames = chain(9)
     gap(bench, 4, 5, 7)

@@ -29,7 +29,7 @@ def repaired(bench: Bench) -> list[tuple[int, list[int]]]:
     return [(to, [frame.position for frame in message.frames]) for to, message in bench.of(Repair)]
 
 
-def test_who_is_named_repairs_at_once_and_tells_the_others() -> None:
+def test_the_named_member_repairs_at_once_and_notifies_the_others() -> None:
     bench, frames = holding()
     bench.receive(2, Missing(VIEW, ((4, 5), (7, 7)), 3))
     assert bench.of(Repairing) == [(to, Repairing(VIEW, ((4, 5), (7, 7)))) for to in (1, 2, 4)]
@@ -38,14 +38,14 @@ def test_who_is_named_repairs_at_once_and_tells_the_others() -> None:
     assert all(one is other for one, other in zip(sent[0][1].frames, frames[3:5], strict=True)), "bodies are not copied"
 
 
-def test_who_is_not_named_holds_back() -> None:
+def test_a_member_that_is_not_named_defers() -> None:
     bench, _ = holding()
     bench.receive(2, Missing(VIEW, ((4, 5),), 4))
     bench.wait(LATE + HOLD + ANSWER)
     assert bench.sent == []
 
 
-def test_of_all_who_may_repair_the_nearest_is_first() -> None:
+def test_of_all_possible_responders_the_nearest_is_first() -> None:
     near, _ = holding(3, to2=D // 4)
     far, _ = holding(4, to2=3 * D)
     for bench in (near, far):
@@ -60,7 +60,7 @@ def test_of_all_who_may_repair_the_nearest_is_first() -> None:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_who_is_far_off_waits_for_the_way_that_it_has_more(seed: int) -> None:
+def test_a_distant_member_waits_for_its_longer_path(seed: int) -> None:
     bench = Bench(3, 4, {2: 3 * D}, str(seed))
     bench.order(*chain(9, LARGE))
     bench.receive(2, Missing(VIEW, ((4, 5),)))
@@ -75,7 +75,7 @@ def test_a_small_repair_goes_to_all_and_needs_no_claim() -> None:
     assert bench.of(Repairing) == []
 
 
-def test_a_small_repair_is_not_sent_to_whose_log_is_longer() -> None:
+def test_a_small_repair_is_not_sent_to_a_member_with_a_longer_log() -> None:
     bench, _ = holding(body=b"small")
     bench.beat(1, 9)
     bench.beat(4, 4)
@@ -83,7 +83,7 @@ def test_a_small_repair_is_not_sent_to_whose_log_is_longer() -> None:
     assert [to for to, _ in repaired(bench)] == [2, 4]
 
 
-def test_who_sees_a_repair_does_not_repair_the_same() -> None:
+def test_a_member_that_sees_a_repair_does_not_send_the_same() -> None:
     bench, frames = holding()
     bench.receive(2, Missing(VIEW, ((4, 5),)))
     bench.receive(4, Repair(VIEW, (frames[3],)))
@@ -112,7 +112,7 @@ def test_what_another_repairs_is_held_down() -> None:
     assert repaired(bench) == [(2, [6])]
 
 
-def test_who_claimed_repairs_for_everybody_who_wants_it_and_claims_no_more() -> None:
+def test_a_claimant_repairs_for_all_requesters_and_claims_no_more() -> None:
     bench, _ = holding()
     bench.receive(2, Missing(VIEW, ((4, 5),), 3))
     bench.sent.clear()
@@ -123,7 +123,7 @@ def test_who_claimed_repairs_for_everybody_who_wants_it_and_claims_no_more() -> 
     assert repaired(bench) == [], "it was sent to this one before the other wanted it"
 
 
-def test_of_two_who_claim_the_same_each_repairs_for_who_wants_it_of_that_one() -> None:
+def test_of_two_claimants_each_repairs_for_the_requesters_that_chose_it() -> None:
     bench, _ = holding()
     bench.receive(2, Missing(VIEW, ((4, 5),), 3))
     bench.sent.clear()
@@ -132,7 +132,7 @@ def test_of_two_who_claim_the_same_each_repairs_for_who_wants_it_of_that_one() -
     assert repaired(bench) == [(1, [4, 5])]
 
 
-def test_a_small_part_of_a_large_repair_goes_to_who_wants_it() -> None:
+def test_a_small_part_of_a_large_repair_goes_to_its_requester() -> None:
     bench, _ = holding(body=bytes(limits.REPAIR_TO_ALL_BYTES // 2))
     bench.receive(2, Missing(VIEW, ((4, 7),), 3))
     assert repaired(bench) == [(2, [4, 5, 6, 7])]
@@ -140,7 +140,7 @@ def test_a_small_part_of_a_large_repair_goes_to_who_wants_it() -> None:
     assert repaired(bench) == [(4, [5])]
 
 
-def test_several_who_ask_before_the_repair_all_get_it() -> None:
+def test_several_requesters_before_the_repair_all_get_it() -> None:
     bench, _ = holding()
     bench.receive(2, Missing(VIEW, ((4, 4),)))
     bench.receive(4, Missing(VIEW, ((4, 4),)))
@@ -156,7 +156,7 @@ def test_what_a_member_does_not_have_it_does_not_repair() -> None:
     assert repaired(bench) == [(2, [5])], "what is held back has nothing before it that proves it"
 
 
-def test_what_the_asker_has_by_its_own_word_is_not_sent() -> None:
+def test_positions_that_the_requester_reports_to_have_are_not_sent() -> None:
     bench, _ = holding()
     bench.beat(2, 4)
     bench.receive(2, Missing(VIEW, ((3, 5),), 3))
@@ -253,7 +253,7 @@ def test_what_is_decided_while_it_is_wanted_is_read_from_the_log() -> None:
     assert [(read.first, read.last) for read in bench.reads] == [(4, 4)]
 
 
-def test_a_bucket_lets_through_its_burst_and_then_its_rate() -> None:
+def test_a_bucket_admits_its_burst_and_then_its_rate() -> None:
     bucket = Bucket(a_second=10, burst=5)
     assert [bucket.take(2, 0) for _ in range(3)] == [True, True, False]
     assert not bucket.take(2, 99_999)

@@ -44,7 +44,7 @@ def cut(world: Whole, name: str) -> None:
     world.network.split([[name], [other for other in NAMES if other != name]])
 
 
-def test_a_stack_that_was_not_started_knows_nobody() -> None:
+def test_a_stack_before_its_start_knows_no_member() -> None:
     stack = Stack(Random)
     told = GroupStatus(stack)
     assert (told.state, told.members(), told.reason, told.waits, told.view) == ("joining", [], "", "", (0, (), 0))
@@ -67,7 +67,7 @@ def test_a_whole_group_is_primary_and_has_one_coordinator() -> None:
         assert GroupStatus(gateway.running).view == (1 << 16 | 1, (1, 2, 3), 1)
 
 
-def test_before_all_are_there_nobody_is_primary() -> None:
+def test_before_all_members_connect_none_is_primary() -> None:
     world = group("g1", "g2")
     gateway = world.members["g1"]
     assert GroupStatus(gateway.running).state == "joining"
@@ -81,7 +81,7 @@ def test_before_all_are_there_nobody_is_primary() -> None:
     assert {member.reason for member in seen(gateway).values()} == {""}
 
 
-def test_one_alone_at_a_first_start_says_whom_it_waits_for() -> None:
+def test_a_lone_gateway_at_a_first_start_names_the_missing_ones() -> None:
     waits = GroupStatus(group("g1").members["g1"].running).waits
     assert waits.startswith("the group is founded when g2 and g3 are running too: not heard of; if the group exists already")
 
@@ -98,7 +98,7 @@ def test_gateways_with_other_members_in_their_configuration_say_so() -> None:
     assert GroupStatus(world.members["g3"].running).waits.startswith("g1 and g2 have other `group.members`")
 
 
-def test_who_is_cut_off_is_a_minority_and_silent_to_the_others() -> None:
+def test_a_disconnected_member_is_a_minority_and_silent_to_the_others() -> None:
     world = group()
     cut(world, "g3")
     later(world, 0.5)
@@ -115,7 +115,7 @@ def test_who_is_cut_off_is_a_minority_and_silent_to_the_others() -> None:
     assert GroupStatus(world.members["g1"].running).waits == ""
 
 
-def test_who_hears_others_and_no_majority_tells_who_is_missing() -> None:
+def test_a_member_without_a_majority_names_the_missing_ones() -> None:
     world = group()
     world.kill("g1", 0)
     later(world, 5)
@@ -131,7 +131,7 @@ def test_who_hears_others_and_no_majority_tells_who_is_missing() -> None:
     assert GroupStatus(world.members["g2"].running).waits.startswith("g3 has a log already and this gateway has none")
 
 
-def test_another_part_is_told_of_by_those_it_does_not_hear() -> None:
+def test_another_partition_is_reported_by_the_members_it_cannot_reach() -> None:
     world = group()
     world.kill("g1", 0)
     world.network.split([["g2"], ["g3"]])
@@ -141,7 +141,7 @@ def test_another_part_is_told_of_by_those_it_does_not_hear() -> None:
     assert seen(world.members["g2"])["g3"].reason.startswith("does not hear g1")
 
 
-def test_one_that_was_added_says_that_it_learns_and_from_whom() -> None:
+def test_an_added_gateway_reports_that_it_catches_up_and_from_which_member() -> None:
     world = group()
     world.slow("g2", True)  # nothing is decided, and nobody taken in
     world.slow("g3", True)
@@ -184,7 +184,7 @@ def test_lag_is_what_a_member_lacks() -> None:
     assert states(world.members["g3"]) == dict.fromkeys(NAMES, "primary")
 
 
-def test_who_leaves_says_so() -> None:
+def test_a_leaving_gateway_reports_it() -> None:
     world = group()
     world.step(world.members["g2"], LeaveAsked())
     assert GroupStatus(world.members["g2"].running).state == "leaving"
@@ -193,7 +193,7 @@ def test_who_leaves_says_so() -> None:
     assert states(world.members["g1"])["g2"] == "leaving"
 
 
-def test_who_was_removed_is_told_what_to_do() -> None:
+def test_a_removed_gateway_gets_its_remedy() -> None:
     world = group()
     world.step(world.members["g1"], RosterAsked(1, 1, "remove", "g3"))
     later(world, 20)
@@ -229,7 +229,7 @@ def test_a_gateway_with_another_disk_than_the_group_knows_says_what_to_do() -> N
     assert GroupStatus(world.members["g1"].running).reason == ""
 
 
-def test_that_a_new_disk_has_no_room_is_known_elsewhere_too() -> None:
+def test_a_full_new_disk_is_known_at_other_gateways_too() -> None:
     """Only its own status said why it does not catch up."""
     world = group()
     world.kill("g2", 0)
@@ -241,7 +241,7 @@ def test_that_a_new_disk_has_no_room_is_known_elsewhere_too() -> None:
     assert told.startswith("its disk has no free space; has another disk than the roster names")
 
 
-def test_whose_disk_has_no_room_is_told_by_its_name() -> None:
+def test_a_gateway_with_a_full_disk_is_reported_by_name() -> None:
     world = group()
     world.step(world.members["g2"], SpaceChanged(low=True, reason="3 MB are left"))
     later(world, 0.5)

@@ -81,7 +81,7 @@ def test_a_gateway_is_known_by_its_key_and_a_client_by_its_token_where_nobody_el
     assert admission.facts()["refused"] == {"missing": 1, "unknown": 1, "clear": 1}
 
 
-def test_frames_that_nobody_opened_anything_for_are_not_taken(admission: Authorizer) -> None:
+def test_frames_of_unopened_producers_and_topics_are_refused(admission: Authorizer) -> None:
     """Of another's producer, of a topic that it did not ask for, and of one that nobody knows yet."""
     feed = session(admission, "feed")
     feed.producers.add(7)

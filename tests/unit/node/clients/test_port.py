@@ -77,7 +77,7 @@ def test_parts_arrive_together_and_in_order(port: ClientPort, connect: Connect) 
     assert first.routing == second.routing
 
 
-def test_a_drain_takes_no_more_messages_than_told(port: ClientPort, connect: Connect) -> None:
+def test_a_drain_takes_no_more_messages_than_its_limit(port: ClientPort, connect: Connect) -> None:
     most = 4
     client, drains = connect(endpoint(port)), [0]
     deadline = time.monotonic() + 10
@@ -106,7 +106,7 @@ def test_parts_that_are_too_large_in_sum_are_dropped(port: ClientPort, connect: 
     assert message.size > common_limits.MESSAGE_BYTES_MAX
 
 
-def test_answers_tell_where_they_went(port: ClientPort, connect: Connect) -> None:
+def test_answers_report_where_they_went(port: ClientPort, connect: Connect) -> None:
     client = connect(endpoint(port))
     client.send(b"hi")
     (message,) = drained(port, 1)

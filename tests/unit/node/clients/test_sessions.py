@@ -30,7 +30,7 @@ def test_another_client_on_the_same_connection_replaces_the_first() -> None:
     assert sessions.get(first.number) is None
 
 
-def test_a_full_table_lets_only_idle_clients_go() -> None:
+def test_a_full_table_evicts_only_idle_clients() -> None:
     sessions = Sessions(2)
     idle, _ = sessions.hello(b"a", token(), "idle", 0)
     busy, _ = sessions.hello(b"b", token(), "busy", 0)

@@ -27,7 +27,7 @@ def met() -> Bench:
     return bench
 
 
-def test_everybody_is_told_of_gateways_that_moved() -> None:
+def test_every_client_is_notified_of_moved_gateways() -> None:
     bench = met()
     look(bench, gateways={"lga": "tutti://lga:7500"})
     for routing in (A, B):
@@ -38,7 +38,7 @@ def test_everybody_is_told_of_gateways_that_moved() -> None:
     assert len(bench.clients.told(A)) == 1
 
 
-def test_everybody_is_told_of_a_lane_that_began_or_takes_nothing_more() -> None:
+def test_every_client_is_notified_of_a_lane_that_started_or_stopped() -> None:
     bench = met()
     for lane in ("1-" + 32 * "a", ""):
         look(bench, lane=lane)
@@ -47,7 +47,7 @@ def test_everybody_is_told_of_a_lane_that_began_or_takes_nothing_more() -> None:
         assert told.lane == lane
 
 
-def test_who_is_cut_off_says_so_and_says_when_it_is_over() -> None:
+def test_a_minority_is_notified_when_it_begins_and_ends() -> None:
     bench = met()
     for state, told in (("minority", 1), ("halted", 0), ("primary", 1)):
         look(bench, state=state)

@@ -48,7 +48,7 @@ def test_lines_that_cannot_be_written_are_counted_in_those_that_can() -> None:
     assert [(line["event"], line.get("log_lines_lost")) for line in lines] == [("one", None), ("four", 2)]
 
 
-def test_a_file_that_is_closed_stops_nobody() -> None:
+def test_a_closed_file_blocks_nothing() -> None:
     file = io.StringIO()
     with redirect_stderr(file):
         log = logging_setup.set_up("g1")
@@ -56,7 +56,7 @@ def test_a_file_that_is_closed_stops_nobody() -> None:
     log.info("nobody hears this")
 
 
-def test_a_pipe_that_nobody_reads_stops_nobody() -> None:
+def test_a_pipe_without_a_reader_blocks_nothing() -> None:
     out, into = os.pipe()
     with os.fdopen(out, "rb", buffering=0) as reader, os.fdopen(into, "w") as file:
         with redirect_stderr(file):

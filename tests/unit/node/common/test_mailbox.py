@@ -42,7 +42,7 @@ def test_a_put_wakes_the_sleeper_long_before_its_time_is_over() -> None:
     box.close()
 
 
-def test_the_taker_does_not_sleep_when_something_came_just_before() -> None:
+def test_the_receiver_does_not_sleep_if_an_item_came_just_before() -> None:
     box: Mailbox[int] = Mailbox()
     box.put(1)
     assert box.sleep_begins() is False
@@ -52,7 +52,7 @@ def test_the_taker_does_not_sleep_when_something_came_just_before() -> None:
     box.close()
 
 
-def test_an_awake_taker_is_not_signalled() -> None:
+def test_an_awake_receiver_is_not_signalled() -> None:
     box: Mailbox[int] = Mailbox()
     box.put(1)
     assert not signalled(box)
@@ -78,7 +78,7 @@ def test_what_may_wait_for_the_end_of_a_nap_does_not_wake_and_all_else_does(monk
     box.close()
 
 
-def test_a_taker_sleeps_for_its_time_unless_something_is_there() -> None:
+def test_a_receiver_sleeps_for_its_time_unless_an_item_is_there() -> None:
     box: Mailbox[int] = Mailbox()
     assert box.wait(1, nap=True) is True
     box.put_lazily(1)

@@ -126,7 +126,7 @@ def run(offset: int = 0) -> DeliverUnordered:
     return DeliverUnordered(*OWN, offset, (frame,))
 
 
-def test_one_sync_serves_all_that_waits_and_the_highest_token_is_told() -> None:
+def test_one_sync_serves_all_waiting_writes_and_the_highest_token_is_reported() -> None:
     bench = Bench()
     for token in (1, 2, 3):
         bench.disk.persist(action(token))
@@ -147,7 +147,7 @@ def test_what_is_written_to_lanes_and_synced_is_counted() -> None:
     assert (meters.syncs, meters.bytes, meters.frames_per_sync.sum, meters.sync_us.count) == (1, 2 * frames[0].size, 2, 1)
 
 
-def test_what_finds_no_room_comes_again_and_what_came_before_it_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writes_on_a_full_disk_are_repeated_and_earlier_ones_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     bench = Bench()
     bench.disk.persist(action(1))
@@ -162,7 +162,7 @@ def test_what_finds_no_room_comes_again_and_what_came_before_it_is_told(monkeypa
     assert (bench.disk.full, bench.disk.failed) == ("", "")
 
 
-def test_an_index_that_finds_no_room_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_rows_on_a_full_disk_are_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     bench = Bench()
     bench.logs.trouble["decided"] = [DiskFull("no room")]
@@ -202,14 +202,14 @@ def test_what_cannot_be_read_is_answered_with_nothing() -> None:
     assert bench.disk.failed == ""
 
 
-def test_the_lanes_hear_of_producers_that_are_forgotten() -> None:
+def test_the_lanes_are_notified_of_deleted_producers() -> None:
     bench = Bench()
     bench.disk.forget((3, 4))
     bench.disk.run_once()
     assert bench.logs.done == [(3, 4)]
 
 
-def test_of_a_halted_lane_is_told_what_is_known_and_never_that_it_was_empty() -> None:
+def test_a_halted_lane_reports_what_is_known_and_never_that_it_was_empty() -> None:
     bench = Bench()
     lost = LaneName(1, b"l" * 16)
     bench.disk.found(
@@ -226,14 +226,14 @@ def test_of_a_halted_lane_is_told_what_is_known_and_never_that_it_was_empty() ->
     }
 
 
-def test_the_own_frontier_is_shown_at_once_and_told_in_the_status() -> None:
+def test_the_own_frontier_is_published_at_once_and_is_in_the_status() -> None:
     bench = Bench()
     bench.disk.show(run(10))
     assert bench.logs.done == [(OWN, 5, 13)]
     assert bench.disk.facts == {OWN: LaneFacts(5, 13)}
 
 
-def test_what_was_let_go_is_answered_with_how_the_lane_begins() -> None:
+def test_a_read_of_trimmed_frames_is_answered_with_the_start_of_the_lane() -> None:
     bench = Bench()
     bench.logs.began = LaneBegin(9, 1, 7, 40, (1,))
     bench.logs.trouble["read"] = []
@@ -247,7 +247,7 @@ def test_what_was_let_go_is_answered_with_how_the_lane_begins() -> None:
     assert bench.disk.facts == {OWN: LaneFacts(9, 40)}
 
 
-def test_retention_looks_in_each_round_and_what_it_finds_no_room_for_holds_up_no_writing() -> None:
+def test_retention_runs_in_each_round_and_a_full_disk_there_blocks_no_writing() -> None:
     bench = Bench()
     bench.logs.trouble["let_go"] = [DiskFull("no room"), DiskFull("no room")]
     for token in (1, 2, 3):
@@ -258,7 +258,7 @@ def test_retention_looks_in_each_round_and_what_it_finds_no_room_for_holds_up_no
     assert (bench.disk.full, bench.disk.failed) == ("", "")
 
 
-def test_what_is_lost_of_a_lane_is_told_and_written_again() -> None:
+def test_lost_frames_of_a_lane_are_reported_and_rewritten() -> None:
     bench = Bench()
     lost = LaneCorrupt(*OWN, 5, 5)
     bench.logs.found = [lost]
@@ -293,7 +293,7 @@ def test_a_disk_that_never_rests_looks_for_damage_too(monkeypatch: pytest.Monkey
     assert bench.reports == [LanePersisted(1), LaneCorrupt(*OWN, 5, 5)]
 
 
-def test_what_becomes_known_of_snapshots_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_results_for_snapshots_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SCRUB_WAIT_US", 0)
     with capture_logs() as logged:
         bench = Bench()

@@ -21,7 +21,7 @@ from tutti_gateway.node.disk.lane_thread import LaneThread
 
 
 @pytest.mark.parametrize("trouble", [DiskFull("no room"), OSError(24, "too many open files")])
-def test_what_could_not_be_mended_now_is_told_as_lost_still(trouble: Exception) -> None:
+def test_a_failed_repair_stays_reported_as_lost(trouble: Exception) -> None:
     bench = Bench()
     mend = RepairLane(*OWN, run().frames)
     bench.logs.trouble["mend"] = [trouble]
@@ -33,7 +33,7 @@ def test_what_could_not_be_mended_now_is_told_as_lost_still(trouble: Exception) 
     assert bench.reports[1:] == [LaneCorrupt(*OWN, 0, 0)]
 
 
-def test_a_lane_whose_mending_failed_twice_is_asked_for_again_until_it_is_mended() -> None:
+def test_a_lane_whose_repair_failed_twice_is_requested_until_it_is_repaired() -> None:
     bench, made = Bench(), sent()
     bench.logs.trouble["mend"] = [DiskFull("no room"), OSError(24, "too many open files")]
     lose(made, 3, 2, 2)
@@ -54,7 +54,7 @@ def test_a_lane_whose_mending_failed_twice_is_asked_for_again_until_it_is_mended
     assert made[3].mends == []
 
 
-def test_a_lane_that_cannot_be_opened_is_told_once_and_the_others_are_mended(
+def test_a_lane_that_cannot_be_opened_is_reported_once_and_the_others_are_repaired(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "SCRUB_WAIT_US", 0)

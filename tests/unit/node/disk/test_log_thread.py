@@ -80,7 +80,7 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(monkeypatch: pytest.Monke
     assert bench.reports == [SpaceChanged(True, "no room for a segment"), SpaceChanged(False, ""), Persisted(1)]
 
 
-def test_scalars_that_find_no_room_wait_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hard_state_on_a_full_disk_waits_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     bench = Bench()
     bench.writer.full = True
@@ -98,7 +98,7 @@ def test_frames_and_scalars_never_come_together() -> None:
         Bench().disk.persist(persist(1, 1, promised=7))
 
 
-def test_a_cut_stands_between_what_was_asked_before_it_and_after_it() -> None:
+def test_a_truncation_separates_earlier_and_later_requests() -> None:
     bench = Bench()
     bench.disk.persist(persist(1, 1))
     bench.disk.persist(Persist(2, cut=7))
@@ -111,7 +111,7 @@ def test_a_cut_stands_between_what_was_asked_before_it_and_after_it() -> None:
     assert bench.writer.done == [*done, "cut 5", "scalars 9", "persisted 5"]
 
 
-def test_a_cut_that_finds_no_room_comes_again_and_one_that_is_done_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncation_on_a_full_disk_is_repeated_and_a_done_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     bench = Bench()
     bench.disk.persist(Persist(1, (batch_frame(sequence=2),), cut=7))
@@ -156,7 +156,7 @@ def test_what_cannot_be_read_is_answered_with_nothing_and_ends_no_writing() -> N
     assert bench.reports == [LogRead(1, (), 4), Persisted(2)]
 
 
-def test_reads_go_on_when_the_disk_is_full_and_when_writing_failed() -> None:
+def test_reads_continue_on_a_full_disk_and_after_failed_writes() -> None:
     bench = Bench()
     bench.writer.full = True
     bench.disk.persist(persist(1, 1))
@@ -170,7 +170,7 @@ def test_reads_go_on_when_the_disk_is_full_and_when_writing_failed() -> None:
     assert [report.token for report in bench.reports if isinstance(report, LogRead)] == [2, 4]
 
 
-def test_a_mark_that_finds_no_room_while_idle_can_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_on_a_full_disk_can_wait_while_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = threading.Event()
     bench = Bench()
 
@@ -185,7 +185,7 @@ def test_a_mark_that_finds_no_room_while_idle_can_wait(monkeypatch: pytest.Monke
     assert (bench.disk.failed, bench.reports) == ("", [])
 
 
-def test_what_finds_no_room_beside_the_log_counts_as_low(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_for_other_files_counts_as_low(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SPACE_CHECK_US", 0)
     bench = Bench()
     beside = ["no room for a lane"]
@@ -197,7 +197,7 @@ def test_what_finds_no_room_beside_the_log_counts_as_low(monkeypatch: pytest.Mon
     assert bench.reports[1:] == [SpaceChanged(False, "")]
 
 
-def test_a_low_disk_is_told_once_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_low_disk_is_reported_once_each_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SPACE_CHECK_US", 0)
     bench = Bench()
     bench.disk.run_once()
@@ -236,7 +236,7 @@ def test_a_state_is_read_for_another_gateway_also_when_nothing_can_be_written() 
     assert bench.reports == [SnapshotRead(5, 7, 9, b"123456789"), SnapshotRead(6, 7, 9, b"56789"), SnapshotRead(8, 7, 0, b"")]
 
 
-def test_what_may_go_is_told_again_as_long_as_it_is_there_and_not_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removable_segments_are_reported_again_while_they_exist_and_not_in_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     bench.writer.trimming.proposed = TrimProposed(((7, 3),))
     bench.disk.run_once()
@@ -386,9 +386,7 @@ BEHIND = [Persist(2, (), HardState(promised=9)), Persist(2, (), None, 0), Persis
 
 
 @pytest.mark.parametrize("behind", BEHIND, ids=["a promise", "a cut", "an ABORT"])
-def test_batches_take_the_reserve_when_something_stands_behind_them_that_must_not_wait(
-    behind: Persist, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_batches_use_the_reserve_if_an_urgent_write_follows_them(behind: Persist, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     bench = Bench()
     bench.writer.full = True

@@ -15,7 +15,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Persisted, SpaceChanged
 
 
-def test_the_index_comes_after_the_sync_and_readers_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_index_comes_after_the_sync_and_readers_are_notified_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "INDEX_LATE_US", 0)
     bench = Bench()
     bench.disk.deliver(run(1))
@@ -96,7 +96,7 @@ def test_what_was_decided_last_is_indexed_before_the_end() -> None:
     assert bench.writer.done == ["append 3", "sync", "persisted 1", "decided 1"]
 
 
-def test_rows_that_find_no_room_wait_and_nothing_is_written_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_on_a_full_disk_wait_and_nothing_is_written_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     monkeypatch.setattr(limits, "INDEX_LATE_US", 0)
     bench = Bench()

@@ -39,7 +39,7 @@ def frames(count: int) -> RepairLog:
     return RepairLog(tuple(batch_frame(sequence=sequence) for sequence in range(1, count + 1)))
 
 
-def test_what_is_lost_is_told_and_told_again_as_it_is_mended(clock: Clock) -> None:
+def test_lost_ranges_are_reported_and_reported_again_as_they_are_repaired(clock: Clock) -> None:
     bench = Bench()
     bench.writer.mender.ranges = [(5, 9), (20, 20)]
     bench.disk.scrubbing.look()
@@ -85,7 +85,7 @@ def test_it_looks_in_pieces_with_rests_between_them(clock: Clock) -> None:
     assert mender.looks == 5
 
 
-def test_what_somebody_could_not_read_is_looked_at_at_once(clock: Clock) -> None:
+def test_frames_that_a_reader_could_not_read_are_checked_at_once(clock: Clock) -> None:
     bench = Bench()
     bench.disk.scrubbing.look()
     bench.disk.suspect(7)
@@ -116,7 +116,7 @@ def test_a_disk_that_never_rests_looks_now_and_then(clock: Clock) -> None:
     assert sum(isinstance(event, Persisted) for event in bench.reports) == 50
 
 
-def test_nothing_is_mended_once_writing_failed(clock: Clock) -> None:
+def test_nothing_is_repaired_after_writing_failed(clock: Clock) -> None:
     bench = Bench()
     bench.writer.mender.ranges = [(5, 9)]
     bench.disk.scrubbing.look()
@@ -129,7 +129,7 @@ def test_nothing_is_mended_once_writing_failed(clock: Clock) -> None:
     assert bench.writer.mender.mended == 0
 
 
-def test_what_cannot_be_looked_at_for_long_is_told_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_unreadable_range_is_reported_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was told four times a second, in a log that nobody may ever look at."""
     bench = Bench()
     mender = bench.writer.mender

@@ -127,12 +127,12 @@ def test_a_record_cut_short_by_a_kill_runs_as_far_as_it_goes(run: Path, tmp_path
     assert events - 10 <= found.events < events
 
 
-def test_a_record_that_ends_between_blocks_without_a_word_is_cut_short_too(run: Path, tmp_path: Path) -> None:
+def test_a_recording_that_ends_between_blocks_without_an_end_mark_is_truncated_too(run: Path, tmp_path: Path) -> None:
     found = replay_run(write(tmp_path / "cut.run", items(run)[:21]))
     assert (found.events, found.torn, found.difference) == (20, True, None)
 
 
-def test_damage_before_the_end_is_told(run: Path, tmp_path: Path) -> None:
+def test_corruption_before_the_end_is_reported(run: Path, tmp_path: Path) -> None:
     data = bytearray(write(tmp_path / "bad.run", items(run)).read_bytes())
     data[60] ^= 1
     (tmp_path / "bad.run").write_bytes(data)
@@ -182,9 +182,7 @@ def test_a_directory_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
         recorded(tmp_path / "file" / "below", [])
 
 
-def test_a_disk_without_room_for_the_first_bytes_is_told_and_nothing_is_left_open(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_full_at_the_first_bytes_is_reported_and_no_file_stays_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Recorder, "_write", _no_room)
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(ConfigError, match="cannot be recorded in"):
@@ -204,7 +202,7 @@ def timers(_event: Event) -> Sequence[Action]:
     return [SetTimer(1)]
 
 
-def test_the_record_ends_at_its_bound_and_the_stack_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_recording_ends_at_its_bound_and_the_stack_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RECORD_RUN_BYTES_MAX", 400)
     monkeypatch.setattr(limits, "RECORD_BLOCK_BYTES", 100)
     stack = Script(timers)
@@ -226,7 +224,7 @@ def test_the_record_leaves_the_disk_to_the_log(tmp_path: Path, monkeypatch: pyte
         replay_run(path)
 
 
-def test_a_record_whose_disk_does_not_keep_up_ends_and_holds_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_whose_disk_is_too_slow_ends_and_buffers_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RECORD_WAITING_BYTES_MAX", 300)
     monkeypatch.setattr(limits, "RECORD_FLUSH_US", 60_000_000)
     recorder = Recorder(Script(timers), str(tmp_path), header_of("g1", "1.2.3", CONFIG, BEGAN), LOG)
@@ -240,7 +238,7 @@ def test_a_record_whose_disk_does_not_keep_up_ends_and_holds_no_more(tmp_path: P
     recording.close()
 
 
-def test_older_runs_of_this_gateway_alone_make_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_older_runs_of_this_gateway_are_deleted_for_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "RECORD_RUN_BYTES_MAX", 100)
     monkeypatch.setattr(limits, "RECORD_KEPT_BYTES_MAX", 250)
     names = [f"{name}-2026010{day}T000000.000000Z.run" for name in ("g1", "g1-2") for day in (1, 2, 3)]

@@ -46,7 +46,7 @@ def alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def test_a_dead_child_is_started_again_and_a_living_one_ends_when_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_child_is_restarted_and_a_living_one_ends_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "READS_RESTART_US_MIN", 1000)
     notifier, port, ready = Notifier(), free_port(), []
     command = [sys.executable, "-c", CHILD, str(notifier.read_fd), str(port)]
@@ -65,7 +65,7 @@ def test_a_dead_child_is_started_again_and_a_living_one_ends_when_told(monkeypat
     notifier.close()
 
 
-def test_a_child_that_ends_while_its_gateway_stops_stays_down_without_a_word() -> None:
+def test_a_child_that_ends_during_the_stop_stays_down_without_a_warning() -> None:
     """A SIGTERM to the process group ends both. It was told as an error, and the next child outlived the words of its end."""
     told: list[str] = []
     log = SimpleNamespace(error=lambda what, **_: told.append(what))

@@ -146,7 +146,7 @@ def test_the_status_has_what_is_promised() -> None:
     assert {"ingest", "committed", "unordered", "refused", "commit_us"} <= status.keys()
 
 
-def test_what_a_reader_holds_back_is_told() -> None:
+def test_a_reader_that_blocks_retention_is_reported() -> None:
     bench = Bench(more='[retention]\ntime = "1d"\nkeep_for = ["archive", "late"]\n')
     bench.stack.decided.readers["archive"] = 4
     bench.disk.held = HeldSegments("late", 0, 1 << 20)
@@ -157,7 +157,7 @@ def test_what_a_reader_holds_back_is_told() -> None:
     }
 
 
-def test_trouble_is_told_with_its_reason() -> None:
+def test_a_problem_is_reported_with_its_reason() -> None:
     bench = Bench()
     bench.disk.full = "no room"
     status = json.decode(bench.books.status())
@@ -174,7 +174,7 @@ def test_trouble_is_told_with_its_reason() -> None:
     assert json.decode(bench.books.status())["reason"] == "the disk failed"
 
 
-def test_lanes_are_told_and_the_own_one_to_clients_while_it_takes_something() -> None:
+def test_lanes_are_reported_and_the_own_one_to_clients_while_it_accepts_records() -> None:
     bench = Bench()
     assert bench.books.welcome().lane == ""
     bench.stack.decided.roster = {3: Voter(3, "jfk", b"j" * 16, "127.0.0.1:7400")}
@@ -216,7 +216,7 @@ def test_before_any_view_there_is_none() -> None:
     assert json.decode(bench.books.status())["view"] == {"id": 0, "text": "0.0", "coordinator": "", "members": []}
 
 
-def test_clients_and_operators_are_told_of_the_others() -> None:
+def test_clients_and_operators_get_the_other_gateways() -> None:
     bench = Bench()
     bench.group.all = [JFK, LGA]
     bench.group.view = 5 << 16 | 1, (1, 2), 1
@@ -250,7 +250,7 @@ def test_a_gateway_that_was_removed_says_so() -> None:
     assert json.decode(bench.books.status())["reason"] == "this gateway was removed"
 
 
-def test_what_it_waits_for_is_told_when_nothing_else_is_wrong() -> None:
+def test_the_cause_of_a_wait_is_reported_if_nothing_else_is_wrong() -> None:
     bench = Bench()
     bench.group.waits = "not heard of lga"
     assert json.decode(bench.books.status())["reason"] == "not heard of lga"
@@ -286,7 +286,7 @@ def test_producers_come_by_name_and_are_bounded(monkeypatch: pytest.MonkeyPatch)
     assert len(json.decode(bench.books.producers())["producers"]) == 1
 
 
-def test_who_does_not_take_what_it_says_is_told_before_what_it_waits_for() -> None:
+def test_a_refused_handshake_is_reported_before_the_cause_of_a_wait() -> None:
     bench = Bench()
     bench.driver.peers = [{"name": "lga", "refused": ""}, {"name": "ewr", "refused": "two gateways are named 'jfk'"}]
     assert json.decode(bench.books.status())["reason"] == ""
@@ -296,7 +296,7 @@ def test_who_does_not_take_what_it_says_is_told_before_what_it_waits_for() -> No
     assert json.decode(bench.books.status())["reason"] == "not heard of lga and ewr"
 
 
-def test_a_gateway_without_a_log_that_others_do_not_take_is_not_told_to_found_a_group_too() -> None:
+def test_a_refused_gateway_without_a_log_gets_no_advice_to_found_a_group() -> None:
     """The group that does not know it has begun: it stood in the reason that it was to be founded, and how to be let in, twice."""
     bench = Bench()
     bench.stack.decided.log = b""
@@ -324,7 +324,7 @@ def test_the_members_name_the_refusal_too() -> None:
     assert [member["reason"] for member in json.decode(bench.books.members())] == ["", ""]
 
 
-def test_lanes_name_gateways_where_they_are_told() -> None:
+def test_lanes_name_gateways_in_reports() -> None:
     bench = Bench()
     own = LaneName(1, b"j" * 16)
     bench.group.all = [JFK, LGA]
@@ -333,7 +333,7 @@ def test_lanes_name_gateways_where_they_are_told() -> None:
     assert lane["halted"] == "it waits for gateway 'lga', and gateway 9"
 
 
-def test_what_others_are_configured_with_otherwise_is_told_of_them_and_keeps_nobody_from_being_ready() -> None:
+def test_different_settings_of_others_are_reported_and_block_no_readiness() -> None:
     """The log of the gateway alone said in what they differ, and of timers nobody said anything."""
     bench = Bench()
     bench.group.all = [JFK, LGA._replace(state="primary"), LGA._replace(number=3, name="ewr", state="joining", reason="lacks all")]

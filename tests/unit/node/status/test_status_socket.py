@@ -27,7 +27,7 @@ from tutti_gateway.node.status.status_socket import ReadIndexRequest, StatusRequ
 from tutti_gateway.reads.common.gateway_link import UNKNOWN, GatewayLink
 
 
-def test_a_halted_gateway_hears_its_clients_though_its_window_is_full() -> None:
+def test_a_halted_gateway_reads_its_clients_messages_although_its_window_is_full() -> None:
     bench = Bench(undecided_bytes_max=1000)
     bench.hello()
     bench.answers[Submitted] = [Persist(1, (placed(batch_frame([b"x" * 900]), 1),))]
@@ -39,7 +39,7 @@ def test_a_halted_gateway_hears_its_clients_though_its_window_is_full() -> None:
     assert not takes(bench)
 
 
-def test_the_status_is_told_whatever_the_port_does() -> None:
+def test_the_status_is_served_in_any_state_of_the_port() -> None:
     bench = Bench(undecided_bytes_max=0)
     assert not takes(bench)
     told: list[bytes] = []
@@ -47,7 +47,7 @@ def test_the_status_is_told_whatever_the_port_does() -> None:
     assert told == [b'{"state":"primary"}']
 
 
-def test_the_desk_hands_on_what_was_asked_before_it_opened_and_drops_what_nobody_reads() -> None:
+def test_the_socket_forwards_requests_from_before_it_opened_and_drops_unread_answers() -> None:
     asked: list[StatusRequest | ReadIndexRequest] = []
     with contextlib.closing(StatusSocketServer()) as desk, socket.socket(fileno=os.dup(desk.their_fd)) as reads:
         reads.settimeout(10)
@@ -73,7 +73,7 @@ def test_a_position_that_could_not_be_read_is_handed_on() -> None:
         wait_for(lambda: (positions, lanes) == ([7], [bytes(range(8))]))
 
 
-def test_who_was_rejected_by_the_reads_process_is_counted_once() -> None:
+def test_a_client_rejected_by_the_reads_process_is_counted_once() -> None:
     counted: list[tuple[str, int]] = []
     refused = {"unknown": 2}
     with contextlib.closing(StatusSocketServer()) as desk:
@@ -118,7 +118,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("_patient")
-def test_a_status_with_all_lanes_that_there_may_be_is_told_whole() -> None:
+def test_a_status_with_the_maximum_number_of_lanes_is_sent_completely() -> None:
     """Each disk that an origin ever had leaves a lane, for ever."""
     status = Told()
     for number in range(limits.LANES_MAX):

@@ -134,7 +134,7 @@ def test_an_unordered_batch_has_the_name_of_its_lane_and_the_attempt_in_place_of
     assert ("lane" in receipt) is (lane == OWN)  # another's lane may have the same batch by name: this receipt is not about it
 
 
-def test_of_each_lane_is_told_how_far_one_sync_made_it_durable() -> None:
+def test_each_lane_logs_how_far_one_sync_made_it_durable() -> None:
     own, other = in_lane(batch_frame(), OWN, 2, 3), in_lane(batch_frame(), OTHER, 7, 8)
     lines = Rig().lines(TimeAdvanced(), PersistLane(1, *OWN, (own,)), PersistLane(2, *OTHER, (other,)))
     told = [(line["lane"], line["attempt"], line["up_to"]) for line in lines if line["event"] == "durable"]
@@ -152,7 +152,7 @@ def test_votes_and_decisions_in_a_lane_name_it() -> None:
     assert ("reason" in vote, low["reason"]) == (False, "no room")
 
 
-def test_votes_and_decisions_of_others_are_told_with_who_sent_them() -> None:
+def test_votes_and_decisions_of_others_are_logged_with_their_sender() -> None:
     rig = Rig()
     (vote,) = rig.lines(Received(2, Vote(65_537, 9)))
     (confirm,) = rig.lines(Received(1, Confirm(65_537, 9)))
@@ -162,7 +162,7 @@ def test_votes_and_decisions_of_others_are_told_with_who_sent_them() -> None:
     ]
 
 
-def test_a_no_is_told_with_its_place_and_its_reason() -> None:
+def test_a_no_is_logged_with_its_position_and_reason() -> None:
     (no,) = Rig().lines(Received(2, No(65_537, 9, "no space")))
     assert {name: no[name] for name in ("event", "sender", "position", "in_view", "reason")} == {
         "event": "no",

@@ -56,7 +56,7 @@ def end(tmp_path: Path, live: str, **wanted: Any) -> int:
     return Plan(Backfill(str(tmp_path / "table"), {"gateways": "tutti://h:1"}, live=live, **wanted)).report.end
 
 
-def test_an_append_beside_streams_that_began_apart_is_refused(tmp_path: Path) -> None:
+def test_an_append_with_streams_of_different_starts_is_refused(tmp_path: Path) -> None:
     """Proves that no append ends at the least begin, as the other stream's records from there to its own begin would be lost."""
     live = checkpoint(tmp_path / "c", {0: [Batch(40, 70), Batch(60, 70)]}, done=0)
     with pytest.raises(UsageError, match=r"began at offsets 40 and 60, .* Use --mode merge"):
@@ -111,7 +111,7 @@ def test_a_first_batch_that_spark_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_streams_are_told_apart_among_other_sources(tmp_path: Path, version: int) -> None:
+def test_the_streams_of_a_query_differ_from_other_sources(tmp_path: Path, version: int) -> None:
     """Proves that each stream is followed through all batches, whatever other sources and logs the query has, in both formats."""
     other = Batch(1, 2, "log-2")
     batches: dict[int, list[Batch | str]] = {

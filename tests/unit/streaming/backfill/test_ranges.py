@@ -31,6 +31,6 @@ def test_what_is_no_place_is_refused(text: str) -> None:
         parse_position("--start", text)
 
 
-def test_a_time_after_the_last_microsecond_is_told() -> None:
+def test_a_time_after_the_last_microsecond_is_reported() -> None:
     with pytest.raises(ConfigError, match="is after the year 9999"):
         parse_position("--start", "9999-12-31T23:59:59.9999999Z")

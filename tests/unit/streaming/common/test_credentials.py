@@ -61,7 +61,7 @@ def test_no_message_has_a_token(parse: Callable[[Mapping[str, str]], Any], given
     assert TOKEN not in str(error.value)
 
 
-def test_files_are_read_by_who_may_read_them() -> None:
+def test_files_are_read_with_the_callers_rights() -> None:
     with pytest.raises(UsageError, match=r"option 'token' \(\(not shown\)\) does not apply") as error:
         options.parse({"path": "/d", "token": TOKEN})
     assert TOKEN not in str(error.value)

@@ -235,6 +235,6 @@ def test_every_name_of_kafkas_leads_to_one_of_ours() -> None:
     assert set(ALIASES.values()) <= set(TAKES)
 
 
-def test_a_time_after_the_last_microsecond_is_told() -> None:
+def test_a_time_after_the_last_microsecond_is_reported() -> None:
     with pytest.raises(UsageError, match="after the year 9999"):
         parse(GATEWAYS | {"startingtimestamp": "9999-12-31T23:59:59.9999999Z"})

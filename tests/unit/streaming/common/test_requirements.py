@@ -120,7 +120,7 @@ def test_pandas_counts_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) ->
     assert requirements.version_errors(requirements.describe_interpreter()) == ["pandas is 3.0.1 (2.2 or newer, below 3 is needed)"]
 
 
-def test_a_bare_python_tells_what_it_lacks() -> None:
+def test_a_bare_python_reports_its_missing_requirements() -> None:
     """Proves that the file's text is enough to ask any Python, with nothing installed in it."""
     text = Path(requirements.__file__).read_text()
     run = subprocess.run([sys.executable, "-I", "-S", "-c", text], capture_output=True, text=True, check=True, cwd="/")

@@ -86,7 +86,7 @@ def test_what_another_producer_left_is_refused(last: bytes) -> None:
         find_committed(last, write())
 
 
-def test_a_driver_that_was_left_behind_is_refused() -> None:
+def test_an_outdated_driver_is_refused() -> None:
     kinds: list[dict[str, Any]] = [{}, STREAM]
     for kind in kinds:
         with pytest.raises(Fenced, match="micro-batch 5 of 'spark-q' comes after 6, which is in the log: another driver"):

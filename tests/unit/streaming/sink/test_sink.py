@@ -219,7 +219,7 @@ STAGED: list[WriterCommitMessage | None] = [
 
 
 @pytest.mark.parametrize(("lost", "opened"), [([], 1), (["before"], 2), (["behind"], 2)])
-def test_a_commit_whose_answer_is_lost_is_asked_of_the_log(log: Log, lost: list[str], opened: int) -> None:
+def test_a_commit_with_a_lost_answer_is_looked_up_in_the_log(log: Log, lost: list[str], opened: int) -> None:
     """Proves that a micro-batch is committed once, in the order of its tasks, whether its first commit came through or not."""
     log.lost = list(lost)
     StreamSink(SinkOptions(URL)).commit(STAGED, 3)
@@ -231,7 +231,7 @@ def test_a_commit_whose_answer_is_lost_is_asked_of_the_log(log: Log, lost: list[
     assert len(log.committed) == 1
 
 
-def test_a_commit_that_nobody_answers_fails_and_says_who_finds_out(log: Log) -> None:
+def test_a_commit_without_an_answer_fails_and_names_how_to_find_its_outcome(log: Log) -> None:
     """Proves that it ends, and that what may be visible is not let go."""
     log.lost = ["before"] * 9
     told = r"batch 3 of .spark-q. with 3 records is in the log \(has no outcome after 60 s\): repeat the same write"
@@ -289,14 +289,14 @@ def test_the_second_write_of_each_run_is_refused(log: Log, staging: list[FakeSta
     assert kept == [first, first]
 
 
-def test_a_write_in_foreach_batch_whose_run_is_not_known_needs_a_name(log: Log) -> None:
+def test_a_write_in_foreach_batch_of_an_unknown_run_needs_a_name(log: Log) -> None:
     with pytest.raises(UsageError, match="set another job group: give the write a writeId"):
         in_foreach_batch(log, "", 1)
     BatchSink(SinkOptions(URL, write_id="w")).commit([StagedRecords("p1", (part("t", 2),), {"t": 4}, "q", 3)])
     assert [name for name, _, _ in log.committed] == ["spark-q-w"]
 
 
-def test_where_nothing_was_staged_nobody_is_asked(log: Log) -> None:
+def test_without_staged_batches_no_request_is_sent(log: Log) -> None:
     StreamSink(SinkOptions(URL)).commit([StagedRecords("", (), {}, "q", 3)], 3)
     BatchSink(SinkOptions(URL)).commit([None])
     assert (log.opened, log.forgotten) == ([], [])
@@ -304,7 +304,7 @@ def test_where_nothing_was_staged_nobody_is_asked(log: Log) -> None:
         StreamSink(SinkOptions(URL)).commit([StagedRecords("", (), {})], 3)
 
 
-def test_an_abort_lets_go_of_all_in_as_many_questions_as_it_takes(log: Log) -> None:
+def test_an_abort_releases_everything_in_as_many_requests_as_needed(log: Log) -> None:
     many: list[WriterCommitMessage | None] = [
         StagedRecords(f"p{number}", (), {}) for number in range(limits.DELETE_PRODUCERS_MAX + 1)
     ]
@@ -360,7 +360,7 @@ def staging(log: Log, monkeypatch: pytest.MonkeyPatch) -> list[FakeStaging]:
     return FakeStaging.made
 
 
-def test_a_task_tells_what_it_staged_and_of_which_micro_batch(
+def test_a_task_reports_its_staged_batches_and_their_micro_batch(
     log: Log, staging: list[FakeStaging], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Proves that bytes are counted by topic, keys with values, in slices too; and that a task without rows connects to nobody."""
@@ -380,7 +380,7 @@ def test_a_task_tells_what_it_staged_and_of_which_micro_batch(
     assert log.forgotten == []
 
 
-def test_a_task_that_fails_lets_go_of_what_it_staged(log: Log, staging: list[FakeStaging], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_task_releases_its_staged_batches(log: Log, staging: list[FakeStaging], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(accumulator, "SLICE_BYTES", 1)  # so that something is staged by then
 
     def rows() -> Iterator[pa.RecordBatch]:

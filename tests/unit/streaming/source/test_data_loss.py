@@ -42,7 +42,7 @@ def read(log: ShrinkingLog, monkeypatch: pytest.MonkeyPatch, passing: bool) -> l
     return found
 
 
-def test_what_is_left_is_given_once_and_what_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remaining_records_are_returned_once_and_lost_ones_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that a task goes on behind what was removed under it, twice, with a warning for each."""
     with pytest.warns(UserWarning, match="were removed from the log of") as told:
         assert read(ShrinkingLog([25, 40]), monkeypatch, passing=True) == [*range(10), *range(25, 35), *range(40, 60)]
@@ -101,7 +101,7 @@ def stream_of(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., StreamR
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_what_goes_while_the_end_of_a_micro_batch_is_looked_for_is_passed_over_or_told(
+def test_records_lost_during_the_search_for_the_end_of_a_micro_batch_are_skipped_or_reported(
     stream_of: Callable[..., StreamReader], limit: str
 ) -> None:
     """Proves that the end is looked for anew in what is left, or that it is said what is gone and which option decides."""
@@ -121,7 +121,7 @@ def trimmed_log() -> TrimmedLog:
     return log
 
 
-def test_small_micro_batches_that_end_at_ticks_go_on_behind_what_was_lost(stream_of: Callable[..., StreamReader]) -> None:
+def test_small_micro_batches_that_end_at_ticks_continue_after_lost_records(stream_of: Callable[..., StreamReader]) -> None:
     """Proves that a limit which lies in what is gone ends a batch at the first tick that is left; it ended the query."""
     log = trimmed_log()
     log.start = 40

@@ -15,7 +15,7 @@ from tutti_spark.source import frontier_watch
 from tutti_spark.source.frontier_watch import FrontierWatch, Lag
 
 
-def test_it_hears_of_records_without_being_asked() -> None:
+def test_it_learns_of_records_without_requests() -> None:
     log = FakeLog(5)
     watching = FrontierWatch(log, "here", poll_seconds=5.0)
     assert watching.frontier().offset == 5
@@ -91,7 +91,7 @@ def test_lag_counts_records_and_the_age_of_the_first() -> None:
 
 
 @given(moves=st.lists(st.integers(1, 3), min_size=1, max_size=50), kept=st.integers(1, 8), processed=st.integers(0, 120))
-def test_lag_is_bounded_and_never_told_too_short(moves: list[int], kept: int, processed: int) -> None:
+def test_lag_is_bounded_and_never_reported_too_short(moves: list[int], kept: int, processed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limits, "SPARK_FRONTIER_SAMPLES_MAX", kept)
         lag, offset, times = Lag(), 0, []

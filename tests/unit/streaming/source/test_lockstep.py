@@ -58,7 +58,7 @@ def test_the_one_asked_first_decides_and_the_others_end_where_it_does(tmp_path: 
         begin = end
 
 
-def test_all_begin_where_the_first_was_told_to(tmp_path: Path) -> None:
+def test_all_begin_at_the_start_of_the_first(tmp_path: Path) -> None:
     """Proves that "latest" is one place, though the log grows between two questions."""
     one, other = joined(tmp_path, 2)
     assert one.initial({"startingOffset": "latest"}, "log", told(7)) == 7
@@ -96,7 +96,7 @@ def test_names_keep_queries_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_run_that_has_begun_takes_nobody_in(tmp_path: Path) -> None:
+def test_a_started_run_accepts_no_new_member(tmp_path: Path) -> None:
     """Proves that a second query of the name is refused, and that the first goes on."""
     leader, follower = joined(tmp_path, 2)
     assert leader.end(TERMS, "log", 0, told(5)) == 5
@@ -146,7 +146,7 @@ def test_a_process_that_is_killed_is_no_member(tmp_path: Path) -> None:
     assert step.end(TERMS, "log", 0, told(6)) == 6
 
 
-def test_what_was_cut_short_by_a_kill_is_begun_anew(tmp_path: Path) -> None:
+def test_a_start_interrupted_by_a_kill_is_repeated(tmp_path: Path) -> None:
     leader, follower = joined(tmp_path, 2)
     leader.end(TERMS, "log", 0, told(5))
     (state,) = tmp_path.glob("tutti-lockstep/*/state")

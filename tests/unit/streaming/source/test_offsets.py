@@ -67,7 +67,7 @@ def test_a_batch_that_does_not_join_the_one_before_is_refused(start: StreamOffse
         batch_range(start, end)
 
 
-def test_a_batch_reads_the_batches_before_it_whose_ends_spark_did_not_keep() -> None:
+def test_a_batch_reads_the_earlier_batches_whose_ends_spark_did_not_keep() -> None:
     """Proves that after a failure with asynchronous progress tracking nothing between two kept ends is left out."""
     assert batch_range(StreamOffset("u", 30, 20), StreamOffset("u", 60, 50)) == (30, 60)
 

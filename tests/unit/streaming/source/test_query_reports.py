@@ -69,7 +69,7 @@ def reporter(gateways: FakeGateways) -> Iterator[Reporter]:
     made.stop()
 
 
-def test_where_a_query_is_is_told_with_all_that_is_known_of_it(gateways: FakeGateways, reporter: Reporter) -> None:
+def test_a_report_has_everything_known_of_a_query(gateways: FakeGateways, reporter: Reporter) -> None:
     """Proves that a report has name, topics and lag, and that nothing is told before there is something to tell."""
     reporter.processed(5)
     reporter.flush(30)
@@ -92,7 +92,7 @@ def test_a_run_goes_back_once(gateways: FakeGateways, reporter: Reporter) -> Non
     assert told == {5: True, 6: True, 7: False}
 
 
-def test_only_the_newest_word_is_told(gateways: FakeGateways, reporter: Reporter) -> None:
+def test_only_the_latest_progress_is_reported(gateways: FakeGateways, reporter: Reporter) -> None:
     """Proves that a gateway that takes long is not told what is over by then."""
     gateways.gate.clear()
     reporter.processed(1)
@@ -104,7 +104,7 @@ def test_only_the_newest_word_is_told(gateways: FakeGateways, reporter: Reporter
     assert [*dict.fromkeys(gateways.offsets)] == [1, 9]
 
 
-def test_a_query_that_stands_still_is_heard_of(gateways: FakeGateways, reporter: Reporter, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_query_is_still_reported(gateways: FakeGateways, reporter: Reporter, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that the same word comes again, under the same run."""
     monkeypatch.setattr(query_reports, "_KEEP_ALIVE_S", 0.01)
     reporter.processed(5)
@@ -128,7 +128,7 @@ def test_what_fails_ends_nothing_and_is_tried_again(
     assert reporter._reported == 5
 
 
-def test_a_stream_tells_what_is_processed_and_not_what_is_read(gateways: FakeGateways) -> None:
+def test_a_stream_reports_processed_records_and_not_read_ones(gateways: FakeGateways) -> None:
     """Proves that the end of the last finished micro-batch is told, at the end of a run, too, before the process goes."""
     reader = stream.StreamReader(parse({**GATEWAYS, "queryName": "q"}, "stream"))
     start = {"log": "log-1", "offset": 40, "from": 20}
@@ -144,7 +144,7 @@ def test_a_stream_tells_what_is_processed_and_not_what_is_read(gateways: FakeGat
         reader.stop()
 
 
-def test_of_files_nobody_is_told() -> None:
+def test_reads_from_files_are_not_reported() -> None:
     """Proves that a stream from files has nobody to tell, whatever its name."""
     log = FakeLog()
     reporter = Reporter(log, parse({"path": "/x", "queryName": "q"}, "stream"), lambda offset: (0, 0))

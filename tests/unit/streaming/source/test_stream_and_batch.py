@@ -95,7 +95,7 @@ def test_a_limit_holds(log: FakeLog, readers: list[StreamReader]) -> None:
     assert [end["offset"] for end in ends] == [0, 30, 60, 90, 100]
 
 
-def test_spark_is_told_that_a_trigger_is_limited(readers: list[StreamReader]) -> None:
+def test_spark_is_informed_that_a_trigger_is_limited(readers: list[StreamReader]) -> None:
     """Else it could not be told from `Trigger.Once`, which takes all that there is."""
     limits_of = [({}, ALL), ({"records_max": 30, "bytes_max": 9}, ReadMaxRows(30)), ({"bytes_max": 9}, ReadMaxBytes(9))]
     limits_of.append(({"records_min": 5}, ReadMinRows(5)))
@@ -252,7 +252,7 @@ def test_a_start_beyond_the_frontier_is_refused(log: FakeLog, readers: list[Stre
     assert reading(readers, start=datetime(2013, 1, 1, tzinfo=UTC)).initialOffset() == offset(7, 7)
 
 
-def test_lost_records_are_an_error_unless_told_otherwise(log: FakeLog, readers: list[StreamReader]) -> None:
+def test_lost_records_are_an_error_by_default(log: FakeLog, readers: list[StreamReader]) -> None:
     log.start = 40
     reader = reading(readers, start=10)
     with pytest.raises(OffsetOutOfRange, match="records 10 to 39 are no longer"):
