@@ -316,7 +316,7 @@ def test_connections_that_say_half_a_greeting_make_room(group: Group) -> None:
         assert len(os.listdir(descriptors)) - before <= limits.MESH_CONNECTIONS_MAX
 
 
-def test_with_keys_nobody_else_gets_as_far_as_saying_anything(tmp_path: Path) -> None:
+def test_with_keys_no_other_peer_completes_the_handshake(tmp_path: Path) -> None:
     chance = random.Random(9)
     with Group(tmp_path, keys=True) as group:
         assert group.status()["transport"]["keys"] is True

@@ -95,7 +95,7 @@ def filled(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) ->
     return gateway, root / "archive", records
 
 
-def test_what_is_archived_is_what_the_log_had(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
+def test_the_archive_has_the_records_of_the_log(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
     gateway, where, records = filled
     archive = Archive(where)
     found = verify(archive)

@@ -97,7 +97,7 @@ def test_all_are_seen_from_one(group: House) -> None:
         watch.send_signal(signal.SIGINT)
 
 
-def test_what_goes_in_at_one_comes_out_at_another(group: House) -> None:
+def test_records_sent_to_one_gateway_are_read_at_another(group: House) -> None:
     first, second, third = (f"tutti://127.0.0.1:{group.port + 10 * number}" for number in range(3))
     assert tutti("produce", "--topic", "t", given=b"1\n2\n3\n", url=first).code == 0
     assert tutti("produce", "--topic", "t", given=b"4\n", url=second).code == 0
@@ -119,7 +119,7 @@ def test_a_message_is_followed_through_all_of_them(group: House) -> None:
     assert all([name, what] in whats for name in ("g1", "g2", "g3") for what in ("written", "durable", "decided"))
 
 
-def test_one_is_added_under_way_and_removed_again(group: House) -> None:
+def test_a_gateway_is_added_during_writes_and_removed_again(group: House) -> None:
     with fourth(group) as running:
         address = f"127.0.0.1:{group.port + 30}"
         added = tutti("members", "add", "g4", address, "--timeout", str(2 * WAIT_S), "--json", url=group.url)
@@ -135,7 +135,7 @@ def test_one_is_added_under_way_and_removed_again(group: House) -> None:
         assert running.poll() is None
 
 
-def test_one_that_lost_its_disk_is_replaced(group: House) -> None:
+def test_a_gateway_that_lost_its_disk_is_replaced(group: House) -> None:
     killed = pid_of(group, "g3")
     os.kill(killed, signal.SIGKILL)
     expect_end(killed)
@@ -157,7 +157,7 @@ def test_the_coordinator_is_killed_and_comes_back(group: House) -> None:
     until(lambda: votes(group, "g1", "g2", "g3"))
 
 
-def test_one_leaves_in_order_and_is_not_started_again(group: House) -> None:
+def test_a_gateway_leaves_in_order_and_is_not_started_again(group: House) -> None:
     until(lambda: votes(group, "g1", "g2", "g3"))
     left = tutti("leave", "g2", url=group.url)
     assert (left.code, left.err) == (0, "g2 has left\n")

@@ -124,7 +124,7 @@ def test_a_wrong_range_is_one_sentence(running: House, options: list[str], code:
     assert done.err.count("\n") == 1
 
 
-def test_follow_prints_what_commits_until_it_is_interrupted(running: House) -> None:
+def test_follow_prints_commits_until_it_is_interrupted(running: House) -> None:
     tutti("produce", "--topic", "live", given=b"before\n", url=running.url)
     missing = tutti("tail", "--topic", "lvie", "--last", "1", url=running.url)
     assert (missing.code, missing.out) == (2, "")

@@ -108,7 +108,7 @@ def test_a_log_is_verified_inspected_and_digested_while_it_is_written(running: H
 
 
 @pytest.mark.parametrize("command", [["log", "verify"], ["log", "inspect"], ["log", "digest"], ["log", "repair"]])
-def test_what_is_no_data_directory_is_refused(tmp_path: Path, command: list[str]) -> None:
+def test_a_path_that_is_not_a_data_directory_is_refused(tmp_path: Path, command: list[str]) -> None:
     done = tutti(*command, str(tmp_path))
     assert (done.code, done.out) == (2, "")
     assert f"{tmp_path} is not the data directory of a gateway" in done.err
@@ -146,7 +146,7 @@ def test_a_gateway_that_is_not_there_is_named_by_every_command() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:7403", "127.0.0.1:7400", "tutti://", "tutti://h"])
-def test_what_is_no_url_is_refused(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     done = tutti("status", "--url", url)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
 

@@ -147,7 +147,7 @@ def test_a_killed_gateway_of_dev_comes_back_with_everything_acknowledged(tmp_pat
     assert "dev: g1 was killed by SIGKILL; it restarts in 0.2 s" in running.log.read_text()
 
 
-def test_dev_says_why_a_gateway_cannot_start(tmp_path: Path) -> None:
+def test_dev_reports_why_a_gateway_cannot_start(tmp_path: Path) -> None:
     port = free_base()
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))

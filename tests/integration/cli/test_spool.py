@@ -82,7 +82,7 @@ def test_dead_lettered_records_are_shown_with_their_reason(spool: Path) -> None:
     assert len(tutti("spool", str(spool), "--records").lines) == 7
 
 
-def test_produce_takes_a_pipe_into_a_spool_and_a_later_run_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_produce_reads_a_pipe_into_a_spool_and_a_later_run_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tutti_gateway.cli.records.spooling.WAIT_S", 0.1)
     command = ["produce", "--topic", "t", "--producer", "jfk", "--spool", str(tmp_path / "spool"), "--json", "--url"]
     with FakeGateway() as gateway:

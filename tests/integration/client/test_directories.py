@@ -98,7 +98,7 @@ def test_another_log_is_refused(stopped: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["nothing-there", ""])
-def test_what_is_no_directory_of_a_gateway(path: str, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_gateways_directory(path: str, tmp_path: Path) -> None:
     with pytest.raises(DirectoryRefused, match="not the data directory"):
         FileSource(tmp_path / path)
 

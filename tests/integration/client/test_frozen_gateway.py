@@ -127,7 +127,7 @@ def test_every_client_gets_an_error_in_time_and_continues_afterwards(
 
 @pytest.mark.parametrize("freeze", [False, pytest.param(True, marks=pytest.mark.soak)], indirect=True, ids=IDS)
 @pytest.mark.parametrize("options", [(), pytest.param(("--unordered",), marks=pytest.mark.soak)])
-def test_tail_that_follows_ends_and_says_so(
+def test_tail_with_follow_ends_and_reports_it(
     gateway: GatewayProcess,
     freeze: Callable[[], contextlib.AbstractContextManager[None]],
     options: tuple[str, ...],

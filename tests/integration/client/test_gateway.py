@@ -153,7 +153,7 @@ def test_latest_is_resolved_before_a_reader_is_returned(gateway: GatewayProcess)
                 assert values([batch]) == [b"after"]
 
 
-def test_files_say_what_the_gateway_says(gateway: GatewayProcess) -> None:
+def test_files_and_gateway_give_the_same_answers(gateway: GatewayProcess) -> None:
     with Producer(gateway.url) as p:
         for number in range(500):
             p.send(f"t{number % 3}", b"%d" % number)

@@ -119,7 +119,7 @@ def test_a_producer_that_knows_one_address_finds_its_way_whichever_gateways_are_
         assert (again.epoch, again.resume().sequence) == (2, sent)
 
 
-def test_one_that_is_left_alone_serves_its_prefix_and_says_so(group: Three) -> None:
+def test_a_gateway_without_the_others_serves_its_prefix_and_reports_a_minority(group: Three) -> None:
     with Producer(group.url, producer="p") as producer:
         for value in numbers(100):
             producer.send("t", value)

@@ -106,7 +106,7 @@ def test_an_unknown_query_name_is_reported(gateway: GatewayProcess) -> None:
             receipt.processed_by("known", timeout=0)
 
 
-def test_what_cannot_be_waited_for_is_refused(gateway: GatewayProcess) -> None:
+def test_an_impossible_wait_is_refused(gateway: GatewayProcess) -> None:
     """Proves that unordered records, names and times that are none, and a callback's wait are refused, and failures are told."""
     told: list[BaseException] = []
 

@@ -88,7 +88,7 @@ def test_records_come_from_the_files_and_no_gateway_is_asked_for_any(gateway: Ga
     assert asked.starts == []
 
 
-def test_what_is_not_decided_is_not_read(gateway: GatewayProcess) -> None:
+def test_undecided_records_are_not_read(gateway: GatewayProcess) -> None:
     """Proves that the files end at the frontier: a range beyond it is for the gateways to judge."""
     asked = Asked(gateway.url)
     with pytest.raises(ValueError, match=f"committed up to {COUNT}"):
@@ -96,7 +96,7 @@ def test_what_is_not_decided_is_not_read(gateway: GatewayProcess) -> None:
     assert asked.starts == [COUNT]
 
 
-def test_only_the_gateways_own_directory_is_taken(gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_only_the_gateways_own_directory_is_used(gateway: GatewayProcess, tmp_path: Path) -> None:
     """Proves that a copy, another gateway's, another log's and a directory that is not there are left alone."""
     address = parse_url(gateway.url)[0]
     log = Asked(gateway.url).log

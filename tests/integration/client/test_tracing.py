@@ -82,7 +82,7 @@ def test_a_failure_is_recorded_in_its_span(gateway: GatewayProcess, spans: InMem
     assert all(span.events[0].name == "exception" for span in failed)
 
 
-def test_without_opentelemetry_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_opentelemetry_the_error_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without(name: str, *more: Any, **named: Any) -> Any:

@@ -28,7 +28,7 @@ def seen(gateway: GatewayProcess, topic: str) -> list[bytes | None]:
         return [record.value for record in reader.records()]
 
 
-def test_what_is_staged_is_seen_when_it_is_committed_in_the_order_named(gateway: GatewayProcess) -> None:
+def test_staged_records_are_visible_after_the_commit_in_the_named_order(gateway: GatewayProcess) -> None:
     with StagingProducer(gateway.url) as one, StagingProducer(gateway.url) as other, Producer(gateway.url) as plain:
         parts = StagingProducer.parts([*other.stage("order", values(b"3")), *one.stage("order", values(b"1", b"2"))])
         plain.send("order", b"0").result(30)
@@ -40,7 +40,7 @@ def test_what_is_staged_is_seen_when_it_is_committed_in_the_order_named(gateway:
     assert seen(gateway, "order") == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_transaction_that_cannot_be_is_refused_and_the_next_one_is_taken(gateway: GatewayProcess) -> None:
+def test_an_invalid_transaction_is_refused_and_the_next_one_is_accepted(gateway: GatewayProcess) -> None:
     with StagingProducer(gateway.url) as staging:
         parts = StagingProducer.parts(staging.stage("refused", values(b"x")))
         with Transactor(gateway.url, producer="refused") as committer:

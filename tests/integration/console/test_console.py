@@ -108,7 +108,7 @@ def test_a_token_is_asked_for_and_kept_in_memory_alone(browser: Browser) -> None
         assert not any(WORD in url for url in browser.requests)
 
 
-def test_an_hour_open_takes_no_more_than_a_minute(browser: Browser) -> None:
+def test_an_hour_with_an_open_page_needs_no_more_memory_than_a_minute(browser: Browser) -> None:
     """3600 looks, without the time between them."""
     with Stub(hostile()) as stub:
         browser.open(stub.url)
@@ -121,7 +121,7 @@ def test_an_hour_open_takes_no_more_than_a_minute(browser: Browser) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(400)
-def test_the_page_as_it_runs_keeps_nothing_of_what_went_by(browser: Browser) -> None:
+def test_the_running_page_keeps_no_old_data(browser: Browser) -> None:
     """Looks one behind another, more than the page keeps: its heap is the same after a hundred and after a thousand more."""
     answers = hostile()
     first: Any = answers["history"]({})

@@ -219,7 +219,7 @@ def test_no_process_outlives_the_household(tmp_path: Path) -> None:
         os.kill(process.pid, 0)
 
 
-def test_what_does_not_happen_in_time_fails(tmp_path: Path) -> None:
+def test_a_missing_event_fails_at_its_timeout(tmp_path: Path) -> None:
     with ProcessGroup(tmp_path) as house:
         process = house.start("sleeper", ["sleep", "100"])
         with pytest.raises(Failed, match=r"sleeper did not end within 0 s; its last output: nothing"):

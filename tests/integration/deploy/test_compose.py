@@ -101,7 +101,7 @@ def test_configurations_of_the_gateways_differ_in_names_alone() -> None:
 
 
 @pytest.mark.soak
-def test_its_commands_found_a_group_that_takes_records_and_stops_in_order(tmp_path: Path) -> None:
+def test_its_commands_found_a_group_that_accepts_records_and_stops_in_order(tmp_path: Path) -> None:
     services = compose()["services"]
     assert ENTRYPOINT == ["tini", "--", "tutti"]
     with Network(list(GATEWAYS)) as network, ExitStack() as opened:

@@ -43,7 +43,7 @@ def build(place: Path) -> Path:
     return made
 
 
-def test_the_build_makes_what_runs_a_gateway_and_a_connector(tmp_path: Path) -> None:
+def test_the_build_makes_an_environment_for_a_gateway_and_a_connector(tmp_path: Path) -> None:
     made = build(tmp_path)
     python = str(made / "bin/python")
     there = subprocess.run(

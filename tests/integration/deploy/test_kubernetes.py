@@ -52,7 +52,7 @@ PODS = [f"gateway-{number}" for number in range(one("StatefulSet")["spec"]["repl
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("folder", ["", "kafka-in"])
-def test_manifests_have_the_form_that_kubernetes_takes(folder: str, version: str) -> None:
+def test_manifests_are_valid_for_kubernetes(folder: str, version: str) -> None:
     for document in documents(FOLDER / folder):
         kubernetes_validate.validate(document, version, strict=True)
     wrong = one("StatefulSet", FOLDER / folder)
@@ -61,7 +61,7 @@ def test_manifests_have_the_form_that_kubernetes_takes(folder: str, version: str
         kubernetes_validate.validate(wrong, version, strict=True)
 
 
-def test_what_names_another_document_names_one_that_is_there() -> None:
+def test_references_between_documents_resolve() -> None:
     for folder in (FOLDER, FOLDER / "kafka-in"):
         spec = one("StatefulSet", folder)["spec"]
         pod = spec["template"]["spec"]
@@ -174,7 +174,7 @@ def secrets(keys: Path, names: Iterable[str]) -> Path:
 
 @pytest.mark.lab
 @pytest.mark.soak
-def test_what_the_pods_run_founds_a_group_that_takes_records(tmp_path: Path) -> None:
+def test_the_commands_of_the_pods_found_a_group_that_accepts_records(tmp_path: Path) -> None:
     with Network(PODS) as network, ExitStack() as opened:
         names = {f"{pod}.gateways": network.addresses[pod] for pod in PODS} | {"gateway": network.addresses[PODS[0]]}
         credentials = secrets(tmp_path / "keys", names)

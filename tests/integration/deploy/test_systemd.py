@@ -45,7 +45,7 @@ def test_systemd_finds_nothing_wrong_and_they_are_confined(unit: str, tmp_path: 
 
 
 @pytest.mark.slow
-def test_what_the_gateways_unit_runs_starts_and_stops_in_order(tmp_path: Path) -> None:
+def test_the_gateways_unit_starts_and_stops_it_in_order(tmp_path: Path) -> None:
     unit = service("tutti@.service", "jfk")
     state = tmp_path / "state"
     state.mkdir()
@@ -63,7 +63,7 @@ def test_what_the_gateways_unit_runs_starts_and_stops_in_order(tmp_path: Path) -
     assert (state / "data/jfk/identity.json").is_file()
 
 
-def test_what_the_units_say_of_exits_is_what_the_commands_do() -> None:
+def test_exit_codes_in_the_units_are_those_of_the_commands() -> None:
     """2 wants a person, and 4; the others pass, and systemd starts again."""
     gateway, connector = service("tutti@.service", "jfk"), service("tutti-connect@.service", "kafka-in")
     assert gateway["RestartPreventExitStatus"] == "2 4"

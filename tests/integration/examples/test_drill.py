@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[3]
 HERE = "here"
 
 
-def test_every_command_of_the_drill_does_what_it_says(tmp_path: Path) -> None:
+def test_every_command_of_the_drill_works_as_written(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with Network([HERE]) as network, Terminals(network.inside(HERE), tmp_path, {**os.environ, "PATH": path}) as terminals:

@@ -30,7 +30,7 @@ def node(program: str, *arguments: str, text: str = "") -> subprocess.CompletedP
 
 
 @pytest.mark.parametrize("name", sorted(vectors.pages()))
-def test_vectors_are_what_this_release_writes(name: str) -> None:
+def test_vectors_are_the_output_of_this_release(name: str) -> None:
     assert (ROOT / "docs/reference/vectors" / name).read_text("utf-8") == vectors.pages()[name], "run: python -m tools.vectors"
 
 

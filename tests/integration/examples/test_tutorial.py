@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[3]
 HERE = "here"
 
 
-def test_every_command_of_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+def test_every_command_of_the_tutorial_works_as_written(tmp_path: Path) -> None:
     """On a host of its own, so that its ports are free, whatever else runs on this machine."""
     text = (ROOT / "docs/tutorial/getting-started.md").read_text("utf-8")
     assert "    make setup\n    . .venv/bin/activate\n" in text, "what this test's own environment stands for"

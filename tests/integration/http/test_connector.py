@@ -199,7 +199,7 @@ def test_a_client_that_reconnects_before_the_first_record_misses_none(fronts: Fr
         ("GET", "/v1/receipts/none", {}, b"", 404, "receipt"),
     ],
 )
-def test_what_is_wrong_has_its_code(
+def test_each_mistake_has_its_code(
     fronts: Fronts, method: str, path: str, headers: dict[str, str], body: bytes, status: int, told: str
 ) -> None:
     answer = fronts[0].ask(method, path, body or None, **headers)
@@ -330,7 +330,7 @@ def hear(link: socket.socket, wanted: bytes) -> None:
         assert part, "it goes on"
 
 
-def test_a_stream_says_that_it_is_alive_while_others_records_pass(group: Three, tmp_path: Path) -> None:
+def test_a_stream_sends_keep_alives_while_records_of_others_pass(group: Three, tmp_path: Path) -> None:
     before = "from tutti_connect.http import limits as l\nl.HEARTBEAT_S, l.STREAM_POLL_S = 0.0, 600.0"
     with Front(tmp_path, group.url, before=before) as front:
         front.post("passing", ["first"])
@@ -372,7 +372,7 @@ def test_connections_that_exhaust_the_descriptors_block_no_post(group: Three, tm
         assert [front.post_once("kept", f"few-{number}", 1, ["x"]).status for number in range(5)] == [200] * 5
 
 
-def test_posts_that_come_slowly_take_no_place_of_others(group: Three, tmp_path: Path) -> None:
+def test_slow_posts_take_no_capacity_of_others(group: Three, tmp_path: Path) -> None:
     before = "from tutti_connect.http import limits as l\nl.HEAD_S = l.BODY_S = 600.0; l.POSTS_MAX = 3"
     with Front(tmp_path, group.url, before=before) as front, contextlib.ExitStack() as stack:
         for _ in range(10):

@@ -65,7 +65,7 @@ def test_conflicts_by_turns_at_two_processes(group: Three, fronts: tuple[Front, 
     assert rows(group, "turns", "turns") == [(1, b"a"), (2, b"b"), (3, b"c"), (4, b"d")]
 
 
-def test_what_no_process_remembers_is_found_in_the_log(group: Three, fronts: tuple[Front, Front], tmp_path: Path) -> None:
+def test_posts_that_no_process_remembers_are_found_in_the_log(group: Three, fronts: tuple[Front, Front], tmp_path: Path) -> None:
     one, _ = fronts
     offsets = [one.post_once("old", "old", number, [f"v{number}"]).json["offset"] for number in range(1, 30)]
     with Front(tmp_path, group.url) as fresh:

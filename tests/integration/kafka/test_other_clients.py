@@ -35,7 +35,7 @@ def made(address: str, partitions: int = 1) -> str:
     return name
 
 
-def test_what_the_second_client_wrote_is_read(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_messages_of_the_second_client_are_copied(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves it for keys, headers, null values, times and the ways to compress that each client has."""
     from kafka import KafkaProducer as SecondProducer
 
@@ -60,7 +60,7 @@ def test_what_the_second_client_wrote_is_read(kafka: str, group: Three, tmp_path
     assert not found[1]["headers"]
 
 
-def test_the_second_client_reads_what_went_out(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_the_second_client_reads_messages_of_kafka_out(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that a consumer that reads what is committed sees it as it is, by key in the partition that its own client takes."""
     from kafka import KafkaConsumer, TopicPartition
     from kafka import KafkaProducer as SecondProducer

@@ -81,7 +81,7 @@ def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: Thre
 
 
 @pytest.mark.soak
-def test_what_a_transaction_took_back_does_not_come(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_messages_of_an_aborted_transaction_are_not_copied(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that aborted transactions of the source leave nothing, and open ones are waited for."""
     topic = new_topic(kafka)
     producer = KafkaProducer({"bootstrap.servers": kafka, "transactional.id": topic})

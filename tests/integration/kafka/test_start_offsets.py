@@ -48,7 +48,7 @@ def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(kafka: str
     }  # fmt: skip
 
 
-def test_two_that_start_at_once_take_what_comes_with_the_ready_line(kafka: str, group: Three, tmp_path: Path) -> None:
+def test_two_instances_that_start_at_once_copy_messages_sent_at_the_ready_line(kafka: str, group: Three, tmp_path: Path) -> None:
     """Proves that they agree on one start, and that what is sent as soon as the first of them is ready comes, once."""
     topic = new_topic(kafka, 4)
     fill(kafka, topic, [b"old"] * 8, 4)

@@ -98,7 +98,7 @@ def test_the_ordered_log_holds_no_record_of_a_lane(reads: Reads) -> None:
     assert "lane" not in reads.act("frontier")
 
 
-def test_a_lane_is_cut_into_parts(reads: Reads) -> None:
+def test_a_lane_is_split_into_parts(reads: Reads) -> None:
     lane = reads.status["lane"]
     plan = reads.act("plan", lane="g1", splits=3)
     assert (plan["lane"], plan["start"], plan["end"], len(plan["ranges"])) == (lane, 0, 2 * RECORDS, 3)
@@ -131,7 +131,7 @@ def test_a_lane_has_times_of_its_own(reads: Reads) -> None:
     assert reads.act("offset_for_time", lane="g1", time_us=max(times) + 1)["offset"] == 2 * RECORDS
 
 
-def test_what_is_not_there_is_refused_by_name(reads: Reads) -> None:
+def test_a_missing_range_or_lane_is_refused_by_name(reads: Reads) -> None:
     for lane in ("g9", "1-" + 32 * "0", "-"):
         with pytest.raises(flight.FlightServerError) as caught:
             reads.act("frontier", lane=lane)

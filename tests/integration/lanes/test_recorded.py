@@ -21,7 +21,7 @@ LOAD = {Started, SubmittedUnordered, LanePersisted}
 
 
 @pytest.mark.soak
-def test_what_was_recorded_of_lanes_runs_again(tmp_path: Path) -> None:
+def test_recordings_with_lanes_replay(tmp_path: Path) -> None:
     runs = tmp_path / "runs"
     seat = Seat("127.0.0.1", free_base(), behind=("--record", str(runs)))
     with GatewayProcess(tmp_path, seat=seat) as gateway:

@@ -40,7 +40,7 @@ def test_no_process_of_a_gateway_loads_pandas(tmp_path: Path) -> None:
         assert [pid for pid in processes if loaded(pid)] == []
 
 
-def test_no_command_that_looks_at_a_log_loads_pandas(tmp_path: Path) -> None:
+def test_no_command_that_reads_a_log_loads_pandas(tmp_path: Path) -> None:
     with GatewayProcess(tmp_path) as gateway, Producer(gateway.url) as producer:
         producer.send("t", b"a", headers=[("name", b"value")], timestamp=NOW).result(30)
     for arguments in (["log", "verify"], ["log", "digest"], ["log", "repair"], ["log", "inspect"]):

@@ -57,7 +57,7 @@ def says(group: Three, name: str, wanted: Callable[[dict[str, object]], bool]) -
     "running",
     [pytest.param(False, id="copied while stopped", marks=pytest.mark.soak), pytest.param(True, id="copied while running")],
 )
-def test_what_was_acknowledged_since_is_waited_for(tmp_path: Path, running: bool) -> None:
+def test_records_acknowledged_since_the_copy_are_awaited(tmp_path: Path, running: bool) -> None:
     old = tmp_path / "old"
     with Three(tmp_path) as group:
         send(group, 0, BEFORE)

@@ -61,7 +61,7 @@ def test_the_ready_line_and_the_status_identify_the_gateway(gateway: GatewayProc
     assert len(status["log"]) == 32
 
 
-def test_sigterm_finishes_what_is_under_way(gateway: GatewayProcess) -> None:
+def test_sigterm_finishes_requests_in_flight(gateway: GatewayProcess) -> None:
     reads_pid = reads_process(gateway)
     with Producer(gateway.url, producer="p", delivery_timeout=60) as producer:
         receipts = [producer.send("t", b"x" * 100) for _ in range(20_000)]

@@ -64,7 +64,7 @@ def following(process: ReadsProcess) -> int:
     return int(process.page("/v1/status")[1]["reads_served"]["calls"]["follow"])
 
 
-def test_what_commits_arrives_in_order(log: LogMaker, follow: Any) -> None:
+def test_commits_arrive_in_order(log: LogMaker, follow: Any) -> None:
     log.add("flights", 10)
     early, late = follow(), follow(start="latest")
     until(lambda: len(early.offsets) == 10)
@@ -185,7 +185,7 @@ WAITS_LONG = (
 )
 
 
-def test_a_reader_that_has_seen_more_waits_a_moment(log: LogMaker, gateway: FakeGateway) -> None:
+def test_a_reader_that_has_seen_more_waits_briefly(log: LogMaker, gateway: FakeGateway) -> None:
     log.add("flights", 5)
     process = ReadsProcess(log.path, gateway, log.read_fd, program=("-c", WAITS_LONG)).ready()
     waiting = threading.Timer(0.2, lambda: log.add("flights", 5))
@@ -201,7 +201,7 @@ def test_a_reader_that_has_seen_more_gets_an_error_in_the_end(client: flight.Fli
     assert (kind, info["code"]) == (flight.FlightUnavailableError, "behind")
 
 
-def test_what_was_committed_is_read_at_once(log: LogMaker, client: flight.FlightClient) -> None:
+def test_committed_records_are_read_at_once(log: LogMaker, client: flight.FlightClient) -> None:
     """Read your writes: no frontier that a receipt could have shown is ever beyond what is served."""
     for _ in range(30):
         log.add("flights", 2, tell=False)

@@ -104,7 +104,7 @@ def test_a_status_request_waits_only_if_no_other_does(
     asking.join(20)
 
 
-def test_what_was_meant_for_another_is_no_answer(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_to_another_request_is_ignored(gateway: FakeGateway, link: GatewayLink, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reads process that died may have left an answer in the socket."""
     monkeypatch.setattr(limits, "STATUS_WAIT_US_MAX", 60_000_000)
     gateway.state = "halted"
@@ -115,13 +115,13 @@ def test_what_was_meant_for_another_is_no_answer(gateway: FakeGateway, link: Gat
     assert (link.status() or {})["state"] == "primary"
 
 
-def test_a_gateway_that_is_gone_says_nothing(gateway: FakeGateway, link: GatewayLink) -> None:
+def test_a_stopped_gateway_gives_no_answer(gateway: FakeGateway, link: GatewayLink) -> None:
     gateway._desk._socket.shutdown(socket.SHUT_RDWR)
     assert link.status() is None
     assert "does not answer" in link.reason
 
 
-def test_callers_at_one_moment_share_a_question_about_the_frontier(gateway: FakeGateway, link: GatewayLink) -> None:
+def test_concurrent_callers_share_one_request_for_the_frontier(gateway: FakeGateway, link: GatewayLink) -> None:
     assert link.confirm()
     gateway.confirms = False
     assert not link.confirm()

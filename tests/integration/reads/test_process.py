@@ -92,11 +92,11 @@ def test_sigterm_waits_for_the_thread_that_ends_the_process_in_order(process: Re
     assert [name for task, (name, block) in blocked.items() if not block and task != main] == []
 
 
-def test_it_is_nice(process: ReadsProcess) -> None:
+def test_the_process_runs_at_low_priority(process: ReadsProcess) -> None:
     assert os.getpriority(os.PRIO_PROCESS, process.process.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 5
 
 
-def test_an_advertised_address_is_what_readers_get(log: LogMaker, gateway: FakeGateway) -> None:
+def test_readers_get_the_advertised_address(log: LogMaker, gateway: FakeGateway) -> None:
     program = ("-m", "tutti_gateway.reads", "--advertise", "gateway-1.example:7402")
     process = ReadsProcess(log.path, gateway, log.read_fd, program=program).ready()
     log.add("flights", 5)

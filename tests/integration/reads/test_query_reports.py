@@ -104,7 +104,7 @@ def test_a_wait_without_any_report_ends(
     assert ask(client, "passed", reader="late", offset=3, timeout_ms=30_000)["offset"] == 3
 
 
-def test_what_is_kept_of_queries_is_bounded() -> None:
+def test_memory_for_queries_is_bounded() -> None:
     """Proves that who told last is kept, that a silent one is told as silent, and forgotten after a day."""
     from tutti_gateway.reads.logs.query_reports import QueryReports
     from tutti_gateway.reads.protocol.tickets import ReportRequest
@@ -136,7 +136,7 @@ def test_the_lag_of_a_query_that_died_grows() -> None:
     assert queries.lines(27, 602_000_000)[0].lag_ms == 0
 
 
-def test_a_run_takes_the_place_of_one_of_its_name_that_is_over() -> None:
+def test_a_run_replaces_an_ended_one_of_the_same_name() -> None:
     """Proves that a query that was started again is listed once, and two that run at a time are listed both."""
     from tutti_gateway.reads.logs.query_reports import QueryReports
     from tutti_gateway.reads.protocol.tickets import ReportRequest

@@ -94,7 +94,7 @@ def test_the_whole_log(log: LogMaker, client: flight.FlightClient) -> None:
         ({"start": {"time_us": -5}, "end": {"time_us": TIME + 3000}}, 0, 3),
     ],
 )
-def test_ranges_are_cut_exactly(client: flight.FlightClient, ticket: dict[str, Any], low: int, high: int) -> None:
+def test_ranges_are_exact(client: flight.FlightClient, ticket: dict[str, Any], low: int, high: int) -> None:
     table = read(client, columns=["offset", "value"], **ticket)
     assert table["offset"].to_pylist() == list(range(low, high))
     assert table["value"].to_pylist() == [value(offset) for offset in range(low, high)]
@@ -128,7 +128,7 @@ def test_topics(client: flight.FlightClient) -> None:
         ({"offset": 5}, "malformed", "offset"),
     ],
 )
-def test_what_cannot_be_read_is_refused(client: flight.FlightClient, ticket: dict[str, Any], code: str, said: str) -> None:
+def test_an_unreadable_range_is_refused(client: flight.FlightClient, ticket: dict[str, Any], code: str, said: str) -> None:
     kind, info = refusal(lambda: read(client, **ticket))
     assert (kind, info["code"]) == (flight.FlightServerError, code)
     assert said in info["message"]
@@ -161,7 +161,9 @@ ACTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def test_no_action_is_answered_below_what_was_seen_or_for_another_log(client: flight.FlightClient, gateway: FakeGateway) -> None:
+def test_no_action_is_answered_below_the_seen_frontier_or_for_another_log(
+    client: flight.FlightClient, gateway: FakeGateway
+) -> None:
     """The log is checked first: what was seen of another says nothing here, and is not waited for."""
     assert {action.type for action in client.list_actions()} == set(ACTIONS)
     saved = list(gateway.saved)
@@ -334,7 +336,7 @@ def test_refused_actions(client: flight.FlightClient) -> None:
         assert refusal(lambda a=action, b=body: ask(client, a, **b))[1]["code"] == code  # type: ignore[misc]  # bound at once
 
 
-def test_records_are_not_taken_here(client: flight.FlightClient) -> None:
+def test_records_are_not_accepted_at_this_port(client: flight.FlightClient) -> None:
     def put() -> None:
         writer, _ = client.do_put(flight.FlightDescriptor.for_path("flights"), pa.schema([("value", pa.binary())]))
         writer.close()

@@ -96,7 +96,7 @@ def test_a_key_is_found_and_a_time(log: LogReader) -> None:
     assert lines[0]["offset"] == (1_700_000_001_000_000 - TIME) // 1000
 
 
-def test_what_is_not_there_costs_a_bounded_look(log: LogReader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_without_a_match_scans_a_bounded_part(log: LogReader, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BROWSE_BYTES_MAX", 100_000)
     lines, about = page(log, start=0, key="nowhere")
     assert lines == []
@@ -105,7 +105,7 @@ def test_what_is_not_there_costs_a_bounded_look(log: LogReader, monkeypatch: pyt
     assert (lines, about["tutti-first"]) == ([], 0)  # the index alone was asked
 
 
-def test_long_values_are_cut(log: LogReader) -> None:
+def test_long_values_are_truncated(log: LogReader) -> None:
     lines, _ = page(log, start=1, limit=1, cut=9)
     assert (lines[0]["value"], lines[0]["value_bytes"]) == ("000000001", 100)
 
@@ -172,7 +172,7 @@ class Uneven:
             yield None, rows
 
 
-def test_a_page_of_a_rare_topic_looks_at_a_bounded_part_of_the_index_and_gets_on() -> None:
+def test_a_page_of_a_rare_topic_scans_a_bounded_part_of_the_index_and_advances() -> None:
     log: Any = Uneven()
     before = log.frontier().offset
     while before > Uneven.singles - 100_000:

@@ -60,7 +60,7 @@ def refused(error: pytest.ExceptionInfo[NotAllowed], house: House, code: str) ->
 
 
 @pytest.mark.parametrize("name", ["late", "unknown", "missing"])
-def test_a_token_that_holds_no_longer_or_never_did_opens_no_port(house: House, gateway: GatewayProcess, name: str) -> None:
+def test_an_expired_or_unknown_token_opens_no_port(house: House, gateway: GatewayProcess, name: str) -> None:
     token = house.tokens.get(name, "tutti_nobody" if name == "unknown" else "")
     credentials = Credentials(token, house.place / "group.keys", house.place / "tls.pem")
     with pytest.raises(NotAllowed) as error:
@@ -102,7 +102,7 @@ def test_each_may_write_what_is_listed_and_nothing_else(house: House, gateway: G
             receipt.result(10)
 
 
-def test_who_reads_the_name_of_a_producer_without_one_can_do_nothing_with_it(
+def test_the_name_of_an_unnamed_producer_gives_no_rights(
     house: House, gateway: GatewayProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Producer(gateway.url, credentials=house.credentials("feed")) as producer:
@@ -150,7 +150,7 @@ def test_only_administrators_see_and_change_the_group(house: House, gateway: Gat
             control.save_offset("somebody", 0)
 
 
-def test_a_token_that_is_taken_back_ends_what_is_under_way(house: House, gateway: GatewayProcess) -> None:
+def test_a_revoked_token_ends_open_sessions(house: House, gateway: GatewayProcess) -> None:
     kept: list[Access] = []
     with Producer(gateway.url, credentials=house.credentials("feed"), delivery_timeout=30) as producer:
         assert producer.send("flights", b"x").result(10) >= 0
@@ -164,7 +164,7 @@ def test_a_token_that_is_taken_back_ends_what_is_under_way(house: House, gateway
     assert "a session ends: its token is no longer valid" in gateway.log_tail()
 
 
-def test_a_gateway_with_another_key_is_not_spoken_with(house: House, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_gateway_with_another_key_is_not_contacted(house: House, gateway: GatewayProcess, tmp_path: Path) -> None:
     generate(tmp_path, ["g1"])
     credentials = Credentials(house.tokens["feed"], tmp_path / "group.keys")
     with wire(gateway.port) as heard, pytest.raises(Unavailable, match="another key than those that are known here"):
@@ -172,7 +172,7 @@ def test_a_gateway_with_another_key_is_not_spoken_with(house: House, gateway: Ga
     assert all(len(to) == 64 for to, _ in heard.heard)  # a greeting, and not a word more
 
 
-def test_a_gateway_that_does_not_encrypt_is_shown_no_token(house: House, tmp_path: Path) -> None:
+def test_an_unencrypted_gateway_gets_no_token(house: House, tmp_path: Path) -> None:
     with GatewayProcess(tmp_path) as open_one, wire(open_one.port) as heard:
         with pytest.raises(Unavailable, match="does not encrypt, and nothing is said in the clear"):
             Producer(f"tutti://127.0.0.1:{heard.port}", credentials=house.credentials("feed"), connect_timeout=4.0)
@@ -181,7 +181,7 @@ def test_a_gateway_that_does_not_encrypt_is_shown_no_token(house: House, tmp_pat
             assert producer.send("t", b"x").result(10) == 0
 
 
-def test_who_listens_hears_no_token_and_no_record_and_can_say_nothing_again(house: House, gateway: GatewayProcess) -> None:
+def test_an_eavesdropper_sees_no_token_and_no_record_and_can_replay_nothing(house: House, gateway: GatewayProcess) -> None:
     with wire(gateway.port) as heard:
         url = f"tutti://127.0.0.1:{heard.port}"
         with Producer(url, producer="heard", credentials=house.credentials("all")) as producer:
@@ -370,7 +370,7 @@ def test_every_rejected_client_is_counted_in_the_status_at_any_port(house: House
 # What is left behind
 
 
-def test_no_secret_is_in_logs_status_or_what_runs(house: House, gateway: GatewayProcess) -> None:
+def test_no_secret_is_in_logs_status_or_command_lines(house: House, gateway: GatewayProcess) -> None:
     secret = (house.place / "g1.secret").read_text().split('secret = "')[1][:40]
     told = page(gateway, house, "/v1/status", "ops")[1] + page(gateway, house, "/metrics", "ops")[1] + gateway.log_tail(10**7)
     for pid in (gateway.pid, json.loads(page(gateway, house, "/v1/status", "ops")[1])["reads_process"]["pid"]):

@@ -90,7 +90,7 @@ def test_a_batch_and_an_old_checkpoint_read_on_from_the_archive(spark: SparkSess
     assert len(anew.values) >= FIRST + MORE
 
 
-def test_what_is_trimmed_between_planning_and_reading_is_read_in_the_archive(short: Short) -> None:
+def test_records_trimmed_between_planning_and_reading_are_read_from_the_archive(short: Short) -> None:
     given = {"gateways": short.gateway.url, "archive": str(short.archive), "topics": "t", "columns": "value"}
     log = FlightSource(short.gateway.url).frontier().log
     planned = RecordsPartition(log, 0, short.end, ("t",), (), begins=0)  # as if the log had held all of it then
@@ -101,7 +101,7 @@ def test_what_is_trimmed_between_planning_and_reading_is_read_in_the_archive(sho
         assert found == ALL
 
 
-def test_with_the_gateway_gone_files_and_archive_serve_and_the_archive_alone(spark: SparkSession, short: Short) -> None:
+def test_with_the_gateway_down_files_and_archive_serve_and_the_archive_alone(spark: SparkSession, short: Short) -> None:
     short.gateway.kill()
     try:
         assert values(spark, path=short.gateway.data, archive=short.archive) == ALL

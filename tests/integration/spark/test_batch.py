@@ -29,7 +29,7 @@ def everything(rows: DataFrame) -> list[tuple[Any, ...]]:
     return [tuple(row) for row in rows.orderBy("offset").collect()]
 
 
-def test_files_with_the_gateway_down_give_what_the_gateway_gave(spark: SparkSession, own_gateway: GatewayProcess) -> None:
+def test_files_with_the_gateway_down_give_the_rows_of_the_gateway(spark: SparkSession, own_gateway: GatewayProcess) -> None:
     with Producer(own_gateway.url, producer="p1") as producer:
         for number in range(3000):
             headers = [("n", str(number).encode()), ("none", None)] if number % 7 == 0 else ()
@@ -127,7 +127,7 @@ def test_wrong_options_are_named(
         assert word in str(error.value)
 
 
-def test_what_cannot_be_read_is_named(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_an_unreadable_range_is_named(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     port = free_base()
     with pytest.raises(PySparkException, match=f"127.0.0.1:{port}"):
         read(spark, gateways=f"tutti://127.0.0.1:{port}").collect()

@@ -315,7 +315,7 @@ BATCHES: dict[str, tuple[str, Job, Job, str]] = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_what_a_batch_may_do_otherwise_is_found_and_its_twin_is_not(past: DataFrame, name: str) -> None:
+def test_nondeterminism_of_a_batch_is_found_and_its_deterministic_twin_is_not(past: DataFrame, name: str) -> None:
     expression, job, twin, told = BATCHES[name]
     (found,) = deterministic(job(past))
     assert found.expression.startswith(expression)
@@ -402,7 +402,7 @@ STREAMS: dict[str, tuple[str, Job, Job, str]] = {
 
 @pytest.mark.usefixtures("whole_batches")
 @pytest.mark.parametrize("name", STREAMS)
-def test_what_a_stream_may_do_otherwise_is_found_and_its_twin_is_not(cut: DataFrame, name: str) -> None:
+def test_nondeterminism_of_a_stream_is_found_and_its_deterministic_twin_is_not(cut: DataFrame, name: str) -> None:
     expression, job, twin, told = STREAMS[name]
     (found,) = deterministic(job(cut))
     assert found.expression.startswith(expression)
@@ -411,7 +411,7 @@ def test_what_a_stream_may_do_otherwise_is_found_and_its_twin_is_not(cut: DataFr
 
 
 @pytest.mark.usefixtures("whole_batches")
-def test_a_stream_that_is_not_cut_at_each_tick_is_found_where_there_is_state(spark: SparkSession) -> None:
+def test_a_stream_with_state_that_is_not_split_at_each_tick_is_found(spark: SparkSession) -> None:
     start = {"startingOffset": 0}
     plain, loose = stream(spark, **start), stream(spark, cut="tick:1", maxRecordsPerTrigger=100, **start)
     (found,) = deterministic(latest(plain))
@@ -424,7 +424,7 @@ def test_a_stream_that_is_not_cut_at_each_tick_is_found_where_there_is_state(spa
     assert deterministic(latest(stream(spark, **CUT))) == []
 
 
-def test_where_a_read_begins_or_ends_by_the_time_it_is_made_is_found(spark: SparkSession) -> None:
+def test_a_range_that_depends_on_the_time_of_the_read_is_found(spark: SparkSession) -> None:
     (found,) = deterministic(stream(spark).select("value"))
     assert found.expression == "startingOffset latest"
     read = spark.read.format("tutti").option("gateways", NOWHERE)

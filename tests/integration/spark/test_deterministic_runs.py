@@ -49,7 +49,7 @@ def test_a_seed_does_not_help_a_stream(spark: SparkSession, gateway: GatewayProc
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("empty_batches", [True, pytest.param(False, marks=pytest.mark.soak)])
-def test_micro_batches_without_records_decide_what_is_late(
+def test_micro_batches_without_records_decide_which_records_are_late(
     spark: SparkSession, gateway: GatewayProcess, tmp_path: Path, empty_batches: bool
 ) -> None:
     """Proves that with `cut` a slow and a quick run come to the same rows in the same micro-batches, once Spark puts none in."""

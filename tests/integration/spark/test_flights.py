@@ -150,7 +150,7 @@ def check_figures(rows: Path, sent: list[dict[str, object]]) -> None:
         b'{"time_hour":"2013-01-01T05:00:00Z","minute":0,"day":"first"}',
     ],
 )
-def test_what_is_no_departure_stops_the_job(spark: SparkSession, value: bytes) -> None:
+def test_a_record_that_is_not_a_departure_stops_the_job(spark: SparkSession, value: bytes) -> None:
     records = spark.createDataFrame([(5, bytearray(value))], "offset long, value binary")
     with pytest.raises(PySparkException) as error:
         flights.statistics(flights.departures(records), spark.createDataFrame([], WEATHER)).collect()

@@ -111,7 +111,7 @@ def test_counters_of_another_log_are_refused(lived: Lived) -> None:
         counters.counted(database, "another")
 
 
-def test_sessions_and_alerts_are_what_they_say(spark: SparkSession, lived: Lived) -> None:
+def test_sessions_and_alerts_match_the_input(spark: SparkSession, lived: Lived) -> None:
     """Proves that banks lie apart by more than the gap, and that alerts are raised and cleared in turns."""
     banks = spark.read.parquet(str(lived.out / "sessions")).orderBy("origin", "carrier", "begin").collect()
     assert sum(bank.departures for bank in banks) > DEPARTURES // 2

@@ -76,7 +76,7 @@ def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 
 @pytest.mark.soak
-def test_live_is_what_the_log_says(live: tuple[Run, dict[str, Any]]) -> None:
+def test_the_live_result_matches_the_log(live: tuple[Run, dict[str, Any]]) -> None:
     """Proves that what is compared below has all in it: both streams at one place, late records, pairs, timers."""
     run, options = live
     ends = [[source["offset"] for source in sources] for _, sources in run.batches.values()]

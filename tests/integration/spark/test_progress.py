@@ -115,7 +115,7 @@ def test_a_record_is_processed_when_its_batch_has_ended(spark: SparkSession, gat
         assert "@" in line["label"]
 
 
-def test_a_new_checkpoint_takes_the_position_back(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_new_checkpoint_resets_the_position(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     """Proves that who asks anew waits until the query is there again, and who has seen it there does not."""
     with Producer(gateway.url) as producer, Producer(gateway.url) as other, QueryProgress(gateway.url) as gateways:
         seen, unseen = producer.send("back", b"b0"), other.send("back", b"b1")

@@ -221,7 +221,7 @@ def test_a_query_begins_at_the_position_of_another(spark: SparkSession, gateway:
     assert two.values == numbered("q", 5, 20)
 
 
-def test_what_a_query_started_ends_with_it(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_everything_started_by_a_query_ends_with_it(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     """Proves that no process stays of a query that was stopped, however often it is started again."""
     send(gateway.url, "s-ends", numbered("e", 3))
 

@@ -223,7 +223,7 @@ def test_mistakes_are_reported_before_anything_is_written(
         spark.range(3).selectExpr(*columns).write.format("tutti").options(gateways=gateway.url, **options).mode("append").save()
 
 
-def test_what_is_there_is_not_written_over(spark: SparkSession, gateway: GatewayProcess) -> None:
+def test_existing_data_is_not_overwritten(spark: SparkSession, gateway: GatewayProcess) -> None:
     write = spark.range(3).selectExpr("'x' as value").write.format("tutti").option("gateways", gateway.url).option("topic", "t")
     with pytest.raises(PySparkException, match="the log is append-only: use mode"):
         write.mode("overwrite").save()
@@ -255,7 +255,7 @@ def test_a_table_is_inserted_into_with_the_options_of_the_statement(
 
 
 @pytest.mark.parametrize("insert", ["INSERT INTO out VALUES ('x')", "CREATE TABLE other USING tutti AS SELECT 'x' AS value"])
-def test_an_insert_without_options_says_where_they_go(spark: SparkSession, table: str, insert: str) -> None:
+def test_an_insert_without_options_names_where_to_set_them(spark: SparkSession, table: str, insert: str) -> None:
     """Fails when Spark begins to pass a table's options to a write: then docs/how-to/spark.md is to say so."""
     with pytest.raises(PySparkException, match=r"Spark does not pass a table's own options.*INSERT INTO t WITH \('gateways'"):
         spark.sql(insert)

@@ -20,7 +20,7 @@ from tutti.sources.flight import FlightSource
 pytestmark = pytest.mark.spark
 
 
-def test_available_now_reads_what_is_there_in_batches_of_the_limit(
+def test_available_now_reads_the_existing_records_in_batches_of_the_limit(
     spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
 ) -> None:
     first = send(gateway.url, "now", numbered("n", 250))[0]

@@ -58,7 +58,7 @@ def test_a_table_reads_the_log_whenever_it_is_asked(tables: SparkSession, own_ga
     assert count(spark, "placed") == 8
 
 
-def test_what_a_dataframe_read_first_it_reads_again(tables: SparkSession, own_gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_dataframe_reads_its_first_range_again(tables: SparkSession, own_gateway: GatewayProcess, tmp_path: Path) -> None:
     """Proves docs/how-to/spark.md for Spark 4.2 and 4.3: a DataFrame, a view of one, and the static side of a stream keep the
     range of their first action; `load()`, a table and `foreachBatch` have the newest. When this fails, Spark has changed, and so
     must the page.

@@ -104,7 +104,7 @@ def test_a_gateway_is_admitted_when_its_key_is_added_while_all_run(tmp_path: Pat
         exchange(lga, jfk, nodes)
 
 
-def test_what_goes_over_the_wire_cannot_be_read(tmp_path: Path) -> None:
+def test_the_traffic_is_unreadable(tmp_path: Path) -> None:
     """A listener in the middle, which passes everything on and keeps a copy."""
     for keys in (None, tmp_path):
         with town(keys, ["jfk", "lga"]) as place:

@@ -125,7 +125,7 @@ def frames_of(node: Node) -> list[Frame]:
     return [frame for message in node.messages(1) if isinstance(message, Order) for frame in message.frames]
 
 
-def test_what_all_get_leaves_once_and_arrives_whole(make: Callable[..., Group]) -> None:
+def test_a_message_to_all_leaves_once_and_arrives_complete(make: Callable[..., Group]) -> None:
     group = make()
     group.heard()
     before = group.facts(0)["messages"]
@@ -139,7 +139,7 @@ def test_what_all_get_leaves_once_and_arrives_whole(make: Callable[..., Group]) 
     assert group.nodes[0].received == []
 
 
-def test_what_one_gateway_gets_and_what_is_large_goes_over_the_mesh(make: Callable[..., Group]) -> None:
+def test_messages_to_one_gateway_and_large_messages_use_the_mesh(make: Callable[..., Group]) -> None:
     group = make()
     group.heard()
     group.nodes[0].transport.send(2, Confirm(VIEW, 7))
@@ -199,7 +199,7 @@ def test_a_gateway_without_multicast_gets_everything_over_the_mesh_and_is_report
     group.heard()
 
 
-def test_where_nothing_is_carried_everything_goes_over_the_mesh(make: Callable[..., Group]) -> None:
+def test_without_working_multicast_everything_uses_the_mesh(make: Callable[..., Group]) -> None:
     group = make()
     for socket in group.sockets:
         socket.loses = lambda _data: True
@@ -284,7 +284,7 @@ class Stuck(Lossy):
         return False
 
 
-def test_a_kernel_that_takes_nothing_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blocked_kernel_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MULTICAST_QUEUE_BYTES_MAX", 1000)
     ports, now_us = free_ports(3), 0
     me = Introduction(group="g", gateway="ewr", incarnation=b"i" * 16, number=1, log=LOG, process=b"p" * 8)
@@ -320,7 +320,7 @@ class Refusing:
         raise OSError(errno.ENOBUFS, os.strerror(errno.ENOBUFS))
 
 
-def test_what_the_kernel_refuses_is_counted() -> None:
+def test_datagrams_that_the_kernel_refuses_are_counted() -> None:
     own = MulticastSocket(Address("239.255.84.85", free_ports(1)[0]), "127.0.0.1", 0)
     own.socket = Refusing(own.socket)  # type: ignore[assignment]  # what is asked of it
     try:

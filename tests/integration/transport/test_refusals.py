@@ -100,7 +100,7 @@ def test_a_second_process_of_a_gateway_is_refused_while_the_first_one_talks() ->
         assert len(jfk.received) == before
 
 
-def test_a_gateway_that_started_again_is_taken_at_once() -> None:
+def test_a_restarted_gateway_is_accepted_at_once() -> None:
     with town() as place:
         ports = free_ports(4)
         nodes = pair(place, ports)

@@ -33,7 +33,7 @@ def test_a_silent_connection_is_closed_by_both_ends_and_replaced() -> None:
             assert [(link.peer, link.up) for link in lga.links] == [(1, True)], "the other way is not to blame"
 
 
-def test_connections_by_which_nothing_is_to_be_said_stay() -> None:
+def test_idle_connections_stay_open() -> None:
     with town() as place:
         ports = free_ports(6)
         names = ["jfk", "lga", "ewr"]

@@ -93,7 +93,7 @@ def test_refusals_without_end_leave_the_socket_thread_its_turns() -> None:
 
 
 @pytest.mark.parametrize("reason", ["x" * (1 << 20), "\x1b[2J"])
-def test_a_refusal_that_no_gateway_gives_is_neither_kept_nor_shown(reason: str) -> None:
+def test_a_refusal_that_no_gateway_sends_is_neither_stored_nor_shown(reason: str) -> None:
     with town() as place, socket_of(zmq.ROUTER) as rogue:
         ports = free_ports(2)
         jfk = place.add("jfk", 1, f"127.0.0.1:{ports[0]}/{ports[1]}")

@@ -66,7 +66,7 @@ def one_name(one: Connected) -> str:
     return f'tutti_zeromq_out_records_total{{connector="{one.ready["name"]}'
 
 
-def test_one_that_is_slow_is_waited_for(group: Three, tmp_path: Path, peer: Peer) -> None:
+def test_a_slow_subscriber_is_waited_for(group: Three, tmp_path: Path, peer: Peer) -> None:
     """Proves that with `slow = "wait"` a subscriber with little room gets all, in order."""
     count = 10_000
     with Producer(group.url) as producer:
@@ -127,7 +127,7 @@ def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(group: Thr
             assert sub.recv_multipart()[2] == b"after"
 
 
-def test_a_start_at_latest_before_the_log_begins_takes_all_that_comes_after_it(tmp_path: Path, peer: Peer) -> None:
+def test_a_start_at_latest_before_the_log_begins_reads_all_later_records(tmp_path: Path, peer: Peer) -> None:
     """Proves that it is ready once its start is saved, and that the next instance publishes from there."""
     group = Three(tmp_path)
     try:

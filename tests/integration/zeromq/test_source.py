@@ -47,7 +47,7 @@ def measured(one: Connected, name: str, what: str) -> float:
     return one.measured()[f'tutti_zeromq_in_{what}{{connector="{name}"}}']
 
 
-def test_what_is_pushed_is_in_the_log_in_order_though_gateways_are_killed(group: Three, tmp_path: Path, peer: Peer) -> None:
+def test_pushed_messages_are_in_the_log_in_order_although_gateways_are_killed(group: Three, tmp_path: Path, peer: Peer) -> None:
     """Proves that nothing is lost, doubled or out of order while the process lives, whatever becomes of gateways, and that who
     pushes is held back and loses nothing.
     """
@@ -97,7 +97,7 @@ def test_frames_of_a_message(group: Three, tmp_path: Path, peer: Peer) -> None:
     assert told[0]["frames"][1] == {"bytes": 10, "base64": "dHdvIGZyYW1lcw=="}
 
 
-def test_what_was_spooled_survives_a_crash_without_a_gateway(group: Three, tmp_path: Path, peer: Peer) -> None:
+def test_spooled_messages_survive_a_crash_without_a_gateway(group: Three, tmp_path: Path, peer: Peer) -> None:
     """Proves that all that is on the disk is in the log once and in order, when it is killed while no gateway is there."""
     top = f'topic = "NAME"\nspool = "{tmp_path}/spool"'
     one, name = connector(tmp_path, group.url, 'socket = "pull"', top)

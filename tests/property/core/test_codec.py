@@ -206,7 +206,7 @@ def test_other_bytes_are_refused(data: bytes) -> None:
         assert value in (events.TimeAdvanced(), events.LeaveAsked(), []), "only what has no content is so short by chance"
 
 
-def test_a_frame_cut_short_is_refused() -> None:
+def test_a_truncated_frame_is_refused() -> None:
     frame = Frame(Kind.BATCH, b"body", producer=1)
     data = codec.encode(messages.Order(1, (frame,)))
     whole = frame.to_bytes()

@@ -70,7 +70,7 @@ JUNK = {
 }
 
 
-def test_bytes_that_announce_much_take_little_memory() -> None:
+def test_bytes_that_announce_large_data_use_little_memory() -> None:
     announced = b"\xdd\xff\xff\xff\xff"
     order = codec.encode(messages.Order(1, ()))
     assert order.count(b"\x90") == 1

@@ -58,5 +58,5 @@ def run(seed: int, moves: int = 400) -> LosingRun:
 
 @settings(max_examples=40)
 @given(st.integers(0, 1 << 32))
-def test_a_lost_end_comes_back_and_nothing_takes_its_place(seed: int) -> None:
+def test_a_lost_end_is_recovered_and_its_positions_are_not_reused(seed: int) -> None:
     assert run(seed).group.healing == set()

@@ -395,7 +395,7 @@ def test_unknown_gateways_grow_nothing_and_are_reported_rarely() -> None:
     assert outbox.drops == 2 * limits.DROPPED_KINDS_MAX
 
 
-def test_a_disk_that_is_not_the_members_says_nothing_in_its_name() -> None:
+def test_a_disk_that_is_not_the_members_counts_for_nothing_in_its_name() -> None:
     trio = Trio("primary")
     assert trio.decides()
     for gateway in trio.up:
@@ -421,7 +421,7 @@ def test_a_disk_that_the_roster_does_not_name_says_nothing_about_lanes() -> None
     assert {(one.kind, one.reason) for one in trio.told} == {(type(message).__name__, reason) for message in said}
 
 
-def test_what_is_looked_at_for_growth_holds_the_tables() -> None:
+def test_the_growth_check_covers_the_tables() -> None:
     layers = Trio("primary").up[0].running.layers
     before = size(layers)
     layers.order.received.lines[7] = ProducerLine(7, "p", b"", 1, 0, b"")

@@ -205,6 +205,6 @@ class Lives(RuleBasedStateMachine):
         assert [one for one in verify(self.path).damage if not one.derived] == []
 
 
-def test_any_life_leaves_the_log_that_it_should(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_any_history_leaves_the_log_of_the_model(tmp_path_factory: pytest.TempPathFactory) -> None:
     machine = type("Machine", (Lives,), {"folder": tmp_path_factory.mktemp("lives")})
     run_state_machine_as_test(machine, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))

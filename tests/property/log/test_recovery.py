@@ -182,7 +182,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     }
 
 
-def test_a_last_segment_cut_anywhere_is_damaged(places: dict[str, Case]) -> None:
+def test_a_last_segment_truncated_anywhere_is_damaged(places: dict[str, Case]) -> None:
     case = places["tiny"]
     end = FRAMES_AT + sum(frame.size for frame in case.frames)
     outcomes = set()
@@ -227,7 +227,7 @@ def test_any_flipped_bits_are_classified_exactly(places: dict[str, Case], data: 
 
 @given(data=st.data())
 @settings(max_examples=100)
-def test_any_torn_sectors_above_the_mark_are_cut(places: dict[str, Case], data: st.DataObject) -> None:
+def test_any_torn_sectors_above_the_mark_are_truncated(places: dict[str, Case], data: st.DataObject) -> None:
     """Sectors of the last, unsynced write that did not make it: never damage, never a frame that is not whole."""
     case = places[data.draw(st.sampled_from(sorted(places)))]
     _, durable, _ = max([case.scalars_mark, *(mark_at(case.whole, at) for at in SLOTS)])

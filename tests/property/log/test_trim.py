@@ -49,7 +49,7 @@ def trim(path: Path, history: History, position: int, batches: int) -> None:
 
 @given(data=st.data())
 @settings(max_examples=25)
-def test_what_is_left_reads_as_before(written: Path, data: st.DataObject) -> None:
+def test_the_rest_of_the_log_reads_as_before(written: Path, data: st.DataObject) -> None:
     path = written.parent / "copy"
     shutil.rmtree(path, ignore_errors=True)
     shutil.copytree(written, path)

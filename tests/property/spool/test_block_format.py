@@ -76,7 +76,7 @@ def read(data: bytes) -> list[tuple[object, ...]]:
 
 
 @given(contents)
-def test_what_was_written_is_read(some: list[tuple[bytes, int, bytes, bool]]) -> None:
+def test_written_blocks_are_read(some: list[tuple[bytes, int, bytes, bool]]) -> None:
     data, blocks = segment_of(some)
     assert decode_head(data[:HEAD_BYTES]) == Head(NUMBER, SPOOL, 1, 2, b"p")
     assert read(data) == [told(block) for block in blocks]
@@ -88,7 +88,9 @@ def test_what_was_written_is_read(some: list[tuple[bytes, int, bytes, bool]]) ->
 
 @settings(max_examples=60)
 @given(contents.filter(bool), st.data())
-def test_a_torn_end_gives_a_prefix_and_is_known_as_torn(some: list[tuple[bytes, int, bytes, bool]], data: st.DataObject) -> None:
+def test_a_torn_end_gives_a_prefix_and_is_recognised_as_torn(
+    some: list[tuple[bytes, int, bytes, bool]], data: st.DataObject
+) -> None:
     whole, blocks = segment_of(some)
     at = data.draw(st.integers(HEAD_BYTES, len(whole)))
     part = whole[:at] + data.draw(st.sampled_from([b"", bytes(20), b"TSB1" * 30]))

@@ -56,7 +56,7 @@ def test_frames_of_any_size_come_as_they_were_and_large_bodies_are_not_copied(
 
 
 @given(all_messages, st.data())
-def test_cut_short_flipped_or_cut_apart_otherwise_it_is_refused_or_another_message(message: Message, data: st.DataObject) -> None:
+def test_truncated_flipped_or_split_differently_it_is_refused_or_another_message(message: Message, data: st.DataObject) -> None:
     parts = [bytearray(part) for part in encode(message)]
     which = data.draw(st.integers(0, len(parts) - 1))
     if data.draw(st.booleans()) and parts[which]:

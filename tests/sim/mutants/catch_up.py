@@ -34,7 +34,7 @@ CATCH_UP = (
         "4.2",
         "a learner takes the state of a view above its accepted one",
         [Edit(Learner, "on_snapshot", " or message.source <= self._standing.accepted", "")],
-        proof=f"{_SERVING}test_a_learner_takes_no_state_of_a_view_that_is_not_above_its_accepted_one",
+        proof=f"{_SERVING}test_a_learner_accepts_no_state_of_a_view_not_above_its_accepted_one",
     ),
     Mutant(
         "learner-of-an-old-view",
@@ -85,13 +85,13 @@ CATCH_UP = (
         "5.2",
         "a candidate goes above the view that a refusal names",
         [Edit(Candidate, "on_reject", "self.rejected = max(self.rejected, message.promised)", "pass")],
-        proof=f"{_CANDIDATES}test_the_next_view_is_above_what_a_refusal_named",
+        proof=f"{_CANDIDATES}test_the_next_view_is_above_the_one_in_a_refusal",
     ),
     Mutant(
         "heartbeat-names-no-view",
         "5.1",
         "a candidate goes above the views that heartbeats name",
         [Edit(Peers, "seen_view", "max(peer.beat.promised, peer.beat.view, peer.beat.claim)", "0")],
-        proof=f"{_CANDIDATES}test_the_next_view_is_above_what_a_heartbeat_names",
+        proof=f"{_CANDIDATES}test_the_next_view_is_above_the_one_in_a_heartbeat",
     ),
 )

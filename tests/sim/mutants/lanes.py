@@ -82,7 +82,7 @@ LANES = (
         "7",
         "a member takes the VIEW of a higher attempt only when it knows everything before it as decided",
         [Edit(Member, "on_post", "frame.position - 1 > lane.confirmed", "False")],
-        proof=_UNIT + "test_origin_attempts.py::test_a_member_cuts_nothing_for_a_new_attempt_before_it_knows_what_was_decided",
+        proof=_UNIT + "test_origin_attempts.py::test_a_member_truncates_nothing_for_a_new_attempt_before_it_knows_the_decisions",
     ),
     Mutant(
         "lane-decision-of-another-attempt",
@@ -135,7 +135,7 @@ LANES = (
         "7",
         "what a lane begins with elsewhere confirms the same frame here, and replaces any other end",
         [Edit(Member, "_begin", "own.view == begin.attempt and own.header_crc == begin.chain", "True")],
-        proof=_UNIT + "test_retention.py::test_an_end_that_was_never_decided_gives_way",
+        proof=_UNIT + "test_retention.py::test_an_undecided_end_is_replaced",
     ),
     Mutant(
         "lane-healed-up-to-the-mark",
@@ -156,7 +156,7 @@ LANES = (
         "7",
         "what was durable at the origin decides the frame of that attempt, and no other one at its place",
         [Edit(Member, "on_ask", "if message.attempt == lane.attempt:", "if True:")],
-        proof=_UNIT + "test_lost_end.py::test_what_was_durable_at_the_origin_decides_the_frame_of_that_attempt_alone",
+        proof=_UNIT + "test_lost_end.py::test_frames_durable_at_the_origin_decide_the_frame_of_that_attempt_alone",
     ),
     Mutant(
         "lane-healed-below-what-was-shown",
@@ -229,7 +229,7 @@ LANES = (
                 "ends = message.low and current",
             )
         ],
-        proof=_UNIT + "test_lost_end_last_attempt.py::test_a_low_disk_is_no_reason_to_end_what_may_be_decided",
+        proof=_UNIT + "test_lost_end_last_attempt.py::test_a_low_disk_is_no_reason_to_end_frames_that_may_be_decided",
     ),
     Mutant(
         "lane-healing-without-votes-beyond",
@@ -286,7 +286,7 @@ LANES = (
         "7",
         "an attempt ends when another disk takes the place of a member's",
         [Edit(Unordered, "_see_disk", "self._origin.replaced(number)", "pass")],
-        proof=_UNIT + "test_replaced_disk.py::test_an_attempt_ends_when_another_disk_takes_the_place_of_a_member_s",
+        proof=_UNIT + "test_replaced_disk.py::test_an_attempt_ends_when_another_disk_replaces_a_members_one",
     ),
     Mutant(
         "lane-source-of-an-earlier-disk",

@@ -282,7 +282,7 @@ ORDER = (
         "4.3",
         "an instance that asks again for its epoch gets the answer again",
         [Edit(Requests, "_epoch_answer", "if line.epoch == ask.epoch and line.instance == ask.instance:", "if False:")],
-        proof=f"{_OUTCOMES}test_a_duplicate_of_an_epoch_gets_what_is_decided_of_it",
+        proof=f"{_OUTCOMES}test_a_duplicate_of_an_epoch_gets_its_decision",
     ),
     Mutant(
         "resumed-after-the-undecided",
@@ -302,7 +302,7 @@ ORDER = (
                 "        )",
             )
         ],
-        proof=f"{_OUTCOMES}test_a_duplicate_of_an_epoch_gets_what_is_decided_of_it",
+        proof=f"{_OUTCOMES}test_a_duplicate_of_an_epoch_gets_its_decision",
     ),
     Mutant(
         "resumed-from-the-beginning",

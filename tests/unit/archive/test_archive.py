@@ -46,7 +46,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return {"directory": str(tmp_path / "a"), "url": f"file://{tmp_path}/a", "fsspec": f"memory://{tmp_path}/a"}[request.param]
 
 
-def test_each_file_system_gives_back_what_was_archived(where: str) -> None:
+def test_each_file_system_returns_the_archived_records(where: str) -> None:
     log = Log(TABLE)
     archive = archived(where, log)
     assert (archive.first, archive.end, log.saved) == (0, CLOSED, {"archive": CLOSED})
@@ -96,7 +96,7 @@ def test_many_row_groups_are_read_apart(tmp_path: Path, monkeypatch: pytest.Monk
         assert read_table(archive, start, CLOSED, ["b"]).equals(of(TABLE.slice(start, CLOSED - start), ["b"]))
 
 
-def test_what_is_large_decompressed_ends_a_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_ends_at_its_decompressed_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ARCHIVE_RAW_BYTES_MAX", 8000)
     archive = archived(tmp_path)
     assert len(archive.spans) > 10
@@ -227,7 +227,7 @@ def test_a_missing_range_is_reported_by_readers_and_verify(tmp_path: Path) -> No
     assert ArchiveSource(archive).frontier().offset == 400
 
 
-def test_what_is_no_archive_or_of_another_log_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_an_archive_or_of_another_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WrongDirectory, match=r"is not an archive: it has no archive\.json"):
         Archive(tmp_path)
     archived(tmp_path)
@@ -317,7 +317,7 @@ def test_two_archivers_take_turns_without_harm(tmp_path: Path) -> None:
     assert log.saved == {"archive": CLOSED}
 
 
-def test_records_that_are_gone_before_they_were_archived_stop_it_or_leave_a_hole(tmp_path: Path) -> None:
+def test_records_lost_before_they_were_archived_stop_it_or_leave_a_gap(tmp_path: Path) -> None:
     log = Log(TABLE)
     log.end = 450
     archived(tmp_path, log)
@@ -410,7 +410,7 @@ def test_old_files_without_a_range_are_reported(tmp_path: Path, monkeypatch: pyt
     assert (found.good, found.orphans) == (True, ("data/ticks=0-1/left.parquet",))
 
 
-def test_any_engine_reads_the_files_as_they_are(tmp_path: Path) -> None:
+def test_any_engine_reads_the_files_without_conversion(tmp_path: Path) -> None:
     archived(tmp_path)
     found = dataset.dataset(tmp_path / "data", format="parquet").to_table().sort_by("offset")
     assert found.select(list(COLUMNS)).equals(TABLE.slice(0, CLOSED))

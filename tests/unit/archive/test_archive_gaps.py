@@ -19,7 +19,7 @@ from tutti.errors import OffsetOutOfRange
 
 
 @pytest.mark.parametrize("lost", [(0,), (2,), (1, 2), (0, 2, 4), (3, 4)])
-def test_what_an_archive_has_lost_and_the_log_still_has_is_archived_again(tmp_path: Path, lost: tuple[int, ...]) -> None:
+def test_ranges_that_an_archive_lost_and_the_log_still_has_are_archived_again(tmp_path: Path, lost: tuple[int, ...]) -> None:
     """Proves it of ranges at the beginning, in the middle and at the end, with damaged files; the reader goes back first."""
     log = Log(TABLE)
     archived(tmp_path, log)
@@ -56,7 +56,7 @@ def test_a_range_that_is_lost_under_a_running_archiver_is_archived_again(tmp_pat
     assert (log.saved, archive.holes()) == ({"archive": CLOSED}, [])
 
 
-def test_of_what_an_archive_has_lost_the_log_gives_what_it_still_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_ranges_that_an_archive_lost_are_read_from_the_log_if_it_has_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Proves that the rest is told, and that the archiver goes on."""
     log = Log(TABLE)
     log.end = 850
@@ -110,7 +110,7 @@ def test_a_record_is_found_in_a_long_range_after_many_short_ones(tmp_path: Path)
         list(archive.covering(100_058, 100_070))
 
 
-def test_what_may_be_all_that_is_left_of_a_range_is_no_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_only_remaining_file_of_a_range_is_not_an_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves it of the files of a range whose manifest is lost, until the range is there again, in other files."""
     monkeypatch.setattr(limits, "ARCHIVE_ORPHAN_US", -60_000_000)
     log = Log(TABLE)

@@ -15,7 +15,7 @@ from tutti.archive.catalog import Archive
 from tutti.errors import Unavailable
 
 
-def test_what_was_archived_since_makes_the_next_failure_a_first_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_resets_the_backoff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ARCHIVE_RETRY_US_MIN", 1_000_000)
     archiver = Archiver(Log(TABLE), Archive(tmp_path, LOG, make=True), SETTINGS)
     waited: list[float] = []

@@ -63,7 +63,7 @@ def test_a_file_is_durable_before_it_has_its_name_and_that_before_it_counts(tmp_
     assert [path.name for path in folder.iterdir()] == ["file"]
 
 
-def test_what_was_made_first_stays(tmp_path: Path) -> None:
+def test_the_first_file_of_a_name_stays(tmp_path: Path) -> None:
     """Two archivers may add one range: a manifest counts from when it is there."""
     store = LocalStore(str(tmp_path))
     assert store.create("manifest", b"first")
@@ -72,7 +72,7 @@ def test_what_was_made_first_stays(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["manifest"]
 
 
-def test_a_file_that_gives_other_records_does_not_count_though_its_bytes_are_those_that_were_written() -> None:
+def test_a_file_with_intact_bytes_but_other_records_does_not_count() -> None:
     groups = [TABLE.slice(0, 100)]
     made = encode(groups)
     writer._check("here", made.data, made.sha256, groups)

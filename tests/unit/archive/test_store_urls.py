@@ -17,7 +17,7 @@ from tutti.errors import ConfigError
         "ftp://me:SuperSecret@host/ingest",
     ],
 )
-def test_a_url_with_a_password_is_refused_and_the_password_said_nowhere(url: str) -> None:
+def test_a_url_with_a_password_is_refused_without_showing_it(url: str) -> None:
     with pytest.raises(ConfigError, match="contains a password") as error:
         open_store(url)
     assert "Secret" not in str(error.value)

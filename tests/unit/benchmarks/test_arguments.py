@@ -46,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
         (["--against", "/tmp"], "/tmp is no checkout"),
     ],
 )
-def test_what_cannot_be_used_is_refused(
+def test_unusable_arguments_are_refused(
     parser: argparse.ArgumentParser, capsys: pytest.CaptureFixture[str], given: list[str], said: str
 ) -> None:
     with pytest.raises(SystemExit) as raised:
@@ -55,7 +55,7 @@ def test_what_cannot_be_used_is_refused(
     assert said in capsys.readouterr().err
 
 
-def test_what_can_be_used_is_taken(parser: argparse.ArgumentParser, tmp_path: Path) -> None:
+def test_usable_arguments_are_accepted(parser: argparse.ArgumentParser, tmp_path: Path) -> None:
     kept = tmp_path / "x.json"
     given = parser.parse_args(["--directory", str(tmp_path), "--json", str(kept), "--rounds", "2", "--hours", "0.5"])
     assert (given.directory, given.json, given.rounds, given.hours) == (tmp_path, kept, 2, 0.5)
@@ -87,7 +87,7 @@ run_command(main)
 
 
 @pytest.mark.parametrize(("told", "code", "said"), [(signal.SIGTERM, 143, ""), (signal.SIGINT, 130, "interrupted\n")])
-def test_what_is_ended_leaves_nothing_on_the_disk(told: signal.Signals, code: int, said: str) -> None:
+def test_an_interrupted_benchmark_leaves_no_files(told: signal.Signals, code: int, said: str) -> None:
     command = [sys.executable, "-c", _COMMAND]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
         assert running.stdout is not None

@@ -15,7 +15,7 @@ from benchmarks.pace import gap_ms
 MS = 1_000_000
 
 
-def test_a_gap_is_looked_for_within_the_span_alone() -> None:
+def test_a_gap_is_searched_only_within_the_span() -> None:
     receipts = [1 * MS, 4 * MS, 5 * MS, 20 * MS]
     assert gap_ms(receipts, (4 * MS, 10 * MS)) == 5  # from the receipt at 5 to the end of the span
     assert gap_ms(receipts, (2 * MS, 6 * MS)) == 2

@@ -21,26 +21,26 @@ def test_worse_is_less_of_a_rate_and_more_of_a_time() -> None:
     assert (rate.verdict, time.verdict) == ("better", "better")
 
 
-def test_a_small_change_is_said_and_no_failure() -> None:
+def test_a_small_change_is_reported_and_is_not_a_failure() -> None:
     (moved,) = compare({TIME: _around(1.0)}, {TIME: _around(1.15)})
     assert moved.verdict == "a little worse"
     (moved,) = compare({TIME: _around(1.0)}, {TIME: _around(1.005)})
     assert moved.verdict == "as before"
 
 
-def test_what_the_rounds_scatter_is_taken_for_noise() -> None:
+def test_variation_between_rounds_counts_as_noise() -> None:
     (moved,) = compare({TIME: _around(1.0, 0.9)}, {TIME: _around(1.5)})
     assert moved.verdict == "too noisy to tell"
     (moved,) = compare({TIME: _around(1.0, 0.15)}, {TIME: _around(1.35)})
     assert moved.verdict == "a little worse"  # by a third, of which a sixth may be noise
 
 
-def test_noise_above_what_is_looked_for_hides_all_but_what_is_beyond_it() -> None:
+def test_noise_above_the_threshold_hides_all_but_larger_changes() -> None:
     assert [Moved("", change, 0.47).verdict for change in (0.1, 0.6, -0.6)] == ["too noisy to tell"] * 3
     assert Moved("", 0.7, 0.47).verdict == "WORSE"
 
 
-def test_the_report_fails_for_what_got_worse_alone() -> None:
+def test_the_report_fails_only_for_a_change_for_the_worse() -> None:
     text, code = report({"ratios": {RATE: _around(0.8), TIME: _around(4.0)}}, {RATE: _around(0.8), TIME: _around(8.0)})
     assert code == 1
     head, *lines = text.splitlines()

@@ -22,7 +22,7 @@ GB = 1_000_000_000
     ("most", "steps"),
     [(50, [1, 2, 5, 10, 20, 50]), (10, [1, 2, 5, 10]), (3, [1, 2, 3]), (1, [0.25, 0.5, 1]), (0.4, [0.1, 0.2, 0.4])],
 )
-def test_a_log_is_looked_at_on_its_way_to_what_was_asked(most: float, steps: list[float]) -> None:
+def test_a_log_is_measured_on_its_way_to_the_final_size(most: float, steps: list[float]) -> None:
     assert sizes_gb(most) == steps
 
 

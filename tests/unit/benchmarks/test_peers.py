@@ -28,7 +28,7 @@ def test_a_ratio_above_one_is_better_for_rates_and_for_times() -> None:
     assert "0.5 ms, target <= 0.65; 2 x as good" in latency
 
 
-def test_what_falls_short_is_said() -> None:
+def test_missed_targets_are_reported() -> None:
     found = _found(**{"100 B": {"Tutti": [1000.0], KAFKA: [500.0]}, "1,000/s, p99": {"Tutti": [2.5]}})
     assert [one.missed for one in verdicts(found)] == [True, True, True]
 

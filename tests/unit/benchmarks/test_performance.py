@@ -30,7 +30,7 @@ def _laws(limits: dict[str, Any] | None = None, figures: list[Figure] | None = N
     return {"kind": "laws", **SOURCE, "machine_limits": limits or {}, "laws": found, "figures": kept}
 
 
-def test_what_was_written_stays_whole_and_every_place_is_known() -> None:
+def test_written_text_stays_and_every_placeholder_is_known() -> None:
     template = made.TEMPLATE.read_text()
     assert sorted(made.PLACE.findall(template)) == sorted(SECTIONS)
     page = made.PAGE.read_text()
@@ -38,7 +38,7 @@ def test_what_was_written_stays_whole_and_every_place_is_known() -> None:
         assert written in page, "run python -m benchmarks.performance FILE..."
 
 
-def test_without_files_each_part_says_how_it_is_measured() -> None:
+def test_without_result_files_each_part_names_its_command() -> None:
     text = made.page(made.TEMPLATE.read_text(), Kept())
     assert "{{" not in text
     assert text.count("*This page has no result of") == 4 + 9
@@ -54,7 +54,7 @@ def test_a_target_is_shown_with_the_machine_and_the_best_of_the_others() -> None
     assert "6.4 times Kafka, 3 brokers | >= 7 | **missed**" in factor
 
 
-def test_a_law_is_held_to_what_it_says() -> None:
+def test_a_law_is_checked_against_its_claim() -> None:
     found = {"p99, times that of none": {"0": [1.0], "a full scan": [1.5, 3.0, 2.5]}}
     assert "| 2.5 (1.5 to 3) x | <= 2 | **missed** |" in targets(Kept([_laws(readers=found)]))
     found = {"p99, times that of none": {"0": [1.0], "a full scan": [1.5]}}
@@ -85,7 +85,7 @@ def test_a_law_has_its_sentence_its_growth_a_plot_a_measure_and_a_table() -> Non
     assert "| 7 | 2 (1 to 3) | 90 |" in text
 
 
-def test_one_place_does_not_grow() -> None:
+def test_a_single_size_has_no_growth() -> None:
     assert growth({"p50": {"1": [2.0]}}, {"p50": Measure("ms", "less")}) == "Measured at one point only."
 
 
@@ -110,7 +110,7 @@ def test_figures_of_spark_are_shown_with_their_base() -> None:
     assert [("missed" in row) for row in rows] == [True, False]
 
 
-def test_a_run_of_benchmarks_is_taken_as_it_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_runs_of_benchmarks_are_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["benchmarks", "spool", "--json", "x"])
     file = tmp_path / "x.json"
     file.write_text(json.dumps(kept_figures("benchmarks", [0.5], [Figure("a rate", 1.0, "MB/s", 0.5, 2.0, 3.0)])))

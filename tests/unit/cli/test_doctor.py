@@ -42,7 +42,7 @@ def test_a_good_machine(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_there_yet_is_looked_for_above(tmp_path: Path) -> None:
+def test_for_a_missing_directory_its_parent_is_checked(tmp_path: Path) -> None:
     assert machine.nearest(tmp_path / "a" / "b") == tmp_path
     assert str(tmp_path) in machine.disk_space(tmp_path / "a" / "b").found
 
@@ -53,7 +53,7 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.good, found.found.endswith("; missing: no-such-package")) == (False, True)
 
 
-def test_whether_send_is_compiled_is_said_and_neither_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiled_send_is_reported_and_both_forms_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append, "compiled", append)
     assert machine.compiled() == Finding("send()", True, f"compiled, {append.__file__}")
     monkeypatch.setattr(append, "compiled", None)
@@ -336,7 +336,7 @@ def test_a_cluster_is_tried_only_when_spark_is(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.usefixtures("_busy_disk_is_good")
-def test_the_exit_code_says_whether_anything_is_wrong(
+def test_the_exit_code_shows_whether_a_check_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

@@ -113,7 +113,7 @@ def _names(given: list[tuple[list[str], click.Command]]) -> list[str]:
 
 
 @pytest.mark.parametrize(("path", "command"), COMMANDS, ids=_names(COMMANDS))
-def test_what_is_not_text_is_refused_before_anything_is_done(
+def test_invalid_text_is_refused_before_any_action(
     path: list[str], command: click.Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for call in _calls(path, command, NOT_TEXT):

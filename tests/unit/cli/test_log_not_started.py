@@ -72,7 +72,7 @@ def test_the_missing_log_is_reported(
 
 
 @pytest.mark.parametrize("command", [["producers"], ["producers", "list", "--json"]])
-def test_so_it_is_of_producers(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_missing_log_is_reported_for_producers_too(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     def nobody(heard: object) -> list[object] | None:
         return (
             [client_protocol.StatusAnswer(heard.request, b'{"producers": []}')]

@@ -90,7 +90,7 @@ def test_places_in_the_log(text: str, bound: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "1e3", "newest", "١", "2026-01-31T12:00:00", "2026-13-01T00:00:00Z"])
-def test_what_is_no_place(text: str) -> None:
+def test_an_invalid_position(text: str) -> None:
     with pytest.raises(UsageError):
         parse_bound(text)
 
@@ -101,6 +101,6 @@ def test_a_time_needs_a_zone() -> None:
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 batches"), (1, "1 batch"), (2, "2 batches"), (12_000, "12,000 batches")])
-def test_one_of_something_is_not_several(count: int, text: str) -> None:
+def test_singular_and_plural(count: int, text: str) -> None:
     assert output.count_text(count, "batch", "batches") == text
     assert output.count_text(count, "frame") == text.replace("batches", "frames").replace("batch", "frame")

@@ -24,6 +24,6 @@ except tutti.UsageError as error:
 """
 
 
-def test_a_producer_says_that_it_needs_linux() -> None:
+def test_a_producer_reports_that_it_needs_linux() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "a Producer runs on Linux and this is elsewhere: run it on a Linux machine or in a container"

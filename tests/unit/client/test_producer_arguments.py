@@ -23,7 +23,7 @@ def gateway() -> Iterator[FakeGateway]:
         yield fake
 
 
-def test_unreachable_gateways_are_named_with_what_was_met_and_for_how_long() -> None:
+def test_unreachable_gateways_are_listed_with_their_failure_and_the_time_waited() -> None:
     began = time.monotonic()
     with pytest.raises(Unavailable, match=r"within 1\.5 s: 127\.0\.0\.1:1: connection refused; no\.such\.host\.invalid:7: "):
         Producer("tutti://127.0.0.1:1,no.such.host.invalid:7", connect_timeout=1.5)

@@ -64,7 +64,9 @@ class _Held(FakeGateway):
 
 
 @pytest.mark.parametrize("ordering", ["total", "unordered"])
-def test_what_the_callbacks_of_one_announcing_send_leaves_as_one_batch(ordering: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_records_sent_by_the_callbacks_of_one_notification_leave_as_one_batch(
+    ordering: str, caplog: pytest.LogCaptureFixture
+) -> None:
     told: list[Receipt] = []
     with _Held() as gateway, Producer(gateway.url) as p:
         how: dict[str, Any] = {"ordering": ordering}
@@ -126,7 +128,7 @@ def test_callbacks_get_an_error_for_a_full_buffer_and_the_others_run() -> None:
         assert gateway.log.values().count(b"y" * 2000) == len(taken)
 
 
-def test_what_another_thread_sends_meanwhile_leaves_with_what_callbacks_send() -> None:
+def test_records_of_another_thread_leave_with_those_of_callbacks() -> None:
     sent: list[Receipt] = []
     inside, outside = threading.Event(), threading.Event()
     with FakeGateway() as gateway, Producer(gateway.url) as p:

@@ -30,7 +30,7 @@ TWO = {"g1": "tutti://g1:1", "g2": "tutti://g2:1"}
 
 
 @pytest.mark.parametrize("code", ["not_primary", "leaving", "halted"])
-def test_a_gateway_that_takes_nothing_now_is_left_where_there_are_others(code: str) -> None:
+def test_a_gateway_that_refuses_for_now_is_left_if_there_are_others(code: str) -> None:
     for gateways, left in ((TWO, True), ({"g1": "tutti://g1:1"}, False)):
         rig = Rig().ready(gateways=gateways)
         rig.send()

@@ -140,7 +140,7 @@ def test_an_interpreter_that_ends_without_close_delivers(gateway: FakeGateway) -
     assert gateway.log.values() == [b"x"] * 500
 
 
-def test_an_interpreter_that_ends_says_what_it_could_not_deliver(gateway: FakeGateway) -> None:
+def test_an_interpreter_at_exit_reports_undelivered_records(gateway: FakeGateway) -> None:
     gateway.rule = lambda heard: [] if isinstance(heard, Frame) else None
     done = _script(
         "import sys, tutti; p = tutti.Producer(sys.argv[1], producer='lost'); [p.send('t', b'x') for _ in range(7)]", gateway.url

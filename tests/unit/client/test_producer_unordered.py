@@ -102,7 +102,7 @@ def test_leaving_the_block_delivers_them_and_raises_the_first_failure(two: Two) 
         p.send("t", b"x", ordering="unordered")
 
 
-def test_what_was_sent_waits_for_its_gateway_and_what_is_new_goes_elsewhere(two: Two) -> None:
+def test_sent_batches_wait_for_their_gateway_and_new_ones_go_elsewhere(two: Two) -> None:
     two.g1.rule = silent(two.g1)
     with Producer(two.g1.url, producer="p", delivery_timeout=60) as p:
         first = send(p, 1, 2, 3)
@@ -120,7 +120,7 @@ def test_what_was_sent_waits_for_its_gateway_and_what_is_new_goes_elsewhere(two:
     assert values(two.g2) == [4, 5, 6]
 
 
-def test_what_was_decided_and_not_answered_is_there_once(two: Two) -> None:
+def test_decided_and_unanswered_batches_are_there_once(two: Two) -> None:
     two.g1.rule = silent(two.g1, decides=True)
     with Producer(two.g1.url, producer="p", delivery_timeout=60) as p:
         receipts = send(p, 1, 2, 3)
@@ -132,7 +132,7 @@ def test_what_was_decided_and_not_answered_is_there_once(two: Two) -> None:
     assert values(two.g1) == [1, 2, 3]
 
 
-def test_a_gateway_that_stays_away_makes_what_it_was_sent_unknown_and_nothing_else(two: Two) -> None:
+def test_a_gateway_that_stays_away_makes_only_the_batches_sent_to_it_unknown(two: Two) -> None:
     two.g1.rule = silent(two.g1)
     with Producer(two.g1.url, producer="p", delivery_timeout=2) as p:
         lost = send(p, 1, 2)
@@ -148,7 +148,7 @@ def test_a_gateway_that_stays_away_makes_what_it_was_sent_unknown_and_nothing_el
     assert values(two.g2) == [3]
 
 
-def test_a_lane_of_which_something_is_unknown_takes_more_in_the_next_epoch(two: Two) -> None:
+def test_a_lane_with_an_unknown_outcome_accepts_more_in_the_next_epoch(two: Two) -> None:
     """Its old copies could be taken under the sequences of what is new."""
     two.g1.gateways = {"g1": two.g1.url}
     two.g1.rule = silent(two.g1)
@@ -184,7 +184,7 @@ def test_the_loss_of_a_gateways_disk_makes_its_records_unknown_at_once(two: Two)
 
 
 @pytest.mark.parametrize("code", ["not_primary", "leaving", "halted", "lane"])
-def test_what_a_gateway_does_not_take_goes_to_another_one_at_once(two: Two, code: str) -> None:
+def test_batches_that_a_gateway_refuses_go_to_another_one_at_once(two: Two, code: str) -> None:
     two.g1.rule = turning_away(code, retry=True)
     with Producer(two.g1.url, producer="p", delivery_timeout=60) as p:
         receipts = send(p, *range(20))
@@ -213,7 +213,7 @@ def test_a_batch_refused_for_lack_of_capacity_is_resent_there(two: Two, code: st
 
 
 @pytest.mark.parametrize("state", ["minority", "leaving", "halted"])
-def test_a_gateway_that_is_cut_off_is_used_when_there_is_no_other(two: Two, state: str) -> None:
+def test_a_gateway_in_a_minority_is_used_if_there_is_no_other(two: Two, state: str) -> None:
     with Producer(two.g1.url, producer="p", delivery_timeout=60) as p:
         p.send("t", b"ordered").result(10)
         two.g1.state = state
@@ -311,7 +311,7 @@ def test_a_log_that_lags_by_a_moment_is_waited_for(two: Two) -> None:
     assert values(two.g1) == [1, 2, 3]
 
 
-def test_it_may_be_used_by_several_threads(two: Two) -> None:
+def test_several_threads_may_use_it(two: Two) -> None:
     with Producer(two.g1.url, producer="p") as p:
         receipts: list[Receipt] = []
 
@@ -330,7 +330,7 @@ def test_it_may_be_used_by_several_threads(two: Two) -> None:
         assert [value for value in found if value // 1000 == base] == list(range(1000 * base, 1000 * base + 200))
 
 
-def test_closing_delivers_what_waits_and_then_refuses(two: Two) -> None:
+def test_closing_delivers_waiting_records_and_refuses_later_ones(two: Two) -> None:
     p = Producer(two.g1.url, producer="p", linger=5.0)
     receipts = [p.send("t", b"%d" % number, ordering="unordered") for number in range(3)]
     p.close()
@@ -371,7 +371,7 @@ def test_a_producer_deleted_while_idle_starts_again(two: Two) -> None:
     assert [frame.producer for frame, _ in two.g1.lane.batches] == [1, 2, 2]
 
 
-def test_what_waits_for_its_gateway_goes_to_no_other_that_is_met_at_its_address(two: Two) -> None:
+def test_batches_for_one_gateway_go_to_no_other_at_its_address(two: Two) -> None:
     two.g1.gateways = {"g1": two.g1.url}
     two.g1.rule = silent(two.g1)
     own = two.g1.lane

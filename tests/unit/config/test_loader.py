@@ -198,7 +198,7 @@ def test_a_group_port_of_its_own_is_part_of_the_address() -> None:
 
 
 @pytest.mark.parametrize(("count", "warned"), [(1, False), (2, True), (3, False), (4, True), (7, False)])
-def test_an_even_number_of_gateways_is_warned_of_while_they_may_found_a_group_and_taken(count: int, warned: bool) -> None:
+def test_an_even_number_of_founding_gateways_is_accepted_with_a_warning(count: int, warned: bool) -> None:
     config, mistakes = parse_config(GOOD + members_text(count))
     assert not mistakes
     assert config is not None
@@ -211,14 +211,14 @@ def test_an_even_number_of_gateways_is_warned_of_while_they_may_found_a_group_an
 
 
 @pytest.mark.parametrize("missing", ["name", "data", "listen"])
-def test_what_is_missing_is_named_with_an_example(missing: str) -> None:
+def test_a_missing_key_is_named_with_an_example(missing: str) -> None:
     text = "".join(line for line in GOOD.splitlines(keepends=True) if not line.startswith(missing))
     [said] = mistakes_of(text)
     assert said.startswith(f"f.toml: {missing} is missing: add it, for example {missing} = ")
 
 
 @pytest.mark.parametrize("listen", ["0.0.0.0:7400", "10.0.0.1:7400", "ingest.example:7400", "[::]:7400"])
-def test_listening_beyond_the_machine_has_to_be_said(listen: str) -> None:
+def test_listening_beyond_the_machine_must_be_explicit(listen: str) -> None:
     text = f'name = "jfk"\ndata = "d"\nlisten = "{listen}"\nadvertise = "10.0.0.1:7400"\n'
     [said] = mistakes_of(text)
     assert said.startswith(f"f.toml:3: listen is '{listen}', which other hosts can reach")
@@ -229,7 +229,7 @@ def test_listening_beyond_the_machine_has_to_be_said(listen: str) -> None:
     assert advice(config) == []
 
 
-def test_with_keys_a_gateway_may_be_reached_and_what_they_do_not_protect_is_said(tmp_path: Path) -> None:
+def test_with_keys_other_hosts_may_connect_and_the_unprotected_ports_are_named(tmp_path: Path) -> None:
     generate(tmp_path / "keys", ["jfk", "lga", "ewr"])
     file = tmp_path / "f.toml"
     file.write_text(
@@ -330,7 +330,7 @@ def test_all_interfaces_need_an_address_for_clients() -> None:
 
 
 @pytest.mark.parametrize("listen", ["7400", "h:0", "h:65536", "h:x", ":7400", "::1:7400", "tutti://h:7400", "a b:7400"])
-def test_what_is_no_address_is_refused(listen: str) -> None:
+def test_an_invalid_address_is_refused(listen: str) -> None:
     [said] = mistakes_of(f'name = "jfk"\ndata = "d"\nlisten = "{listen}"\n')
     assert said.startswith(f"f.toml:3: listen is {listen!r}: write HOST:PORT")
 
@@ -354,14 +354,14 @@ def test_all_mistakes_are_reported_in_the_order_of_the_lines() -> None:
     ]
 
 
-def test_what_is_no_toml_names_the_line() -> None:
+def test_the_error_of_invalid_toml_names_the_line() -> None:
     [said] = mistakes_of(GOOD + "[log\n")
     assert said.startswith("f.toml:4: is not TOML (")
 
 
 @pytest.mark.parametrize("depth", [50, 500, 900, 5_000, 50_000])
 @pytest.mark.parametrize(("opening", "inner", "closing"), [("[", "1", "]"), ("{a=", "1", "}"), ("a.", "a = 1", "")])
-def test_what_nests_too_deeply_is_a_mistake_of_the_file(depth: int, opening: str, inner: str, closing: str) -> None:
+def test_too_deep_nesting_is_a_mistake_of_the_file(depth: int, opening: str, inner: str, closing: str) -> None:
     key = "" if opening == "a." else "name = "
     said = mistakes_of(GOOD.replace('name = "jfk"', "") + "\n" + key + opening * depth + inner + closing * depth + "\n")
     assert any("f.toml" in line for line in said)
@@ -421,7 +421,7 @@ def test_the_examples_load(file: Path, tmp_path: Path) -> None:
     assert config is not None
 
 
-def test_what_the_full_example_shows_as_defaults_are_the_defaults() -> None:
+def test_defaults_in_the_full_example_are_the_defaults() -> None:
     text = (CONF / "gateway.toml").read_text()
     shown, mistakes = parse_config(re.sub(r"^#(?=\w+ = )", "", text, flags=re.MULTILINE))
     plain, _ = parse_config(text)

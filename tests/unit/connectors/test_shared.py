@@ -107,7 +107,7 @@ def test_a_log_of_messages_has_few_files_across_starts(tmp_path: Path, monkeypat
     assert (messages_of(tmp_path), log.count) == ([22], 1)
 
 
-def test_a_disk_that_takes_no_message_is_counted_and_leaves_no_half_line(
+def test_a_full_disk_for_log_lines_is_counted_and_leaves_no_partial_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 0.0
@@ -142,7 +142,7 @@ def test_a_disk_that_takes_no_message_is_counted_and_leaves_no_half_line(
         (lambda: check_gateways("f.toml", "localhost"), "f.toml: gateways:"),
     ],
 )
-def test_what_is_wrong_names_the_file(check: Callable[[], None], told: str) -> None:
+def test_mistakes_name_the_file(check: Callable[[], None], told: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check()
     assert told in str(raised.value)
@@ -204,14 +204,14 @@ def test_an_impossible_metrics_address_is_reported(capsys: pytest.CaptureFixture
         run(Waiting(capsys), {}, listen, Page(), file="orders.toml")
 
 
-def test_a_page_that_others_can_reach_is_as_its_file_says() -> None:
+def test_a_page_for_other_hosts_follows_its_configuration() -> None:
     with pytest.raises(ConfigError, match="cannot listen on"):
         Served("192.0.2.1:1", Page(), insecure=True)
     with Served("0.0.0.0:0", Page(), insecure=True) as url, urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - its own
         assert b"tutti_try_lag" in page.read()
 
 
-def test_what_is_in_quarantine_is_durable_before_its_source_may_move_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quarantined_records_are_durable_before_their_source_may_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that the file is synced before it has its name, and its name before `put` returns."""
     steps: list[tuple[str, str]] = []
     sync, rename = os.fsync, Path.rename

@@ -27,7 +27,7 @@ def layers_seen(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=lambda path: str(path.relative_to(CORE)))
-def test_a_module_sees_its_own_layer_and_what_all_share(path: Path) -> None:
+def test_a_module_imports_its_own_layer_and_shared_modules_only(path: Path) -> None:
     if path.parent == CORE or path.parent.name in SHARED:
         assert path.name in ABOVE or not layers_seen(path)
     else:

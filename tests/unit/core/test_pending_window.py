@@ -57,7 +57,7 @@ def test_no_stage_passes_the_one_before_it_or_goes_back(stage: Stage) -> None:
     assert held.mark(stage) == 2
 
 
-def test_a_frame_out_of_place_or_of_another_chain_is_not_taken() -> None:
+def test_a_frame_out_of_order_or_of_another_chain_is_refused() -> None:
     held = window()
     early = batch(1, 1)
     early.stamp(1, 2, 0)
@@ -90,7 +90,7 @@ def test_decisions_never_stop_between_a_batch_and_its_abort() -> None:
     assert not held.barriers
 
 
-def test_an_abort_of_what_is_decided_is_illegal() -> None:
+def test_an_abort_of_a_decided_frame_is_illegal() -> None:
     held = window()
     add(held, batch(1, 1))
     vote(held, 1)
@@ -136,7 +136,7 @@ def test_a_member_is_late_after_the_period_and_only_while_something_waits() -> N
     assert [ballot.beat(4, PERIOD) for _ in range(4)] == [[], [], [], [2]], "it moved, so its period began anew"
 
 
-def test_a_low_disk_is_believed_while_it_is_said() -> None:
+def test_a_low_disk_counts_while_it_is_reported() -> None:
     ballot = Ballot((1, 2), 0)
     ballot.space(2, "full")
     for _ in range(5):

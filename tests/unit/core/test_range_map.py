@@ -12,7 +12,7 @@ CHANGES = st.lists(st.tuples(POSITIONS, POSITIONS, st.sampled_from([None, "a", "
 
 
 @given(CHANGES, POSITIONS, POSITIONS)
-def test_it_is_what_a_dictionary_of_positions_would_be(changes: list[tuple[int, int, str | None]], low: int, high: int) -> None:
+def test_it_equals_a_dictionary_of_positions(changes: list[tuple[int, int, str | None]], low: int, high: int) -> None:
     ranges: RangeMap[str] = RangeMap()
     model: dict[int, str] = {}
     for first, last, value in changes:
@@ -33,7 +33,7 @@ def test_it_is_what_a_dictionary_of_positions_would_be(changes: list[tuple[int, 
     assert ranges.first(2) == list(ranges)[:2]
 
 
-def test_it_may_change_while_it_is_looked_through() -> None:
+def test_it_may_change_during_iteration() -> None:
     ranges: RangeMap[int] = RangeMap()
     ranges.put(1, 2, 7)
     ranges.put(5, 6, 8)

@@ -70,7 +70,7 @@ def asking() -> tuple[Group, Member]:
     return group, second
 
 
-def test_a_group_of_one_confirms_at_once_what_is_decided() -> None:
+def test_a_group_of_one_confirms_its_decided_frontier_at_once() -> None:
     group, member = opened()
     assert confirmed(group.step(member, ReadIndexAsked(1))) == [(1, True)]
     group.step(member, Submitted(1, batches(1, 1)))
@@ -115,7 +115,7 @@ def lagging() -> tuple[Group, Member]:
     return group, second
 
 
-def test_the_frontier_reaches_what_the_log_held_when_the_question_came() -> None:
+def test_the_frontier_reaches_the_end_of_the_log_at_the_time_of_the_request() -> None:
     group, second = lagging()
     assert confirmed(group.step(second, ReadIndexAsked(7))) == []
     assert confirmed(heartbeat(group, second, "g3")) == []  # a majority has answered, and the frontier is too low
@@ -227,7 +227,7 @@ def test_a_commit_that_a_laggard_cannot_judge_is_for_another_gateway() -> None:
     assert denials(second) == [("behind", True)]
 
 
-def test_a_laggard_takes_a_commit_once_it_has_caught_up() -> None:
+def test_a_laggard_accepts_a_commit_once_it_has_caught_up() -> None:
     group, second = lagging()
     group.step(second, OffsetsAsked(1, 9, "r", 25))
     group.settle()
@@ -235,7 +235,7 @@ def test_a_laggard_takes_a_commit_once_it_has_caught_up() -> None:
     assert answers(second, Done) == [Done(9)]
 
 
-def test_a_laggard_takes_a_commit_below_one_that_was_taken_back_elsewhere_when_asked_again() -> None:
+def test_a_laggard_accepts_a_commit_below_a_withdrawn_one_when_asked_again() -> None:
     """The first time it could be the word of a reader that has ended: the log got another commit after it came."""
     group = introduced(three_with_records())
     first, second, _ = group.members.values()
@@ -302,7 +302,7 @@ def test_a_commit_that_waits_ends_with_its_session(offset: int, back: bool) -> N
 
 
 @pytest.mark.parametrize("offset", [21, 22, 23, 24, 25])
-def test_a_commit_that_waits_takes_back_nothing_that_was_committed_after_it_came(offset: int) -> None:
+def test_a_waiting_commit_undoes_no_commit_that_came_later(offset: int) -> None:
     group, second = waiting_commit(offset, back=True)
     caught_up(group, second)
     assert second.stack.decided.readers == group.members["g1"].stack.decided.readers == {"r": 25}
@@ -338,7 +338,7 @@ def test_requests_that_wait_for_the_read_index_have_a_bound(monkeypatch: pytest.
     assert denials(second) == [("limit", True)] * 2 + [("offset", False)] * 3
 
 
-def test_a_commit_that_no_log_can_take_is_refused_for_good() -> None:
+def test_a_commit_that_no_log_can_accept_is_refused_permanently() -> None:
     group = introduced(three())
     second = group.members["g2"]
     group.step(second, OffsetsAsked(1, 9, "r", 25))

@@ -67,7 +67,7 @@ def test_a_drain_waits_for_capacity_however_little_may_be_undecided() -> None:
     assert len(answers(member, Committed)) == 2 + drained
 
 
-def test_a_stalled_disk_makes_no_frame_of_what_is_ordered_already() -> None:
+def test_a_stalled_disk_makes_no_second_frame_of_ordered_batches() -> None:
     group, member = alone()
     for number in range(50):
         group.step(member, OffsetsAsked(1, number, f"reader{number}", 0))
@@ -102,7 +102,7 @@ def test_requests_and_ticks_wait_for_capacity_and_views_do_not(monkeypatch: pyte
     assert member.stack.decided.tick == 1
 
 
-def test_no_more_is_ever_undecided_than_where_an_abort_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_undecided_frames_never_exceed_the_range_of_the_abort_search(monkeypatch: pytest.MonkeyPatch) -> None:
     group, member = opened()
     monkeypatch.setattr(common_limits, "UNDECIDED_FRAMES_MAX", 3)
     group.step(member, Submitted(1, batches(1, 3)))
@@ -135,7 +135,7 @@ def test_requests_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("what", ["producers", "topics"])
-def test_names_are_bounded_with_what_is_under_way(what: str) -> None:
+def test_names_are_bounded_including_those_in_flight(what: str) -> None:
     group, member = alone(producers_max=2, topics_max=2)
     for number in range(3):
         if what == "producers":
@@ -169,7 +169,7 @@ def test_readers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert member.stack.decided.readers == {"a": 0}
 
 
-def test_what_followed_an_offset_commit_that_is_denied_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requests_after_a_denied_offset_commit_are_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     group = three()
     member = group.members["g2"]
     for number in range(2):
@@ -194,7 +194,7 @@ def test_readers_that_commit_again_are_counted_once(monkeypatch: pytest.MonkeyPa
     assert member.stack.decided.readers == {"a": 1, "b": 0}
 
 
-def test_an_offset_commit_that_is_asked_again_takes_nothing_back() -> None:
+def test_a_repeated_offset_commit_undoes_nothing() -> None:
     group, member = opened()
     group.step(member, Submitted(1, batches(1, 2)))
     group.settle()
@@ -208,7 +208,7 @@ def test_an_offset_commit_that_is_asked_again_takes_nothing_back() -> None:
     assert done == [10, 11]
 
 
-def test_a_reader_goes_back_only_when_it_says_so() -> None:
+def test_a_reader_goes_back_only_on_request() -> None:
     group, member = opened()
     group.step(member, Submitted(1, batches(1, 2)))
     group.settle()
@@ -238,7 +238,7 @@ def test_too_many_or_no_names_are_not_forgotten() -> None:
     ]
 
 
-def test_messages_are_cut_to_what_the_transport_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_are_split_at_the_transports_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common_limits, "FRAMES_A_MESSAGE_MAX", 2)
     group = Group()
     group.start_group(["g1", "g2"], VIEW)

@@ -61,7 +61,7 @@ def test_batches_of_many_clients_are_one_message_to_each_and_one_write(through: 
     assert sorted(answer.offset for answer in told.values()) == list(range(CLIENTS))
 
 
-def test_one_step_comes_to_the_same_as_one_after_the_other() -> None:
+def test_one_step_equals_several_single_steps() -> None:
     logs = []
     for together in (True, False):
         group = three()
@@ -96,7 +96,7 @@ def test_orders_that_came_at_once_are_one_write() -> None:
     "event",
     [TimeAdvanced(), Persisted(1), LinkChanged(2, False), Received(2, Propose(2 * VIEW, ())), EpochAsked(1, 1, "p", b"", 1)],
 )
-def test_what_may_end_a_view_is_a_step_of_its_own(event: object) -> None:
+def test_an_event_that_may_end_a_view_is_a_step_of_its_own(event: object) -> None:
     assert not groupable(event)
     group, member = opened()
     with pytest.raises(InvariantViolated, match=f"{type(event).__name__} may not be part of Several"):

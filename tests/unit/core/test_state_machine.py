@@ -28,7 +28,7 @@ def test_every_case_has_a_decision() -> None:
     assert set(VERDICT) == set(product(Seen, Relation))
 
 
-def test_a_batch_is_taken_in_one_case_only() -> None:
+def test_a_batch_is_accepted_in_one_case_only() -> None:
     assert [case for case, verdict in VERDICT.items() if verdict is Verdict.TAKE] == [(Seen.OPEN, Relation.NEXT)]
 
 
@@ -49,7 +49,7 @@ def test_relation_to_a_line_at_epoch_2_sequence_10(epoch: int, first: int, last:
     assert relation(epoch, first, last, 2, 10) is expected
 
 
-def test_what_the_tables_lack_is_illegal() -> None:
+def test_transitions_missing_in_the_tables_are_illegal() -> None:
     for state, step in product(Phase, Step):
         machine = Machine("test", LIFE, state)
         if (state, step) in LIFE:

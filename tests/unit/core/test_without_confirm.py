@@ -65,7 +65,7 @@ def committed(member: Member) -> int:
     return sum(answer.count for answer in answers(member, Committed) if isinstance(answer, Committed))
 
 
-def test_a_member_without_confirms_takes_no_frame_over_its_bound_and_catches_up(group: Group) -> None:
+def test_a_member_without_confirms_accepts_no_frame_over_its_bound_and_catches_up(group: Group) -> None:
     window, rounds = window_of(group), 4 * FRAMES // BATCHES
     for number in range(rounds):
         send(group, 1 + number * BATCHES)
@@ -83,7 +83,7 @@ def test_a_member_without_confirms_takes_no_frame_over_its_bound_and_catches_up(
     assert not group.problems
 
 
-def test_a_member_without_confirms_bounds_the_bytes_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_without_confirms_bounds_the_bytes_that_it_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "UNDECIDED_BYTES_CONFIG_MIN", 20_000)
     monkeypatch.setattr(limits, "HELD_MORE_BYTES_MAX", 4_000)
     group = opened(undecided_bytes_max=20_000)

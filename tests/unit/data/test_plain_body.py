@@ -52,7 +52,7 @@ def plain_frame(body: bytes, raw_length: int, count: int, first_us: int = START_
 
 
 @pytest.mark.parametrize("count", [1, 3, 9, 32, 33, 300])
-def test_what_arrow_writes_of_plain_batches_passes(count: int) -> None:
+def test_bodies_of_arrow_for_plain_batches_pass(count: int) -> None:
     chance = random.Random(count)
     for _ in range(20):
         values = [chance.randbytes(chance.randrange(9)) for _ in range(count)]
@@ -82,7 +82,7 @@ def test_a_written_body_is_arrows_own(keys: Values | None, values: Values) -> No
     assert body == bytes(encode_batch(batch))
 
 
-def test_a_slice_is_written_without_what_is_around_it() -> None:
+def test_a_slice_is_written_without_its_surroundings() -> None:
     whole = batch_of([b"a", None, b"cc", b"d"] * 8, [bytes([number]) * 100 for number in range(32)])
     for start, length in ((8, 9), (16, 1), (0, 32), (24, 8)):
         part = whole.slice(start, length)
@@ -108,7 +108,7 @@ def test_a_bitmap_that_does_not_start_at_a_byte_and_headers_are_left_to_arrow() 
         frame_of(batch_of([None], [b"x"], headers=[[]])),
     ],
 )
-def test_what_is_not_plain_is_left_to_arrow(frame: Frame) -> None:
+def test_other_bodies_are_left_to_arrow(frame: Frame) -> None:
     assert check_plain(frame) is None
 
 

@@ -69,7 +69,7 @@ def expressions() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("where", "expression"), expressions())
-def test_expressions_parse_and_ask_for_what_is_served(where: str, expression: str) -> None:
+def test_expressions_parse_and_use_served_metrics(where: str, expression: str) -> None:
     names = served()
     asked = list(selectors(expression))
     assert asked
@@ -253,6 +253,6 @@ def test_every_alert_has_its_case() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_an_alert_fires_for_what_it_is_about(alert: str) -> None:
+def test_an_alert_fires_for_its_cause(alert: str) -> None:
     group, with_it = CASES[alert]
     assert firing(group) == {alert, *with_it}

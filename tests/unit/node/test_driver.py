@@ -108,7 +108,7 @@ def test_an_invalid_message_is_answered_and_harms_no_client(parts: list[bytes], 
     assert denied.code in ("malformed", "hello")
 
 
-def test_one_event_a_client_and_turn_and_order_within_a_client_is_kept() -> None:
+def test_one_event_for_each_client_and_iteration_and_order_within_a_client_is_kept() -> None:
     bench = Bench()
     bench.hello(A)
     bench.hello(B)
@@ -162,7 +162,7 @@ def test_a_frontier_that_would_move_back_stops_the_gateway() -> None:
         bench.happen(Persisted(2))
 
 
-def test_what_the_stack_sends_leaves_at_the_end_of_the_turn_and_before_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_the_stack_leave_at_the_end_of_the_iteration_and_before_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     bench.hello()
     seen: list[int] = []

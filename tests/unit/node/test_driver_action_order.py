@@ -63,7 +63,7 @@ def test_the_disk_is_woken_when_everything_that_others_wait_for_has_left(bench: 
     assert trail == ["flush", "send", "persist", "deliver"]
 
 
-def test_the_disk_gets_what_it_is_asked_in_the_stacks_order(bench: Bench, trail: list[str]) -> None:
+def test_the_disk_gets_its_requests_in_the_stacks_order(bench: Bench, trail: list[str]) -> None:
     frames = [placed(batch_frame(sequence=sequence), 2 + sequence) for sequence in (1, 2)]
     bench.answers = {Submitted: [Persist(1, (frames[0],)), ReadLog(2, 1, 2), Persist(3, (frames[1],))]}
     bench.say(submit(A, batch_frame()))
@@ -71,7 +71,7 @@ def test_the_disk_gets_what_it_is_asked_in_the_stacks_order(bench: Bench, trail:
     assert bench.disk.queued == [Persist(1, (frames[0],)), ReadLog(2, 1, 2), Persist(3, (frames[1],))]
 
 
-def test_what_came_at_once_is_one_step_as_far_as_it_is_of_the_ordinary_course() -> None:
+def test_simultaneous_events_of_the_normal_case_are_one_step() -> None:
     bench = Bench()
     view = 1 << 16 | 1
     vote, order, confirm = (Received(2, message) for message in (Vote(view, 3), Order(view, ()), Confirm(view, 3)))

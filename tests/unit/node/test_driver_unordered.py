@@ -100,7 +100,7 @@ def test_a_client_s_wait_for_its_unordered_batch_is_measured_from_the_first_copy
     assert bench.driver.meters.to_dict()["unordered"] == {"frames": 0, "records": 0, "commit_us": measured.to_dict()}
 
 
-def test_what_is_never_answered_is_waited_for_in_a_bounded_number() -> None:
+def test_the_number_of_waits_without_an_answer_is_bounded() -> None:
     awaited = UnorderedInFlight()
     awaited.arrived([batch_frame(sequence=number + 1) for number in range(limits.LANE_FRAMES_MAX + 5)], 7)
     assert len(awaited) == limits.LANE_FRAMES_MAX

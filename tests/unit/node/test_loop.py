@@ -123,9 +123,7 @@ def test_memory_above_its_bound_closes_every_connection_and_the_loop_continues(
     wait_for(lambda: hello(client, 500))  # what ZeroMQ writes before it hears that the connection is closed is lost
 
 
-def test_memory_is_given_back_once_when_it_is_quiet(
-    bench: Bench, client: zmq.Socket[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_released_once_when_it_is_quiet(bench: Bench, client: zmq.Socket[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     trims: list[int] = []
     monkeypatch.setattr(limits, "TRIM_IDLE_US", 200_000)
     monkeypatch.setattr(memory, "trim", lambda: trims.append(1))

@@ -11,7 +11,7 @@ from tutti_gateway.reads.common.concurrency import ConcurrencyLimit
 from tutti_gateway.reads.protocol.flight_errors import ReadError
 
 
-def test_a_full_house_says_busy() -> None:
+def test_a_full_limit_answers_busy() -> None:
     slots = ConcurrencyLimit("streams", 2)
     held = [slots.take(), slots.take()]
     with pytest.raises(ReadError, match="limit of 2 streams") as caught:
@@ -23,7 +23,7 @@ def test_a_full_house_says_busy() -> None:
     assert slots.take() is not None
 
 
-def test_a_dropped_lease_gives_its_place_back() -> None:
+def test_a_dropped_lease_returns_its_slot() -> None:
     slots = ConcurrencyLimit("streams", 1)
     lease = slots.take()
     del lease

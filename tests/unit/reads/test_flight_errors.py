@@ -88,7 +88,7 @@ def test_nothing_else_gets_out() -> None:
     assert raises_flight_errors(lambda: 5)() == 5
 
 
-def test_what_a_client_sees_over_the_wire() -> None:
+def test_errors_as_clients_see_them() -> None:
     """The library's own behaviour, on which the texts of this server rest."""
 
     class Server(flight.FlightServerBase):

@@ -53,7 +53,7 @@ class House:
         return found
 
 
-def test_a_point_is_what_came_between_two_looks() -> None:
+def test_a_point_is_the_difference_of_two_samples() -> None:
     house = House()
     house.look(1, status(1))
     house.look(2.5, status(2.5))
@@ -102,7 +102,7 @@ def test_changes_of_view_and_state_are_kept_and_changes_of_a_reason_are_not() ->
     assert (changes[3]["view_text"], changes[3]["silent"], changes[4]["pid"]) == ("2.1", ["lga"], 12)
 
 
-def test_what_is_kept_is_bounded() -> None:
+def test_memory_is_bounded() -> None:
     house = House()
     for second in range(limits.HISTORY_SECONDS + 300):
         house.look(second, status(second, state="primary" if second % 2 else "minority", reason="x" * 1000))

@@ -81,7 +81,7 @@ def test_pages(port: int) -> None:
     assert (status, headers["content-length"], body) == (200, "15", b"")
 
 
-def test_what_is_asked_for_and_headers_go_through(port: int) -> None:
+def test_queries_and_headers_reach_the_application(port: int) -> None:
     status, headers, body = ask(port, "GET", "/asked?topic=a%2Fb+c&topic=%3Cx%3E&n=&%00=%FF")
     assert (status, headers["tutti-next"]) == (200, "7")
     assert body.decode() == repr([("\0", "\ufffd"), ("n", ""), ("topic", "<x>")])
@@ -168,7 +168,7 @@ def test_noise_is_a_bad_request(port: int, data: bytes) -> None:
         (b"OPTIONS * HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n", 404),
     ],
 )
-def test_requests_are_taken_as_the_rfc_has_them(port: int, data: bytes, status: int) -> None:
+def test_requests_are_parsed_as_in_the_rfc(port: int, data: bytes, status: int) -> None:
     """One with a second behind it, which no answer may be for, as its end is not known."""
     hidden = b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n"
     answer = talk(port, data + hidden)
@@ -314,7 +314,7 @@ async def _status(app: Any, path: str, host: bytes) -> int:
 
 
 @pytest.mark.parametrize("host", [b"x", b"x/console/y?", b"x/healthz?", b"x/healthz#", b"x/metrics?"])
-def test_what_a_request_says_of_its_host_opens_no_page(tmp_path: Path, host: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_header_opens_no_page(tmp_path: Path, host: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     """As with releases of Starlette that make an address of any host."""
     tokens = tmp_path / "tokens.toml"
     change_tokens(tokens, lambda known: known.update(one=Access("one", digest_of("one"))))

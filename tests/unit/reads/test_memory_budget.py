@@ -17,7 +17,7 @@ from tutti_gateway.reads.protocol.flight_errors import ReadError
 PLACES = limits.READ_HELD_BYTES_MAX // limits.READ_MAKING_BYTES
 
 
-def test_so_many_are_made_at_a_time_that_they_cannot_take_more_than_there_is() -> None:
+def test_concurrent_batches_never_exceed_the_budget() -> None:
     room, most, now, lock, full = MemoryBudget(lambda: 0), 0, 0, threading.Lock(), threading.Event()
 
     def make() -> None:

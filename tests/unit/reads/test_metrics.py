@@ -142,7 +142,7 @@ def test_figures_of_the_reads_process_come_without_the_gateway_too() -> None:
     assert ("tutti_frontier_offset", ()) not in found
 
 
-def test_what_a_status_does_not_hold_is_left_out() -> None:
+def test_fields_missing_in_a_status_are_left_out() -> None:
     assert ("tutti_sessions", ()) not in scrape(STATUS)
     assert scrape({"view": None, "disk": "odd", "refused": None})["tutti_up", ()] == 1
 

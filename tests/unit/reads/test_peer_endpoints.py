@@ -71,13 +71,13 @@ def until_asked(found: PeerCache) -> None:
             thread.join(10)
 
 
-def test_one_that_cannot_be_asked_is_left_out_alone(house: House) -> None:
+def test_only_a_gateway_that_cannot_be_asked_is_left_out(house: House) -> None:
     found = knows(house)
     assert found.locations() == [OWN, LGA]
     assert found.consoles() == {"lga": "http://lga:7403"}
 
 
-def test_where_no_thread_can_be_had_the_next_one_asks(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_free_thread_the_next_caller_asks(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     found = knows(house)
     with monkeypatch.context() as none_left:
         none_left.setattr(threading.Thread, "start", _refuse)

@@ -40,7 +40,7 @@ def ranges(watch: Watch, state: str) -> RangeResolver:
 
 
 @pytest.mark.parametrize("state", ["primary", "joining", "leaving", "unknown"])
-def test_what_may_come_is_waited_for(state: str) -> None:
+def test_future_records_are_waited_for(state: str) -> None:
     watch = Watch()
     assert ranges(watch, state).frontier(Request(seen=12), bool).offset == 12
     with pytest.raises(ReadError) as refused:

@@ -126,7 +126,7 @@ def lost(shelf: ServedLogs) -> dict[str, LaneLine]:
     return {line.lane: line for line in shelf.lanes() if line.lost}
 
 
-def test_a_lane_that_began_and_is_gone_is_listed_with_the_reason(tmp_path: Path, shelf: ServedLogs, told: dict[str, str]) -> None:
+def test_a_started_lane_that_disappeared_is_listed_with_the_reason(tmp_path: Path, shelf: ServedLogs, told: dict[str, str]) -> None:
     """As the gateway says, as its directory says, or as was seen: else who reads all lanes takes those left for all."""
     path = Path(lane_path(str(tmp_path), NAMED))
     written(tmp_path, sample(NAMED, 5), 6)

@@ -32,13 +32,13 @@ def refused(kind: type, data: bytes) -> ReadError:
     return caught.value
 
 
-def test_nothing_said_is_the_whole_log() -> None:
+def test_an_empty_request_means_the_complete_log() -> None:
     assert decode(Ticket, b"", "the ticket") == Ticket() == ticket()
     assert (ticket().start, ticket().end, ticket().topics, ticket().follow) == ("earliest", None, None, False)
 
 
 @pytest.mark.parametrize("kind", [Ticket, Command, FrontierRequest, EmptyRequest, TicksRequest])
-def test_every_request_may_say_what_its_caller_knows(kind: type[Ticket]) -> None:
+def test_every_request_may_have_the_frontier_that_its_caller_knows(kind: type[Ticket]) -> None:
     known = decode(kind, b'{"seen": 7, "log": "abc"}', "the request")
     assert (known.seen, known.log) == (7, "abc")
     assert refused(kind, b'{"log": "%s"}' % (b"x" * 65)).code == "malformed"
@@ -67,7 +67,7 @@ def test_places() -> None:
         ({"splits": 3}, "splits"),
     ],
 )
-def test_what_is_wrong_is_named(fields: dict[str, object], said: str) -> None:
+def test_mistakes_are_named(fields: dict[str, object], said: str) -> None:
     fault = refused(Ticket, json.dumps(fields).encode())
     assert fault.code == "malformed"
     assert said in str(fault)
@@ -87,7 +87,7 @@ def test_no_json_and_too_much_of_it() -> None:
     assert "a JSON object with the fields: seen, log" in str(refused(EmptyRequest, b'{"a": 1}'))
 
 
-def test_a_command_is_cut_one_way() -> None:
+def test_a_range_may_be_split_in_one_way_only() -> None:
     assert decode(Command, b'{"splits": 4}', "the command").splits == 4
     assert "one of them" in str(refused(Command, b'{"splits": 4, "split_bytes": 5}'))
     assert refused(Command, b'{"splits": 0}').code == "malformed"
@@ -110,7 +110,7 @@ def test_long_polls_and_saved_offsets_are_bounded() -> None:
         seen=st.integers(0, 2**63 - 1),
     )
 )
-def test_tickets_that_are_handed_out_are_taken_back(made: Ticket) -> None:
+def test_issued_tickets_are_accepted(made: Ticket) -> None:
     assert decode(Ticket, encode(made), "the ticket") == made
 
 
@@ -123,7 +123,7 @@ def test_tickets_that_are_handed_out_are_taken_back(made: Ticket) -> None:
         ),
     ).map(lambda value: json.dumps(value).encode())
 )
-def test_any_bytes_are_taken_or_refused(data: bytes) -> None:
+def test_any_bytes_are_accepted_or_refused(data: bytes) -> None:
     try:
         answer: Command | ReadError = decode(Command, data, "the command")
     except ReadError as fault:

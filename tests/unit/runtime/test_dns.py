@@ -53,7 +53,7 @@ def test_a_silent_name_server_blocks_no_caller() -> None:
         names.close()
 
 
-def test_a_name_that_is_not_known_says_why_until_it_is() -> None:
+def test_an_unknown_name_has_its_reason_until_it_is_known() -> None:
     known: list[str] = []
 
     def look(host: str) -> str:

@@ -80,7 +80,7 @@ def link_to_a_device(path: Path) -> Path:
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_RDWR, os.O_WRONLY])
 @pytest.mark.parametrize("make", [pipe, unix_socket, directory, link_to_a_device])
-def test_what_is_not_a_file_is_not_opened(tmp_path: Path, make: Callable[[Path], Path], flags: int) -> None:
+def test_a_path_that_is_not_a_file_is_not_opened(tmp_path: Path, make: Callable[[Path], Path], flags: int) -> None:
     path = make(tmp_path / "one.seg")
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match=r"not a file|Is a directory") as raised:

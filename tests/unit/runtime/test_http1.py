@@ -99,7 +99,7 @@ def events(data: bytes) -> list[Any]:
         (b"GET / HT", 400),
     ],
 )
-def test_what_can_be_read_in_two_ways_is_refused(data: bytes, status: int) -> None:
+def test_ambiguous_requests_are_refused(data: bytes, status: int) -> None:
     with pytest.raises(h11.RemoteProtocolError) as error:
         events(data)
     assert error.value.error_status_hint == status
@@ -123,7 +123,7 @@ def test_what_can_be_read_in_two_ways_is_refused(data: bytes, status: int) -> No
         (CHUNKED + b"2\r\n\r\n\r\n0A;a=b;c\r\n0123456789\r\n00\r\na: b\r\n\r\n", b"/", b"\r\n0123456789"),
     ],
 )
-def test_what_the_rfc_allows_is_taken(data: bytes, target: bytes, body: bytes) -> None:
+def test_requests_that_the_rfc_allows_are_accepted(data: bytes, target: bytes, body: bytes) -> None:
     request, *rest = events(data)
     assert request.target == target
     assert b"".join(bytes(event.data) for event in rest if isinstance(event, h11.Data)) == body
@@ -146,7 +146,7 @@ def test_a_line_is_quoted_as_the_text_that_it_is(data: bytes, message: str) -> N
     assert str(error.value) == message
 
 
-def test_what_follows_the_last_request_is_ignored() -> None:
+def test_bytes_after_the_last_request_are_ignored() -> None:
     """Some clients end a body with a line end that they do not count."""
     connection = ServerConnection(16_384)
     connection.receive_data(POST + b"connection: close\r\ncontent-length: 1\r\n\r\na\r\n")

@@ -259,7 +259,7 @@ def test_a_connection_without_a_request_ends_with_its_client(client: Client, por
 
 
 @KINDS
-def test_a_stream_goes_to_a_client_that_has_closed_its_side_until_it_is_gone(client: Client, application: Application) -> None:
+def test_a_stream_goes_to_a_half_closed_client_until_it_disconnects(client: Client, application: Application) -> None:
     application.act = application.stream
     client.send(GET)
     client.close_its_side()
@@ -308,7 +308,7 @@ def test_nothing_is_added_to_an_answer_that_has_begun(port: Port, application: A
             assert link.recv(100) == b""
 
 
-def test_what_follows_the_last_request_takes_no_answer_away(port: Port, application: Application) -> None:
+def test_bytes_after_the_last_request_lose_no_answer(port: Port, application: Application) -> None:
     application.act = application.answer_once_it_is_closed
     with port.link() as link:
         link.sendall(POST.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n") + b"value\r\n")
@@ -379,7 +379,7 @@ def test_a_client_that_awaits_an_answer_keeps_its_connection(port: Port, applica
 
 
 @pytest.mark.parametrize("port", [(1, False)], indirect=True)
-def test_a_request_that_gives_way_is_answered_with_503(port: Port, application: Application) -> None:
+def test_a_request_on_a_connection_closed_for_others_is_answered_with_503(port: Port, application: Application) -> None:
     with port.link() as slow:
         slow.sendall(POST + b"v")
         assert application.begun.wait(WAIT_S)
@@ -437,7 +437,7 @@ def test_a_stranger_pushes_out_his_own_connections() -> None:
     assert [table.evict() for _ in range(7)] == [3, 4, 6, 1, 2, 5, 7]
 
 
-def test_one_at_a_time_gives_way() -> None:
+def test_one_connection_at_a_time_is_closed_for_others() -> None:
     table = Table(2)
     table.accept(1)
     table.accept(2)

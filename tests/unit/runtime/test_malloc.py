@@ -50,7 +50,7 @@ def test_a_users_settings_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
             assert malloc.tuned_by_user()
 
 
-def test_what_is_full_of_data_goes_into_huge_pages_and_stays_what_it_was() -> None:
+def test_full_memory_becomes_huge_pages_and_keeps_its_content() -> None:
     script = """
 from tutti.runtime import malloc as allocator
 data = bytearray(range(256)) * (1 << 18)

@@ -60,7 +60,7 @@ def test_a_segment_is_mapped_with_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("used_up")
-def test_where_those_are_used_up_too_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_free_reserved_descriptors_the_next_one_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "FILES_RETRY_US", 1000)
     tries = []
 

@@ -80,7 +80,7 @@ def look_twice(tokens: Tokens, clock: Clock) -> None:
         tokens.refresh()
 
 
-def test_the_file_is_read_again_and_a_mistake_in_it_takes_nothing_away(path: Path) -> None:
+def test_the_file_is_read_again_and_a_mistake_in_it_revokes_nothing(path: Path) -> None:
     clock, one, two = Clock(), new_token(), new_token()
     put(path, Access("one", digest_of(one), ("a",)))
     tokens = Tokens(path, clock)
@@ -105,7 +105,7 @@ def test_the_file_is_read_again_and_a_mistake_in_it_takes_nothing_away(path: Pat
     assert tokens.still(access) is None
 
 
-def test_a_file_that_is_written_in_place_throws_nobody_out(path: Path) -> None:
+def test_a_file_that_is_written_in_place_disconnects_no_client(path: Path) -> None:
     clock, one, two = Clock(), new_token(), new_token()
     put(path, Access("one", digest_of(one), ("a",)), Access("two", digest_of(two), ("b",)))
     tokens = Tokens(path, clock)
@@ -151,12 +151,12 @@ def test_a_star_is_any_run_of_characters_and_nothing_else_is_special(pattern: st
 
 
 @given(st.lists(st.text("ab.", max_size=4), min_size=1, max_size=5), st.lists(st.text("ab.", max_size=4), min_size=5, max_size=5))
-def test_what_a_pattern_is_filled_with_matches_it(parts: list[str], fill: list[str]) -> None:
+def test_a_filled_pattern_matches(parts: list[str], fill: list[str]) -> None:
     topic = parts[0] + "".join(filled + part for filled, part in zip(fill, parts[1:], strict=False))
     assert Access("t", produce=("*".join(parts),)).may_produce(topic)
 
 
-def test_what_is_refused_names_the_right_and_not_the_token() -> None:
+def test_a_refusal_names_the_right_and_not_the_token() -> None:
     access = Access("feed", "0" * 64, ("flights*",), ("flights*", "delays"))
     access.require_produce("flights")
     access.require_read(["delays", "flights2"])
@@ -210,7 +210,7 @@ GOOD = f"sha256 = '{'0' * 64}'\n"
         ("token = " + "9" * 5_000, "is not TOML"),
     ],
 )
-def test_a_file_that_is_wrong_says_where(path: Path, text: str, said: str) -> None:
+def test_mistakes_in_a_file_are_located(path: Path, text: str, said: str) -> None:
     path.write_text(text)
     with pytest.raises(ConfigError, match=said):
         read_tokens(path)
@@ -223,7 +223,7 @@ def test_a_file_that_every_account_may_write_is_refused(path: Path) -> None:
         read_tokens(path)
 
 
-def test_what_is_written_is_what_is_read(path: Path) -> None:
+def test_a_written_file_reads_back_equal(path: Path) -> None:
     accesses = [
         Access("a.b", digest_of("1"), ("x*", "y"), ("*",), True, NOW, ("jfk-*",)),
         Access("plain", digest_of("2"), read=("z",)),
@@ -257,7 +257,7 @@ def test_tokens_are_bounded(path: Path) -> None:
     assert not path.exists()
 
 
-def test_a_file_that_lists_too_many_tokens_is_not_taken(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_lists_too_many_tokens_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves it for one that was not made by the command."""
     put(path, *(Access(f"t{n}", digest_of(str(n))) for n in range(3)))
     monkeypatch.setattr(limits, "TOKENS_MAX", 3)

@@ -60,7 +60,7 @@ def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("make", "word"), HOSTILE)
-def test_what_is_not_a_file_to_read_is_named(make: Callable[[Path], Path], word: str, tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_readable_file_is_named(make: Callable[[Path], Path], word: str, tmp_path: Path) -> None:
     path = make(tmp_path / "x")
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match=word) as raised:

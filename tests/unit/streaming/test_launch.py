@@ -112,7 +112,7 @@ def test_the_installed_default_is_this_interpreter_and_leaves_a_choice(tmp_path:
     ("home", "found"),
     [(None, "there is no java on PATH, and JAVA_HOME is not set"), ("/nowhere", "JAVA_HOME=/nowhere has no bin/java")],
 )
-def test_without_java_it_says_what_to_install(tmp_path: Path, home: str | None, found: str) -> None:
+def test_without_java_the_error_names_the_package(tmp_path: Path, home: str | None, found: str) -> None:
     environment = {"PATH": str(tmp_path)} | ({"JAVA_HOME": home} if home else {})
     run = subprocess.run(
         [sys.executable, "-m", "tutti_spark.launch", "spark-submit", "job.py"],

@@ -117,5 +117,5 @@ def test_equal_times_of_another_preset_and_a_release_without_times_do_not_differ
         {"timers": {"x" * 250: "1"}},
     ],
 )
-def test_what_no_gateway_says_is_malformed(values: dict[str, object]) -> None:
+def test_messages_that_no_gateway_sends_are_malformed(values: dict[str, object]) -> None:
     assert malformed(changed(**values))

@@ -52,7 +52,7 @@ def test_a_name_keeps_the_number_known_here_if_the_peer_reports_a_lower_one() ->
     assert hall.number(b"r") == 6
 
 
-def test_a_gateway_that_says_a_higher_number_is_taken_by_it_until_this_log_names_one_that_is_not_lower() -> None:
+def test_a_peer_that_reports_a_higher_number_has_it_until_this_log_names_one_that_is_not_lower() -> None:
     hall = Hall(lga=2)
     verdict = hall.guests.met(b"r", other(number=5), 0)
     assert (verdict.number, verdict.connect) == (5, True)
@@ -65,7 +65,7 @@ def test_a_gateway_that_says_a_higher_number_is_taken_by_it_until_this_log_names
 
 
 @pytest.mark.parametrize("said", [{"number": 1}, {"number": 7}, {"number": 5, "log": b""}, {"number": 0}])
-def test_no_gateway_is_taken_by_the_number_of_another_one_or_by_one_of_another_log(said: dict[str, Any]) -> None:
+def test_no_peer_gets_the_number_of_another_one_or_of_another_log(said: dict[str, Any]) -> None:
     hall = Hall(lga=2, ewr=7)
     verdict = hall.guests.met(b"r", other(**said), 0)
     assert (verdict.number, verdict.connect) == (2, False)
@@ -126,7 +126,7 @@ def test_a_second_process_of_a_name_waits_until_the_first_is_silent_for_long() -
     assert hall.guests.met(b"second", again, 0).number == 2
 
 
-def test_a_process_that_began_after_the_connection_to_the_first_broke_is_taken_at_once() -> None:
+def test_a_process_started_after_the_first_ones_connection_broke_is_accepted_at_once() -> None:
     hall = Hall(lga=2)
     hall.guests.met(b"first", other(), 0)
     assert hall.guests.met(b"second", other(process=b"another!"), hall.now_us).number == 2

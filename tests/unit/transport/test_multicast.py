@@ -40,7 +40,7 @@ class FakeSocket:
         return self.takes
 
 
-def test_it_is_due_when_its_mesh_is() -> None:
+def test_it_wakes_when_its_mesh_does() -> None:
     me = Introduction(group="g", gateway="a", incarnation=b"a" * 16, number=1, process=b"12345678")
     mesh, socket = FakeMesh(), FakeSocket()
     multicast = Multicast(me, cast(Mesh, mesh), cast(MulticastSocket, socket), lambda: 1)

@@ -83,7 +83,7 @@ def test_a_peer_that_answers_or_pings_stays_and_is_answered(pair: Pair) -> None:
     assert came.count(frame(b"\x04PONGyou", COMMAND)) == 4
 
 
-def test_what_passes_while_this_process_does_not_run_is_no_silence(pair: Pair) -> None:
+def test_time_while_this_process_is_suspended_is_not_silence(pair: Pair) -> None:
     for _ in range(4):
         assert pair.beat() == []
         assert pair.beat() == []

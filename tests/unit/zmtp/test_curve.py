@@ -222,7 +222,7 @@ def test_we_call_zeromq() -> None:
                 assert end.receive() == parts
 
 
-def test_what_waits_is_sealed_when_its_turn_to_leave_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_messages_are_encrypted_when_they_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then all connections have the same bytes."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -260,7 +260,7 @@ def test_what_waits_is_sealed_when_its_turn_to_leave_comes(monkeypatch: pytest.M
         assert (len(sealing), sealing.bytes) == (0, 0)
 
 
-def test_what_is_read_of_an_encrypted_connection_is_as_of_a_plain_one() -> None:
+def test_an_encrypted_connection_reads_like_a_plain_one() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         mine, other = shake(Calling([SERVER.public]), Listening(SERVER))

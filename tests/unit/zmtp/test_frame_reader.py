@@ -65,7 +65,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @given(st.lists(st.lists(SIZES, min_size=1, max_size=4), max_size=6), st.sampled_from([1 << 20, 65_536, 4096, 1000]))
-def test_messages_come_whole_and_in_order_however_they_are_cut(sizes: list[list[int]], step: int) -> None:
+def test_messages_arrive_complete_and_in_order_however_they_are_split(sizes: list[list[int]], step: int) -> None:
     wanted = [[bytes([number % 251]) * size for number, size in enumerate(parts)] for parts in sizes]
     data = b"".join(bytes(buffer) for parts in wanted for buffer in form(parts).buffers)
     assert len(data) == sum(form(parts).size for parts in wanted)
@@ -76,7 +76,7 @@ def test_messages_come_whole_and_in_order_however_they_are_cut(sizes: list[list[
         assert reader.stream.held == 0
 
 
-def test_what_comes_byte_by_byte_is_the_same() -> None:
+def test_input_byte_by_byte_gives_the_same_messages() -> None:
     with ends() as pair:
         reader = Reader(pair)
         parts = [b"head", b"x" * 3000, b"", b"end"]
@@ -106,7 +106,7 @@ def test_for_an_unknown_peer_a_large_message_is_dropped_and_the_next_one_is_rece
         (frame(bytes(8 << 20), MORE) * 5, TooLarge),
     ],
 )
-def test_what_is_out_of_bounds_ends_the_connection(data: bytes, error: type[Exception]) -> None:
+def test_an_oversized_message_ends_the_connection(data: bytes, error: type[Exception]) -> None:
     with ends() as pair:
         reader = Reader(pair)
         with pytest.raises(error):
@@ -136,7 +136,7 @@ def test_a_connection_that_ends_inside_a_message_is_reported_too() -> None:
 
 
 @given(st.integers(1, 130))
-def test_a_handshake_is_taken_in_any_pieces_and_what_follows_is_left(step: int) -> None:
+def test_a_handshake_is_accepted_in_any_chunks_and_the_rest_is_left(step: int) -> None:
     said = GREETING + ready(b"DEALER", b"jfk") + b"rest"
     handshake = Handshake(b"ROUTER", b"DEALER")
     rest = None

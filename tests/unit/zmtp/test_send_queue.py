@@ -56,7 +56,7 @@ def test_a_slow_reader_is_not_waited_for_beyond_the_limit(ends: Ends) -> None:
     assert outgoing
 
 
-def test_what_broke_is_left_at_once(ends: Ends) -> None:
+def test_a_broken_connection_is_left_at_once(ends: Ends) -> None:
     here, there = ends
     outgoing = Outgoing(here)
     outgoing.put(form([bytes(1 << 20)]))

@@ -157,7 +157,7 @@ def test_a_client_is_not_identified_by_the_name_it_claims(port: Port) -> None:
     assert third not in (first, second), "what one was known by is given to nobody else"
 
 
-def test_a_drain_takes_no_more_than_its_bytes_and_what_came_with_the_last_of_them(port: Port) -> None:
+def test_a_drain_reads_at_most_its_bytes_and_the_rest_of_the_last_read(port: Port) -> None:
     client = port.call(HELLO)
     port.has(1)
     port.hears(client, frame(bytes(60_000)) * 3)
@@ -241,7 +241,7 @@ def descriptors() -> Iterator[Callable[[int], None]]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_connections_leave_descriptors_to_others_and_are_taken_when_some_are_free(descriptors: Callable[[int], None]) -> None:
+def test_connections_leave_descriptors_to_others_and_are_accepted_when_some_are_free(descriptors: Callable[[int], None]) -> None:
     port = Port(TERMS._replace(connections=100))
     sockets = [socket.socket() for _ in range(9)]
     descriptors(3)
@@ -315,7 +315,7 @@ def test_a_message_of_too_many_parts_is_handed_out_without_any_and_the_next_one_
 
 
 @pytest.mark.parametrize("piece", [frame(b""), frame(b"", 1), frame(b"\x04PING\0\0", COMMAND)])
-def test_a_flood_of_pieces_without_bytes_is_taken_in_many_turns(port: Port, piece: bytes) -> None:
+def test_a_flood_of_empty_parts_is_read_in_many_iterations(port: Port, piece: bytes) -> None:
     client = port.call(HELLO)
     port.has(1)
     client.setblocking(False)

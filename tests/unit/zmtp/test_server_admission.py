@@ -90,7 +90,7 @@ def test_only_the_holder_of_its_key_replaces_a_connection(port: Guarded) -> None
     port.has(2)
 
 
-def test_a_crowd_displaces_no_listed_key_though_that_said_nothing_yet(port: Guarded) -> None:
+def test_a_crowd_displaces_no_listed_key_even_before_its_first_message(port: Guarded) -> None:
     connection, box = port.shake(ONE)
     for number in range(2 * TERMS.connections):
         port.call(GREETING[: 1 + number])

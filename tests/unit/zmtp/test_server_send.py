@@ -18,7 +18,7 @@ from tutti.zmtp.framing import GREETING, frame, ready
 from tutti.zmtp.server import Sent
 
 
-def test_what_a_caller_does_not_read_waits_in_bounds_and_comes_whole(port: Port) -> None:
+def test_unread_messages_wait_in_bounds_and_arrive_complete(port: Port) -> None:
     client = port.call(HELLO + frame(b"hi"))
     ((routing, _, _),) = port.first()
     answer, sent = bytes(1 << 20), 0
@@ -118,7 +118,7 @@ def hang_up(connection: socket.socket) -> None:
 
 
 @pytest.mark.parametrize("beats", [False, True])
-def test_what_came_before_a_connection_broke_is_taken_though_something_is_said_to_it(port: Port, beats: bool) -> None:
+def test_messages_received_before_a_connection_broke_are_delivered_although_one_is_being_sent(port: Port, beats: bool) -> None:
     client, other = port.call(HELLO + frame(b"first")), port.call(HELLO + frame(b"other"))
     routings = {parts[0]: routing for routing, parts, _ in port.first(2)}
     routing = routings[b"first"]
@@ -140,7 +140,7 @@ def test_what_came_before_a_connection_broke_is_taken_though_something_is_said_t
     other.close()
 
 
-def test_what_waits_leaves_while_nothing_is_read(port: Port) -> None:
+def test_waiting_messages_leave_while_nothing_is_read(port: Port) -> None:
     client = port.call(HELLO + frame(b"hi"))
     ((routing, _, _),) = port.first()
     answer = bytes(16 << 20)
@@ -161,7 +161,7 @@ def test_what_waits_leaves_while_nothing_is_read(port: Port) -> None:
     assert [parts for _, parts, _ in port.first()] == [[b"later"]]
 
 
-def test_closing_has_what_was_said_leave(port: Port) -> None:
+def test_closing_sends_queued_messages(port: Port) -> None:
     client = port.call(HELLO + frame(b"hi"))
     ((routing, _, _),) = port.first()
     whole = SHOOK + 9 + (16 << 20)

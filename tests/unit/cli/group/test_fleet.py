@@ -129,7 +129,7 @@ def test_three_gateways_are_one_group_of_neighbouring_ports(start: Callable[...,
     assert not any(alive(pid) for pid in dev.starts())
 
 
-def test_one_of_three_that_is_killed_comes_back_and_the_others_stay(start: Callable[..., Dev]) -> None:
+def test_a_killed_gateway_of_three_restarts_and_the_others_stay(start: Callable[..., Dev]) -> None:
     dev = start("--gateways", "3", "--restart-after", "0.1")
     dev.ready()
     before = dev.starts()
@@ -196,7 +196,7 @@ def test_gateways_that_know_each_other_keep_their_ports(start: Callable[..., Dev
     assert start("--gateways", "3").ready()["ready"] is True
 
 
-def test_its_configuration_is_one_that_serve_takes(start: Callable[..., Dev], tmp_path: Path) -> None:
+def test_serve_accepts_its_configuration(start: Callable[..., Dev], tmp_path: Path) -> None:
     from tutti_gateway.config import load_config
 
     start().ready()
@@ -256,7 +256,7 @@ def test_its_output_about_gateways_may_have_no_reader(start: Callable[..., Dev])
     assert dev.stop()[0] == 0
 
 
-def test_what_it_says_to_a_terminal_that_takes_nothing_keeps_no_gateway_down(tmp_path: Path) -> None:
+def test_output_to_a_blocked_terminal_keeps_no_gateway_down(tmp_path: Path) -> None:
     """A terminal that was stopped, and a pipe that nobody reads, take what there is room for and no more."""
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
@@ -329,7 +329,7 @@ def test_gateways_do_not_outlive_a_dev_that_is_killed(start: Callable[..., Dev])
     expect_end(pid)
 
 
-def test_a_second_dev_is_refused_before_it_changes_what_the_first_starts_from(start: Callable[..., Dev], tmp_path: Path) -> None:
+def test_a_second_dev_is_refused_before_it_changes_the_files_of_the_first(start: Callable[..., Dev], tmp_path: Path) -> None:
     dev = start("--restart-after", "0.1")
     dev.ready()
     written = (tmp_path / "g1.toml").read_text()

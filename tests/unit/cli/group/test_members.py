@@ -82,7 +82,7 @@ def tutti(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
 THREE = [member("jfk"), member("lga"), member("ewr", state="silent", lag=7, heard_us=-1, age=0, round_trip_us=0, reason="off")]
 
 
-def test_members_are_listed_with_what_the_gateway_knows(tutti: Callable[..., Said]) -> None:
+def test_members_are_listed_with_the_gateways_knowledge(tutti: Callable[..., Said]) -> None:
     with FakeGateway(rule=Group(*THREE)) as gateway:
         done = tutti(gateway.url, "members", "list")
         assert done == tutti(gateway.url, "members")
@@ -114,7 +114,7 @@ def test_on_a_terminal_reasons_are_below_and_no_address_is_broken(
     assert lines[-1] == f"ewr: {why}"
 
 
-def test_one_that_is_added_is_waited_for_until_it_votes(tutti: Callable[..., Said]) -> None:
+def test_an_added_gateway_is_waited_for_until_it_votes(tutti: Callable[..., Said]) -> None:
     group = Group(*THREE)
     learning = [*THREE, member("bos", state="learner", voter=False, lag=50)]
     group.after = [learning, [*THREE, member("bos")]]
@@ -149,7 +149,7 @@ SPLIT = "a split into two halves stops both"
 EVEN = f"the roster names 4 gateways, an even number: {SPLIT}, and it tolerates no more failures than 3; add one more gateway"
 
 
-def test_nothing_is_said_of_an_odd_number_of_gateways(tutti: Callable[..., Said]) -> None:
+def test_an_odd_number_of_gateways_causes_no_warning(tutti: Callable[..., Said]) -> None:
     group = Group(*THREE[:2])
     group.after = [THREE]
     with FakeGateway(rule=group) as gateway:
@@ -263,7 +263,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(tutti: Callable[..., Sa
     assert group.asked == []
 
 
-def test_one_is_removed(tutti: Callable[..., Said]) -> None:
+def test_a_gateway_is_removed(tutti: Callable[..., Said]) -> None:
     group = Group(*THREE)
     group.after = [THREE[:2]]
     with FakeGateway(rule=group) as gateway:

@@ -117,7 +117,7 @@ SECOND = [("written", 2), ("vote", 2), ("decided", 2)]
         (("--offset", "20"), SECOND),
     ],
 )
-def test_a_sequence_that_was_aborted_and_given_again_is_a_message_of_each_epoch(
+def test_an_aborted_and_reused_sequence_is_one_message_for_each_epoch(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], told: list[tuple[str, int]]
 ) -> None:
     file = tmp_path / "g1.log"

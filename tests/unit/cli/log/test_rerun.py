@@ -43,7 +43,7 @@ def changed(run: Path) -> Path:
     return path
 
 
-def test_the_same_is_said_in_a_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_equal_replay_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "rerun", str(run)]) == 0
     said = capsys.readouterr()
     assert "events, identical\nthe recording ends because the gateway stopped\n" in said.out
@@ -66,13 +66,13 @@ def test_a_difference_is_shown_with_both_answers_and_fails(run: Path, capsys: py
     assert told["difference"]["again"] == told["difference"]["recorded"][:-1]
 
 
-def test_a_record_that_was_cut_short_says_so(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_recording_is_reported(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run.write_bytes(run.read_bytes()[:-3])
     assert main(["log", "rerun", str(run)]) == 0
     assert "the recording is truncated, as after a kill" in capsys.readouterr().out
 
 
-def test_what_is_no_record_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_recording_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "rerun", str(tmp_path / "none")]) == 2
     (tmp_path / "text").write_text("hello")
     assert main(["log", "rerun", str(tmp_path / "text")]) == 1

@@ -95,7 +95,7 @@ def test_a_replay_into_a_directory_that_is_missing(untouched: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("name", ["r.jsonl", "r.parquet", "r.arrow"])
-def test_a_replay_into_a_directory_that_takes_no_file(untouched: str, capsys: pytest.CaptureFixture[str], name: str) -> None:
+def test_a_replay_into_an_unwritable_directory(untouched: str, capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert main(["replay", "--url", untouched, "--out", f"/proc/{name}"]) == 2
     said = f"error: --out /proc/{name} cannot be written (no such file or directory): choose another file\n"
     assert capsys.readouterr().err == said

@@ -168,7 +168,7 @@ def test_text_that_is_the_key_is_its_bytes(keys: list[str], ascii_only: bool) ->
         (b"a\n\xff\n", "csv", None, FormatError, r"line 2 of the input is not UTF-8"),
     ],
 )
-def test_what_is_refused_names_the_line(data: bytes, form: str, key: str | None, kind: type[TuttiError], message: str) -> None:
+def test_a_refusal_names_the_line(data: bytes, form: str, key: str | None, kind: type[TuttiError], message: str) -> None:
     with pytest.raises(kind, match=message):
         records(data, form, key)
 
@@ -206,7 +206,7 @@ def test_one_field_may_fill_a_record() -> None:
     assert len(records(b"a\n%s\n" % HALF, "csv")[0][1]) == len(HALF) + len('{"a":""}')
 
 
-def test_a_chunk_is_cut_with_its_keys() -> None:
+def test_a_chunk_is_split_with_its_keys() -> None:
     first, rest = Chunk([b"a", b"b", b"c"], [b"1", None, b"3"]).cut(2)
     assert first == Chunk([b"a", b"b"], [b"1", None])
     assert rest == Chunk([b"c"], [b"3"])

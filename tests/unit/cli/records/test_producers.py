@@ -39,7 +39,7 @@ def test_producers_are_those_of_the_gateway_that_confirms_its_frontier(capsys: p
         assert listed(capsys, lagging, near) == (6, "")
 
 
-def test_a_gateway_that_lags_says_so_though_it_is_primary(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_gateway_that_lags_reports_it_although_it_is_primary(capsys: pytest.CaptureFixture[str]) -> None:
     with ReadableGateway(5) as lagging:
         knows(lagging.gateway, 3)
         lagging.reads.confirms = False

@@ -22,7 +22,7 @@ from tutti_gateway.core import limits
 
 
 @pytest.mark.parametrize(("runs", "more"), [(8, ""), (9, " and 1 range more"), (11, " and 3 ranges more")])
-def test_of_many_runs_of_records_the_first_are_named(runs: int, more: str) -> None:
+def test_of_many_committed_ranges_the_first_are_listed(runs: int, more: str) -> None:
     said = sending._ranges_text([(number * 10, number * 10 + 1) for number in range(1, runs + 1)])
     assert said == "records 10-11, 20-21, 30-31, 40-41, 50-51, 60-61, 70-71, 80-81" + (more and f"{more} (--json has all)")
 

@@ -53,7 +53,7 @@ def test_keys_that_are_there_are_not_replaced(tmp_path: Path, capsys: pytest.Cap
     assert read_secret(tmp_path / "jfk.secret") == before
 
 
-def test_a_directory_that_cannot_be_made_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_cannot_be_created_is_reported_with_a_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").touch()
     code, out, err = run(capsys, "new", "--out", str(tmp_path / "file" / "keys"), "jfk")
     assert (code, out, err.count("\n")) == (2, "", 1)

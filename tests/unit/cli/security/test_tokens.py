@@ -62,7 +62,7 @@ def test_a_removed_token_authenticates_no_client(path: Path, capsys: pytest.Capt
         (["new", "taken", "--admin"], "already has a token 'taken'"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_written(
+def test_mistakes_are_reported_and_nothing_is_written(
     path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
 ) -> None:
     run(capsys, "new", "taken", "--admin")
@@ -73,7 +73,7 @@ def test_what_is_wrong_is_said_and_nothing_is_written(
     assert path.read_bytes() == before
 
 
-def test_a_file_that_cannot_be_written_says_what_to_do(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unwritable_file_is_reported_with_a_remedy(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path.parent.write_text("a file")
     code, out, err = run(capsys, "new", "feed", "--admin")
     assert (code, out, err.count("\n")) == (2, "", 1)

@@ -107,7 +107,7 @@ def test_with_linger_a_batch_waits_for_it_and_no_longer() -> None:
     assert feed.linger_until == 105.0
 
 
-def test_flush_sends_what_lingers() -> None:
+def test_flush_sends_lingering_records() -> None:
     feed = feed_of(linger=1000.0)
     send(feed, b"0")
     assert feed.flush(0.0) == 1
@@ -191,7 +191,7 @@ def test_no_waiting_where_outcomes_are_brought() -> None:
         outcome_thread.here = False
 
 
-def test_what_exceeds_a_limit_has_a_receipt_that_failed_and_leaves_the_rest_alone() -> None:
+def test_a_record_over_a_limit_has_a_failed_receipt_and_affects_no_other() -> None:
     feed = feed_of()
     told: list[tuple[TuttiError | None, Receipt]] = []
     receipt = send(feed, b"x" * (limits.RECORD_BYTES_MAX + 1), on_delivery=lambda *outcome: told.append(outcome))

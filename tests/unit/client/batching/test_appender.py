@@ -135,7 +135,7 @@ def test_a_signal_anywhere_in_send_leaves_the_accumulator_consistent(producer: P
 
 @pytest.mark.parametrize("producer", ["python"], indirect=True)  # nothing strikes in the middle of what is compiled
 @pytest.mark.parametrize("fault", [KeyError, TypeError, ValueError, KeyboardInterrupt])
-def test_what_a_signal_handler_raises_in_there_is_raised_and_the_record_taken_off(
+def test_an_exception_of_a_signal_handler_is_raised_and_the_record_removed(
     producer: Producer, monkeypatch: pytest.MonkeyPatch, fault: type[BaseException]
 ) -> None:
     """The clock stands for the signal: it is read last, in the middle of a record."""

@@ -73,7 +73,7 @@ def columns(batch: Batch) -> tuple[object, ...]:
 
 @given(ITEMS, st.integers(0, 2000))
 @settings(deadline=None)
-def test_it_takes_what_its_python_takes(items: list[Any], room: int) -> None:
+def test_it_accepts_the_calls_that_the_python_code_accepts(items: list[Any], room: int) -> None:
     (compiled, made, put), (written, running, send) = both(room)
     for item in items:
         assert outcome(put, item) == outcome(send, item)
@@ -254,7 +254,7 @@ def test_a_circle_through_it_is_collected() -> None:
     assert gone() is None
 
 
-def test_what_runs_in_the_collector_may_send_too() -> None:
+def test_finalizers_in_the_collector_may_send_too() -> None:
     """The collector may run where a list begins, and what it runs may use the same taker."""
 
     class Sends:
@@ -285,7 +285,7 @@ def test_what_runs_in_the_collector_may_send_too() -> None:
 
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_what_the_collector_runs_may_take_the_long_way(closes: bool) -> None:
+def test_finalizers_in_the_collector_may_use_the_slow_path(closes: bool) -> None:
     """It may close the taker and fill the same columns, before the one that began does."""
 
     class LongWay:
@@ -329,7 +329,7 @@ def test_what_the_collector_runs_may_take_the_long_way(closes: bool) -> None:
     assert bool(met) is (sys.version_info < (3, 12)), "from 3.12 on the collector runs between instructions, and never in there"
 
 
-def test_what_is_compiled_is_of_this_release(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiled_module_is_of_this_release(monkeypatch: pytest.MonkeyPatch) -> None:
     assert swift.RECORD_OVERHEAD_BYTES == RECORD_OVERHEAD_BYTES
     found: Any = taker._load_extension()
     assert found is swift

@@ -100,7 +100,7 @@ def test_the_present_time_is_that_of_the_send() -> None:
     assert before - timedelta(microseconds=1) <= row["timestamp"] <= datetime.now(UTC) + timedelta(microseconds=1)
 
 
-def test_a_cut_batch_is_the_rest_of_it() -> None:
+def test_the_rest_of_a_split_batch() -> None:
     batch = Batch("t", 1000, 0.0)
     batch.progress = b"p"
     table = pa.record_batch({"value": pa.array([b"%d" % number for number in range(10)], pa.binary())})
@@ -141,7 +141,7 @@ def test_a_wrong_record_is_reported(arguments: Any, said: str) -> None:
         check_record(*arguments)
 
 
-def test_what_is_like_bytes_is_taken() -> None:
+def test_bytes_like_values_are_accepted() -> None:
     headers: Any = [("h", bytearray(b"c"))]
     assert check_record(bytearray(b"a"), memoryview(b"b"), None, headers)[:4] == (b"a", b"b", None, [("h", b"c")])
     assert to_us(datetime(2024, 1, 1, 1, tzinfo=timezone(timedelta(hours=1)))) == 1_704_067_200_000_000
@@ -280,7 +280,7 @@ def test_an_open_batch_has_the_announced_size() -> None:
     assert decode_batch(batch.body).num_rows == batch.count == 2000
 
 
-def test_what_is_in_a_class_of_its_own_counts_and_not_what_it_says() -> None:
+def test_subclasses_count_by_their_content() -> None:
     class Short(bytes):
         def __len__(self) -> int:
             return 3

@@ -50,7 +50,7 @@ def test_good_urls(url: str, addresses: list[tuple[str, int]]) -> None:
         ("tutti://" + ",".join(f"a:{port}" for port in range(1, limits.ADDRESSES_MAX + 2)), "at most 64"),
     ],
 )
-def test_bad_urls_say_what_is_wrong(url: str, said: str) -> None:
+def test_mistakes_in_urls_are_named(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         parse_url(url)
 

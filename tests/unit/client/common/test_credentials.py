@@ -67,7 +67,7 @@ def test_the_environment_names_the_file(file: Path, monkeypatch: pytest.MonkeyPa
         ("token = " + "9" * 5_000, "is not TOML"),
     ],
 )
-def test_a_file_that_cannot_serve_says_why_and_not_what_is_in_it(file: Path, text: str, said: str) -> None:
+def test_an_unusable_file_is_reported_with_the_reason_and_without_its_content(file: Path, text: str, said: str) -> None:
     file.write_text(text)
     with pytest.raises(ConfigError, match=said) as error:
         Credentials.read(file)

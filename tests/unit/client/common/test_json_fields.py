@@ -93,7 +93,7 @@ def test_invalid_json_is_reported_with_its_column(text: bytes, what: str, column
     assert told.value.column == column
 
 
-def test_what_is_no_object_has_no_fields() -> None:
+def test_a_value_that_is_not_an_object_has_no_fields() -> None:
     for text in (b"[]", b"1", b'"k"', b"null"):
         with pytest.raises(NotAnObject):
             JsonFields(["k"]).of(text)

@@ -117,7 +117,7 @@ def test_records_fill_one_batch_while_another_isin_flight() -> None:
     assert [receipt.result(0) for receipt in receipts] == [10, 11, 12, 13]
 
 
-def test_receipts_out_of_order_are_taken() -> None:
+def test_receipts_out_of_order_are_accepted() -> None:
     rig = Rig().ready()
     receipts = [rig.send(b"a"), rig.send(b"b", topic="u"), rig.send(b"c")]
     for number, asked in enumerate(rig.hears(), 1):
@@ -166,7 +166,7 @@ def test_a_gap_makes_everything_go_again_once() -> None:
     assert rig.frames() == []
 
 
-def test_an_overlap_is_cut_and_sent_from_there() -> None:
+def test_an_overlapping_batch_is_split_and_sent_from_there() -> None:
     rig = Rig().ready()
     rig.send(b"first")
     rig.topic()
@@ -187,7 +187,7 @@ def test_an_overlap_is_cut_and_sent_from_there() -> None:
 
 
 @pytest.mark.parametrize("expected", [1, 9])
-def test_a_gateway_that_expects_what_cannot_be_is_not_written_to(expected: int) -> None:
+def test_a_gateway_that_expects_an_impossible_sequence_gets_no_batches(expected: int) -> None:
     rig, frames = in_flight(3)
     rig.commit(frames[0], 0)
     receipt = rig.send()
@@ -230,7 +230,7 @@ def test_a_refusal_for_now_is_followed_by_the_same_again_later_and_later() -> No
         receipt.result(0)
 
 
-def test_answers_to_old_questions_are_not_taken() -> None:
+def test_answers_to_old_requests_are_ignored() -> None:
     rig = Rig()
     asked = rig.connect()
     rig.say(client_protocol.EpochFenced(asked.request, 4))
@@ -384,7 +384,7 @@ def test_the_deadline_makes_everything_unknown_and_ends_the_epoch() -> None:
     assert again.result(0) == 9
 
 
-def test_the_deadline_of_what_was_never_sent_ends_no_epoch() -> None:
+def test_the_deadline_of_an_unsent_batch_ends_no_epoch() -> None:
     rig = Rig(delivery_timeout=5.0).ready()
     rig.delivery.lost()
     receipt = rig.send()
@@ -420,7 +420,7 @@ def test_a_named_producer_keeps_its_epoch_however_idle() -> None:
     assert sequences(rig.frames()) == [(2, 1)]
 
 
-def test_the_window_bounds_what_isin_flight() -> None:
+def test_the_window_bounds_batches_in_flight() -> None:
     rig = Rig(batch_bytes=2000).ready(window_bytes=10_000)
     for _ in range(40):
         rig.send(b"x" * 900)
@@ -434,7 +434,7 @@ def test_the_window_bounds_what_isin_flight() -> None:
     assert len(rig.feed.queue) < waiting
 
 
-def test_what_is_larger_than_the_window_goes_alone() -> None:
+def test_a_batch_larger_than_the_window_is_sent_alone() -> None:
     rig = Rig().ready(window_bytes=1000)
     rig.send(b"x" * 5000)
     rig.send(b"y" * 5000)
@@ -469,7 +469,7 @@ def test_garbage_from_a_gateway_is_reported_as_such() -> None:
             rig.delivery.receive(data, rig.now)
 
 
-def test_what_is_absent_from_the_table_is_illegal() -> None:
+def test_a_transition_absent_from_the_table_is_illegal() -> None:
     legal = set(TRANSITIONS)
     for state in State:
         for turn in Event:

@@ -32,7 +32,7 @@ def test_an_abort_fails_everything_and_the_next_epoch_continues() -> None:
     assert later.result(0) == 1
 
 
-def test_what_committed_before_an_abort_is_committed_though_its_receipt_was_lost() -> None:
+def test_records_committed_before_an_abort_are_committed_although_their_receipt_was_lost() -> None:
     rig = Rig().ready()
     receipts = [rig.send(b"0")]
     rig.topic()
@@ -88,7 +88,7 @@ def test_a_producer_with_progress_stops_after_an_abort_until_it_resumes() -> Non
     assert (frame.epoch, frame.first_sequence, frame.progress) == (2, 2, b"p1")
 
 
-def test_a_refused_batch_ends_the_epoch_so_that_nothing_overtakes_what_replaces_it() -> None:
+def test_a_refused_batch_ends_the_epoch_so_that_no_batch_overtakes_its_replacement() -> None:
     rig, _ = in_flight(3)
     waiting = rig.send(b"behind")
     oldest = list(rig.delivery.window)
@@ -106,7 +106,7 @@ def test_a_refused_batch_ends_the_epoch_so_that_nothing_overtakes_what_replaces_
     assert [frame.first_sequence for frame in rig.frames()] == [2]
 
 
-def test_a_refused_copy_of_what_committed_is_committed() -> None:
+def test_a_refused_copy_of_a_committed_batch_is_committed() -> None:
     rig, _ = in_flight(2)
     oldest = list(rig.delivery.window)
     rig.say(client_protocol.RefusedAnswer(NUMBER, 1, 1, "malformed", "arrived damaged", retry=False))

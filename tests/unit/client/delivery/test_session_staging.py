@@ -40,7 +40,7 @@ def aborted(rig: Rig) -> None:
         failing.result(0)
 
 
-def test_a_pause_of_a_task_however_long_keeps_the_epoch_of_what_it_staged() -> None:
+def test_a_pause_of_a_task_however_long_keeps_the_epoch_of_its_staged_batches() -> None:
     rig = one_staged()
     rig.now += common_limits.IDLE_PRODUCER_US * limits.STAGED_IDLE_FACTOR / 1e6 - 1
     rig.send(b"late")

@@ -280,7 +280,7 @@ def test_faults_that_pass_in_time_cost_no_record_its_place() -> None:
 
 
 @pytest.mark.parametrize("code", ["leaving", "not_primary", "lane"])
-def test_what_one_gateway_turns_away_goes_to_the_other_one_whenever_it_says_so(code: str) -> None:
+def test_batches_that_one_gateway_refuses_go_to_the_other_one_as_soon_as_it_says_so(code: str) -> None:
     """Nothing new goes there before: what was turned away could not follow it, and would wait for its own gateway for ever."""
     for seed in range(40):
         world = World(seed, timeout=1000.0)
@@ -296,7 +296,7 @@ def test_what_one_gateway_turns_away_goes_to_the_other_one_whenever_it_says_so(c
         assert not world.gateways["g1"].lane or not world.gateways["g1"].lane.values()
 
 
-def test_what_is_new_waits_a_second_for_a_gateway_that_turned_something_away_and_is_silent() -> None:
+def test_new_batches_wait_a_second_for_a_gateway_that_refused_some_and_is_silent() -> None:
     world = World(1, timeout=1000.0)
     world.order()
     world.away, world.low["g1"] = {"g2"}, "leaving"
@@ -325,7 +325,7 @@ def test_what_is_new_waits_a_second_for_a_gateway_that_turned_something_away_and
     assert lane_log.values() == [b"2"]
 
 
-def test_all_kinds_of_outcomes_are_met() -> None:
+def test_all_kinds_of_outcomes_occur() -> None:
     told = set()
     for seed in range(20):
         world = World(seed)

@@ -38,14 +38,14 @@ def test_progress_is_that_of_all_that_has_committed(progress: tuple[bytes, ...],
     assert not len(window)
 
 
-def test_progress_of_what_failed_is_none() -> None:
+def test_failed_batches_have_no_progress() -> None:
     window = admitted(b"a", b"b", b"")
     window.commit(1, 1, 10)
     window.fail_from(2, Failure(Aborted("no space")))
     assert window.committed == Resume(1, b"a")
 
 
-def test_what_an_epoch_says_is_committed_has_its_progress() -> None:
+def test_batches_committed_by_an_epochs_answer_have_their_progress() -> None:
     window = admitted(b"a", b"", b"b", b"", b"c")
     window.commit_upto(4)
     assert window.committed == Resume(4, b"b")

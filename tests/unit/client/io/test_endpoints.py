@@ -42,7 +42,7 @@ def test_endpoints_report_the_last_result_of_each() -> None:
     assert one.told() == "a:1: connection refused; b:2: connected; c:3: no answer yet"
 
 
-def test_a_route_learns_other_gateways_once_and_leaves_out_what_is_none(caplog: pytest.LogCaptureFixture) -> None:
+def test_endpoints_add_other_gateways_once_and_skip_invalid_addresses(caplog: pytest.LogCaptureFixture) -> None:
     one = route("tutti://a:1,b:2")
     one.move_on("no")
     one.learn({"a": "tutti://a:1", "c": "tutti://c:3", "d": "d:4", "e": "nowhere"})
@@ -66,7 +66,7 @@ def test_clients_of_one_gateway_go_to_different_ones_when_it_dies() -> None:
     assert found == set(others.values())
 
 
-def test_a_gateway_that_moved_is_looked_for_where_it_is_now() -> None:
+def test_a_moved_gateway_is_searched_at_its_new_address() -> None:
     one = route("tutti://a:1")
     one.learn({"a": "a:1", "b": "b:2", "c": "c:3"})
     one.learn({"a": "a:1", "b": "b:9", "c": "c:3"})
@@ -81,7 +81,7 @@ def test_addresses_of_the_url_stay_although_no_gateway_lists_them_any_more() -> 
     assert named(one) == ["a:1", "b:2", "b:9"]
 
 
-def test_a_gateway_outside_of_the_view_adds_what_it_knows_and_takes_nothing_back() -> None:
+def test_a_gateway_outside_of_the_view_adds_addresses_and_removes_none() -> None:
     one = route("tutti://a:1")
     one.learn({"a": "a:1", "b": "b:9"})
     one.learn({"a": "a:1", "b": "b:2", "d": "d:4"}, sure=False)
@@ -107,7 +107,7 @@ def test_the_present_one_keeps_its_turn_though_it_is_named_no_more() -> None:
     assert named(one) == ["a:1", "c:3"]
 
 
-def test_what_is_remembered_is_bounded_however_often_gateways_move() -> None:
+def test_memory_is_bounded_however_often_gateways_move() -> None:
     one = route("tutti://a:1")
     for number in range(1, 500):
         one.learn({f"g{number}": f"h{number}:1"})
@@ -117,7 +117,7 @@ def test_what_is_remembered_is_bounded_however_often_gateways_move() -> None:
     assert len(named(one)) <= 2 + limits.ADDRESSES_MAX
 
 
-def test_only_wrong_ports_is_said_when_all_are() -> None:
+def test_wrong_ports_are_the_error_only_if_all_are_wrong() -> None:
     one = route("tutti://a:1,b:2")
     one.move_on("http", wrong=True)
     assert not one.only_wrong_ports()

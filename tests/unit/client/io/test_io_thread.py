@@ -193,7 +193,7 @@ def _close(producer: Producer) -> None:
 
 
 @pytest.mark.parametrize("spool", [False, True])
-def test_where_no_thread_can_be_had_it_is_said_and_nothing_is_held(
+def test_a_failed_thread_start_is_reported_and_nothing_is_blocked(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spool: bool
 ) -> None:
     def none_left(number: int) -> engines.IOThread:
@@ -210,7 +210,7 @@ def test_where_no_thread_can_be_had_it_is_said_and_nothing_is_held(
 
 
 @pytest.mark.parametrize(("spool", "kind"), [(False, "tutti-io"), (True, "tutti-io"), (True, "tutti-spool")])
-def test_where_the_system_has_no_thread_left_it_is_said_and_nothing_is_held(
+def test_a_system_without_free_threads_is_reported_and_nothing_is_blocked(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, spool: bool, kind: str
 ) -> None:
     start = threading.Thread.start
@@ -231,7 +231,7 @@ def test_where_the_system_has_no_thread_left_it_is_said_and_nothing_is_held(
         producer.send("t", b"x").result(10)
 
 
-def test_what_waits_for_a_gateway_is_refused_in_on_delivery(gateway: FakeGateway) -> None:
+def test_calls_that_wait_for_a_gateway_are_refused_in_on_delivery(gateway: FakeGateway) -> None:
     met: list[BaseException | None] = []
 
     def heard(error: object, receipt: object) -> None:
@@ -307,7 +307,7 @@ def test_a_wake_up_during_the_end_of_an_iteration_is_not_lost() -> None:
     assert ending.due == 0.0
 
 
-def test_what_comes_between_the_work_of_a_turn_and_its_sleep_is_not_left_waiting(
+def test_events_between_the_work_of_an_iteration_and_its_sleep_do_not_wait(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic that is new to the producer has to be asked for: another turn has to come at once, and not at the next timer."""

@@ -158,7 +158,7 @@ def test_something_else_is_quoted() -> None:
     ("answer", "look_us", "said"),
     [(_silence, 200_000, "sent nothing within 0.2 s"), (_close, 1_000_000, "closed immediately")],
 )
-def test_what_may_become_right_is_tried_until_the_time_is_over(
+def test_temporary_errors_are_retried_until_the_timeout(
     answer: Any, look_us: int, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "PROBE_TIMEOUT_US", look_us)
@@ -206,7 +206,7 @@ def test_the_group_port_is_named_with_keys_and_without(with_keys: bool, tmp_path
             Reader(f"tutti://{address}")
 
 
-def test_what_begins_as_a_refusal_and_is_none_says_nothing_of_the_port() -> None:
+def test_an_incomplete_refusal_reveals_nothing_of_the_port() -> None:
     for data in (b"", b"R", b"R{}", b"R\x80", b"\x84"):
         said = "the peer does not speak the protocol of a gateway: because"
         assert explain_message(data, ValueError("because"), Address("h", 2)) == (said, False)
@@ -321,7 +321,7 @@ def test_control_turns_to_another_gateway_when_one_is_in_no_view_that_decides() 
 
 
 @pytest.mark.usefixtures("_looks")
-def test_control_says_what_it_met_and_after_how_long() -> None:
+def test_the_admin_client_reports_each_failure_and_the_time_waited() -> None:
     began = time.monotonic()
     with (
         pytest.raises(Unavailable, match=re.escape("within 0.7 s: 127.0.0.1:1: connection refused")),
@@ -333,7 +333,7 @@ def test_control_says_what_it_met_and_after_how_long() -> None:
         control.status()
 
 
-def test_control_does_not_take_garbage() -> None:
+def test_the_admin_client_refuses_garbage() -> None:
     garbage = FakeGateway(rule=lambda heard: [b"Cgarbage"] if isinstance(heard, client_protocol.Status) else None)
     with garbage, AdminClient(garbage.url, timeout=0.5) as control, pytest.raises(Unavailable, match="not speak the protocol"):
         control.status()

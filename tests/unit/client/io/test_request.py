@@ -131,7 +131,7 @@ def test_a_gateway_that_does_not_come_back_is_left_for_the_next(made: list[Addre
         assert made == [Address("127.0.0.1", gateway.port)] * 2 + [Address("127.0.0.1", other.port)]
 
 
-def test_a_name_server_that_takes_longer_than_an_address_may_is_waited_for(
+def test_a_slow_name_server_is_waited_for_beyond_the_time_for_one_address(
     slow: threading.Event, monkeypatch: pytest.MonkeyPatch, made: list[Address]
 ) -> None:
     monkeypatch.setattr(limits, "ADDRESS_TIMEOUT_US", 50_000)

@@ -133,7 +133,7 @@ def test_a_message_of_several_parts_ends_the_link() -> None:
         assert link.news() is ConnectionEvent.DOWN
 
 
-def test_a_ping_is_answered_with_what_it_says() -> None:
+def test_a_ping_is_answered_with_its_content() -> None:
     with _up() as (link, peer):
         peer.socket.sendall(frame(b"\x04PING\0\x0acontext", COMMAND))
         peer.socket.sendall(frame(b"behind it"))
@@ -180,7 +180,7 @@ def test_the_send_queue_is_bounded_and_drains_when_the_socket_has_space(monkeypa
 
 
 @pytest.mark.parametrize("lingers", [True, False])
-def test_what_is_queued_leaves_in_the_time_that_a_close_gives(lingers: bool) -> None:
+def test_queued_messages_leave_within_the_time_of_a_close(lingers: bool) -> None:
     message = bytes(1 << 24)
     with _up(receive_bytes=1 << 14) as (link, peer):
         assert link.send([message])
@@ -283,7 +283,7 @@ def test_a_lack_of_descriptors_is_reported_and_none_leaks() -> None:
 
 
 @pytest.mark.parametrize("meanwhile", [True, False])
-def test_a_lookup_that_takes_longer_than_a_link_is_the_next_link_s(slow: threading.Event, meanwhile: bool) -> None:
+def test_a_slow_lookup_serves_the_next_connection(slow: threading.Event, meanwhile: bool) -> None:
     before = _descriptors()
     first = ZmtpConnection(Address("slow.example", 1))
     assert "name server" in first.trouble
@@ -313,7 +313,7 @@ def test_a_link_that_is_closed_leaves_its_lookup_alone(slow: threading.Event) ->
 
 
 @pytest.mark.parametrize("found", [["::1", "127.0.0.1"], ["127.0.0.1", "::1"]])
-def test_a_host_of_both_kinds_is_met_by_ipv4(monkeypatch: pytest.MonkeyPatch, found: list[str]) -> None:
+def test_a_host_of_both_kinds_is_connected_by_ipv4(monkeypatch: pytest.MonkeyPatch, found: list[str]) -> None:
     monkeypatch.setattr(client_link, "addresses", lambda _host: found)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         link = ZmtpConnection(Address("both.example", listener.getsockname()[1]))

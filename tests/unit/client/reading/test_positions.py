@@ -59,7 +59,7 @@ def test_a_plus_that_a_url_turned_into_a_space_is_reported() -> None:
 @example("9" * 5000)
 @example("0" * 5000 + "7")
 @example("2026-01-31T12:00:00." + "1" * 5000 + "Z")
-def test_whatever_is_given_is_a_place_or_refused(text: str) -> None:
+def test_any_text_is_a_position_or_refused(text: str) -> None:
     try:
         found = parse_bound(text)
     except UsageError as error:

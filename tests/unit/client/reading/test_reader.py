@@ -266,7 +266,7 @@ def test_unreachable_gateways_are_listed_with_names_and_times() -> None:
 
 
 @pytest.mark.parametrize("options", [{"patience": 1.5}, {"connect_timeout": 1.5}])
-def test_each_address_is_named_once_with_what_was_met_there_and_the_shorter_wait_holds(options: dict[str, float]) -> None:
+def test_each_address_is_listed_once_with_its_failure_and_the_shorter_wait_holds(options: dict[str, float]) -> None:
     began, port = time.monotonic(), free_port()
     with pytest.raises(Unavailable) as caught:
         Reader(f"tutti://127.0.0.1:1,127.0.0.1:{port}", **options)  # type: ignore[arg-type]  # of seconds
@@ -320,7 +320,7 @@ def test_patience_ends(gateway: ReadableGateway) -> None:
         ("refused", Refused),
     ],
 )
-def test_what_a_gateway_says_is_raised_as_what_it_is(gateway: ReadableGateway, code: str, error: type[TuttiError]) -> None:
+def test_errors_of_a_gateway_are_raised_as_their_type(gateway: ReadableGateway, code: str, error: type[TuttiError]) -> None:
     reads = FlightSource(gateway.url)
     gateway.reads.fail = always(code)
     with pytest.raises(error, match="all the time"):

@@ -39,7 +39,7 @@ def test_a_stalled_frontier_is_requested_from_another_gateway(two: tuple[Readabl
         assert values(reads.scan(8)) == [8, 9, 10, 11]
 
 
-def test_where_all_are_cut_off_the_best_answer_counts_and_says_so(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+def test_if_all_are_in_a_minority_the_best_answer_counts_with_a_warning(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
     near.reads.state = far.reads.state = "minority"
     with FlightSource(url(near, far)) as reads:
@@ -50,7 +50,7 @@ def test_where_all_are_cut_off_the_best_answer_counts_and_says_so(two: tuple[Rea
         assert reads.frontier().offset == 12
 
 
-def test_the_one_that_is_left_serves_its_prefix_though_it_is_cut_off(two: tuple[ReadableGateway, ReadableGateway]) -> None:
+def test_the_remaining_gateway_serves_its_prefix_although_it_is_in_a_minority(two: tuple[ReadableGateway, ReadableGateway]) -> None:
     near, far = two
     near.reads.state = "minority"
     with FlightSource(url(near, far)) as reads:

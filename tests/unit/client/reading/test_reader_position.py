@@ -201,7 +201,7 @@ def test_topics_are_asked_of_a_gateway_that_goes_as_far_as_the_range(gateway: Re
     ],
 )
 @pytest.mark.parametrize("follow", [False, True])
-def test_a_closed_reader_says_so_and_is_not_an_empty_one(
+def test_a_closed_reader_raises_and_is_not_an_empty_one(
     gateway: ReadableGateway, follow: bool, use: Callable[[Reader], object]
 ) -> None:
     with Reader(gateway.url, start=0, end=20, follow=follow, name="loader") as reader:

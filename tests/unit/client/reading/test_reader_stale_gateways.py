@@ -19,7 +19,7 @@ def url(*gateways: ReadableGateway) -> str:
     return "tutti://" + ",".join(gateway.url.removeprefix("tutti://") for gateway in gateways)
 
 
-def test_a_new_reader_of_a_name_begins_where_a_gateway_that_is_up_to_date_says() -> None:
+def test_a_named_reader_begins_at_the_offset_of_an_up_to_date_gateway() -> None:
     with ReadableGateway(8) as lagging, ReadableGateway(8) as near:
         lagging.reads.confirms = False
         lagging.reads.saved, near.reads.saved = {"loader": 2}, {"loader": 6}
@@ -27,7 +27,7 @@ def test_a_new_reader_of_a_name_begins_where_a_gateway_that_is_up_to_date_says()
             assert (reader.position, reader.end) == (6, 8)
 
 
-def test_the_end_of_a_range_is_what_is_committed_and_not_what_a_laggard_has() -> None:
+def test_the_end_of_a_range_is_the_committed_one_and_not_that_of_a_laggard() -> None:
     with ReadableGateway(5) as lagging, ReadableGateway(8) as near:
         lagging.reads.confirms = False
         with Reader(url(lagging, near)) as reader:
@@ -36,7 +36,7 @@ def test_the_end_of_a_range_is_what_is_committed_and_not_what_a_laggard_has() ->
             assert reader.position == 8
 
 
-def test_where_no_gateway_confirms_it_the_furthest_is_read_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_without_a_confirming_gateway_the_furthest_is_read_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with ReadableGateway(5) as one, ReadableGateway(8) as other, caplog.at_level(logging.WARNING, "tutti"):
         one.reads.confirms = other.reads.confirms = False
         with FlightSource(url(one, other)) as reads:

@@ -34,7 +34,7 @@ def add(gateway: ReadableGateway, lane: str, *records: tuple[str, bytes]) -> Non
     gateway.reads.lanes_there[lane][2].extend(records)
 
 
-def test_one_origin_is_its_newest_lane_with_the_columns_and_offsets_as_ever(gateway: ReadableGateway) -> None:
+def test_one_origin_is_its_newest_lane_with_the_usual_columns_and_offsets(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, ordering="unordered", origin="jfk") as reader:
         assert (reader.position, reader.end) == (0, 20)
         batches = list(reader)
@@ -45,7 +45,7 @@ def test_one_origin_is_its_newest_lane_with_the_columns_and_offsets_as_ever(gate
     assert [offset for batch in batches for offset in batch.column("offset").to_pylist()] == list(range(20))
 
 
-def test_an_origin_may_be_a_lane_and_the_range_be_cut(gateway: ReadableGateway) -> None:
+def test_an_origin_may_be_a_lane_with_a_limited_range(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, ordering="unordered", origin=OLD) as reader:
         assert values(reader) == list(range(100, 105))
         assert reader.lane == OLD
@@ -62,7 +62,7 @@ def test_an_origin_may_be_a_lane_and_the_range_be_cut(gateway: ReadableGateway) 
 
 
 @pytest.mark.parametrize("origin", [None, "lga"])
-def test_topics_are_asked_for_where_no_lane_holds_anything_of_the_range(gateway: ReadableGateway, origin: str | None) -> None:
+def test_topics_are_requested_if_no_lane_has_records_in_the_range(gateway: ReadableGateway, origin: str | None) -> None:
     def fail(what: str) -> None:
         if what == "do_get":
             raise error_of("unknown_topic", "there is no topic 'nope' in this log")
@@ -171,7 +171,7 @@ def test_a_gateway_that_lacks_the_lane_or_some_of_it_is_passed_by(gateway: Reada
         next(reader)
 
 
-def test_nothing_is_saved_and_nothing_is_given_when_it_is_closed(gateway: ReadableGateway) -> None:
+def test_a_closed_reader_saves_nothing_and_returns_nothing(gateway: ReadableGateway) -> None:
     reader = Reader(gateway.url, ordering="unordered")
     with pytest.raises(UsageError, match="store its `position` yourself"):
         reader.save()
@@ -256,7 +256,7 @@ def test_a_lane_lost_while_all_are_followed_is_reported_although_others_continue
         assert left is not None
 
 
-def test_a_lane_that_is_trimmed_before_it_is_begun_is_read_from_what_it_still_holds(gateway: ReadableGateway) -> None:
+def test_a_lane_trimmed_before_its_first_read_is_read_from_its_new_start(gateway: ReadableGateway) -> None:
     with Reader(gateway.url, ordering="unordered") as reader:
         assert values([reader.poll(WAIT_S)]) == [100, 101, 102, 103]
         gateway.reads.begins |= {NEW: 7, OTHER: 10}
@@ -280,7 +280,7 @@ def test_nothing_that_another_gateway_still_holds_of_a_lane_is_passed_over(
         assert values(reader) == [104, *range(200, 220), *range(303, 310)]
 
 
-def test_a_gateway_that_says_that_it_holds_more_and_does_not_give_it_is_not_asked_for_ever(
+def test_a_gateway_that_announces_more_and_does_not_send_it_is_not_asked_without_end(
     gateway: ReadableGateway, both: tuple[str, ReadableGateway]
 ) -> None:
     def fail(what: str) -> None:

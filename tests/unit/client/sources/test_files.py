@@ -63,7 +63,7 @@ def test_a_directory_that_lags_answers_nothing_if_the_one_that_was_ahead_is_unre
                 question()
 
 
-def test_waiting_with_the_gateway_down_looks_at_the_files_now_and_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_with_the_gateway_down_checks_the_files_rarely(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     history = sample(5)
     looks: list[str] = []
 

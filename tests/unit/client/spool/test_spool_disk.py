@@ -25,7 +25,7 @@ from tutti.producer import Producer
 # -- mistakes
 
 
-def test_what_cannot_be_is_said(gateway: FakeGateway, spool: Path, tmp_path: Path) -> None:
+def test_impossible_options_are_reported(gateway: FakeGateway, spool: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="needs a name"):
         Producer(gateway.url, spool=spool)
     with pytest.raises(UsageError, match="spool_bytes=5 is too small"):
@@ -256,7 +256,7 @@ def test_a_lost_segment_is_reported(gateway: FakeGateway, spool: Path) -> None:
         opened(gateway, spool)
 
 
-def test_a_block_that_a_crash_tore_is_cut_off_and_one_that_was_synced_is_not(gateway: FakeGateway, spool: Path) -> None:
+def test_a_block_torn_by_a_crash_is_truncated_and_a_synced_one_is_not(gateway: FakeGateway, spool: Path) -> None:
     (segment,) = outage(gateway, spool)
     for path in spool.glob("*.seg"):
         if path != segment:

@@ -291,7 +291,7 @@ def test_every_record_on_the_disk_commits_once_and_in_order(uses_progress: bool,
 @pytest.mark.soak
 @pytest.mark.parametrize("uses_progress", [False, True])
 @pytest.mark.parametrize("block", range(20))
-def test_it_does_so_whatever_happens(block: int, uses_progress: bool, tmp_path: Path) -> None:
+def test_every_record_on_the_disk_commits_once_despite_random_faults(block: int, uses_progress: bool, tmp_path: Path) -> None:
     for seed in range(1000 + 20 * block, 1020 + 20 * block):
         live(seed, uses_progress, tmp_path)
 

@@ -44,7 +44,7 @@ def test_a_record_is_safe_without_any_gateway_and_the_next_producer_brings_it_in
     assert files(spool) == ["LOCK", "RESERVE", "spool.json"]  # nothing is left of what is committed
 
 
-def test_a_gateway_that_goes_and_comes_makes_no_difference(gateway: FakeGateway, spool: Path) -> None:
+def test_a_gateway_that_restarts_makes_no_difference(gateway: FakeGateway, spool: Path) -> None:
     with opened(gateway, spool, delivery_timeout=30) as p:
         for number in range(300):
             if number % 100 == 50:
@@ -55,7 +55,7 @@ def test_a_gateway_that_goes_and_comes_makes_no_difference(gateway: FakeGateway,
     assert committed(gateway) == [b"%d" % number for number in range(300)]
 
 
-def test_what_is_in_the_spool_takes_no_memory(gateway: FakeGateway, spool: Path) -> None:
+def test_records_in_the_spool_use_no_memory(gateway: FakeGateway, spool: Path) -> None:
     gateway.stop()
     with opened(gateway, spool, buffer_bytes=limits.BUFFER_BYTES_MIN, batch_bytes=4096) as p:
         receipts = [p.send("t", bytes(1000)) for _ in range(2000)]
@@ -93,7 +93,7 @@ def test_another_compression_may_be_chosen_while_the_spool_holds_records(gateway
 # -- what the gateway says
 
 
-def test_an_abort_is_gone_on_after_in_order(gateway: FakeGateway, spool: Path) -> None:
+def test_after_an_abort_it_continues_in_order(gateway: FakeGateway, spool: Path) -> None:
     heard = 0
 
     def rule(one: Any) -> None:
@@ -222,7 +222,7 @@ def test_a_producer_may_dead_letter_records_that_the_credentials_do_not_allow(ga
     assert committed(gateway) == [b"%d" % number for number in range(12) if number % 3 != 1]
 
 
-def test_a_right_that_is_taken_back_meanwhile_ends_the_producer_and_keeps_the_spool(gateway: FakeGateway, spool: Path) -> None:
+def test_a_right_revoked_meanwhile_ends_the_producer_and_keeps_the_spool(gateway: FakeGateway, spool: Path) -> None:
     def rule(heard: Any) -> list[Any] | None:
         if isinstance(heard, Frame) and b"late" in bytes(heard.body):
             return [
@@ -245,7 +245,7 @@ def test_a_right_that_is_taken_back_meanwhile_ends_the_producer_and_keeps_the_sp
     assert committed(gateway) == [b"0", b"late"]
 
 
-def test_what_is_too_large_never_comes_into_the_spool(gateway: FakeGateway, spool: Path) -> None:
+def test_an_oversized_record_never_enters_the_spool(gateway: FakeGateway, spool: Path) -> None:
     with opened(gateway, spool, delivery_timeout=30) as p:
         receipt = p.send("t", bytes(limits.RECORD_BYTES_MAX + 1))
         for ask in (receipt.spooled, receipt.result):
@@ -291,7 +291,7 @@ def left_over(gateway: FakeGateway, spool: Path) -> None:
     gateway.rule = None
 
 
-def test_another_log_is_refused_before_anything_is_asked_of_it(gateway: FakeGateway, spool: Path) -> None:
+def test_another_log_is_refused_before_any_request_about_it(gateway: FakeGateway, spool: Path) -> None:
     left_over(gateway, spool)
     with FakeGateway(Log(uuid="f" * 32)) as other:
         p = opened(other, spool)
@@ -307,7 +307,7 @@ def test_another_log_is_refused_before_anything_is_asked_of_it(gateway: FakeGate
 
 
 @pytest.mark.parametrize("what", ["forgotten", "forgotten and begun again", "another spool", "an older copy"])
-def test_where_it_cannot_be_known_what_is_committed_nothing_is_sent(what: str, gateway: FakeGateway, spool: Path) -> None:
+def test_if_the_commits_are_unknown_nothing_is_sent(what: str, gateway: FakeGateway, spool: Path) -> None:
     left_over(gateway, spool)
     line = gateway.log.lines["jfk"]
     if what == "forgotten":
@@ -384,7 +384,7 @@ def test_the_limit_for_progress_is_lower(gateway: FakeGateway, spool: Path) -> N
             p.send_batch("t", pa.record_batch({"value": [b"1"]}), progress=bytes(APPLICATION_PROGRESS_BYTES_MAX + 1))
 
 
-def test_what_was_compressed_by_another_run_goes_out_as_it_is(gateway: FakeGateway, spool: Path) -> None:
+def test_batches_compressed_by_another_run_are_sent_unchanged(gateway: FakeGateway, spool: Path) -> None:
     gateway.stop()
     value = b"z" * 900_000
     count = 12  # more than a frame holds without compression

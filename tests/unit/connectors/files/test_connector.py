@@ -22,9 +22,7 @@ def test_an_empty_topic_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "topic", "taken"), [(".", True, True), ("x", True, False), ("x", False, True), (".x", False, False)]
 )
-def test_the_connectors_own_files_are_not_taken_for_the_sources(
-    tmp_path: Path, key: str, place: str, topic: bool, taken: bool
-) -> None:
+def test_the_connectors_own_files_are_not_read_as_sources(tmp_path: Path, key: str, place: str, topic: bool, taken: bool) -> None:
     rig = Rig(tmp_path, top="" if topic else "# no topic")
     directory = Directory(msgspec.structs.replace(rig.config, **{key: str(rig.incoming / place)}))
     if not taken:
@@ -46,7 +44,7 @@ def test_nothing_is_made_where_there_is_no_directory_of_files(tmp_path: Path) ->
     assert not (tmp_path / "new").exists()
 
 
-def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: Path) -> None:
+def test_a_commit_resets_the_backoff(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.write("a", b"1\n")
     with rig.session() as (connector, session):

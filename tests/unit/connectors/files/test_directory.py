@@ -86,7 +86,7 @@ def test_a_name_that_cannot_be_shown_is_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["rewritten", "appended", "replaced", "cut"])
 @pytest.mark.parametrize("changed", ["tell", "take"])
-def test_a_file_that_was_taken_and_is_another_one(tmp_path: Path, how: str, changed: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_known_name_with_a_different_file(tmp_path: Path, how: str, changed: str, caplog: pytest.LogCaptureFixture) -> None:
     """Proves that it is told once and not doubled, or taken again as a whole where that is wanted."""
     rig = Rig(tmp_path, files=f'format = "lines"\nchanged = "{changed}"')
     rig.write("a", b"1\n2\n")
@@ -179,7 +179,7 @@ def test_a_log_that_is_rotated_truncated_and_rewritten(tmp_path: Path, caplog: p
 
 @pytest.mark.parametrize("turn", range(12))
 @pytest.mark.parametrize("form", ["lines", "csv"])
-def test_a_log_that_is_cut_while_it_is_read_is_read_from_its_beginning(
+def test_a_log_truncated_while_it_is_read_is_read_from_its_beginning(
     tmp_path: Path, turn: int, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Proves that none of what was written anew is lost, wherever the reader stood."""
@@ -278,7 +278,7 @@ def test_text_of_other_encodings_and_marks(tmp_path: Path) -> None:
     assert (row.key, row.value, row.time_us) == ("ü".encode(), b"", 2_000_000)
 
 
-def test_times_before_1970_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_times_before_1970_are_kept(tmp_path: Path) -> None:
     """Proves that the microsecond before 1970 is not taken for a record without a time."""
     rig = Rig(tmp_path, files='format = "jsonl"', more='[record]\nvalue = "v"\ntimestamp = "t"')
     rig.write("a", b'{"v":"a","t":"1969-12-31T23:59:59.999999Z"}\n{"v":"b","t":"0001-01-01T00:00:00Z"}\n')

@@ -240,7 +240,7 @@ def test_a_renamed_file_that_disappears_is_reported(
     assert "permission denied" in caplog.text
 
 
-def test_one_that_cannot_be_moved_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_cannot_be_moved_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Proves that it keeps its name where there is no place for it, is not taken again, and goes when there is one."""
     rig = Rig(tmp_path, top="# no topic", files=f'format = "lines"\nafter = "move"\ndone = "{tmp_path}/done"')
     rig.write("x/a", b"1\n")

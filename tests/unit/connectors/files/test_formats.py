@@ -90,7 +90,7 @@ def test_numbers_of_json_are_their_bytes(written: list[tuple[str, str]], end: st
         (b"[1]", "not a JSON object"),
     ],
 )
-def test_what_is_no_field_of_json_is_a_bad_row(line: bytes, told: str) -> None:
+def test_invalid_json_fields_are_bad_rows(line: bytes, told: str) -> None:
     rows = read(JsonLines(FieldExtractor(Columns(key="k")), "utf-8"), b'{"k":1}\n' + line + b'\n{"k":"\\u0000","k2":2}\n')
     assert rows.keys == [b"1", b"\0"]
     [bad] = rows.bad
@@ -122,7 +122,7 @@ def test_text_is_its_microsecond_in_every_year(time: int, nanos: int) -> None:
 @example("0." + "1" * 5000)
 @example("9" * 5000)
 @example("2016-12-31T23:59:60Z")
-def test_whatever_is_given_as_a_time_is_one_or_refused(value: object) -> None:
+def test_any_value_is_a_time_or_refused(value: object) -> None:
     forms: list[Any] = ["iso", "s", "ms", "us"]
     for form in forms:
         try:
@@ -399,7 +399,7 @@ def test_int96_is_read_on_from_any_row() -> None:
 
 @pytest.mark.parametrize("zone", ["Europe/Amsterdam", "Africa/Monrovia", "America/New_York", "+14:00", "-00:30"])
 @given(st.lists(near_the_calendar(1_000_000), max_size=5))
-def test_a_time_in_a_zone_is_the_same_moment(zone: str, times: list[int]) -> None:
+def test_a_time_in_a_zone_is_the_same_instant(zone: str, times: list[int]) -> None:
     """Proves it also where the zone was no whole minutes from UTC, as Amsterdam before 1937."""
     column = pa.array(times, pa.int64()).cast(pa.timestamp("us", zone))
     rows = parquet_rows(pa.record_batch([column], ["v"]), 0, FieldExtractor(Columns(value="v")))
@@ -413,7 +413,7 @@ def test_a_time_in_a_zone_is_the_same_moment(zone: str, times: list[int]) -> Non
 
 @pytest.mark.parametrize("zone", ["Europe/Amsterdam", "Africa/Monrovia", "+14:00"])
 @given(st.lists(integers(64), max_size=5))
-def test_nanoseconds_in_a_zone_are_the_same_moment_or_a_bad_row(zone: str, times: list[int]) -> None:
+def test_nanoseconds_in_a_zone_are_the_same_instant_or_a_bad_row(zone: str, times: list[int]) -> None:
     column = pa.array(times, pa.int64()).cast(pa.timestamp("ns", zone))
     rows = parquet_rows(pa.record_batch([column], ["v"]), 0, FieldExtractor(Columns(value="v", timestamp="v", time="ms")))
     assert len(rows.values) + len(rows.bad) == len(times)

@@ -136,7 +136,7 @@ def test_a_row_that_does_not_end_is_passed_with_bounded_memory(
     assert len(records) + len(bad) == 2
 
 
-def test_json_fields_become_what_is_asked_for() -> None:
+def test_json_fields_become_the_configured_parts() -> None:
     picker = FieldExtractor(Columns(key="k", value="v", timestamp="t", time="ms"))
     data = b'{"k":1,"v":{"x":[1]},"t":1700000000123}\n{"k":null,"v":null,"t":"5"}\n{"k":"a","t":1}\n{"k":"a","v":"x"}\n[]\n'
     form = JsonLines(picker, "utf-8")

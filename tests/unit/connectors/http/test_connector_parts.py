@@ -50,14 +50,14 @@ def test_a_time_at_the_edge_of_the_calendar_is_a_place(text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["9" * 5000, "1" * 64 + "x", "9223372036854775808", "9999-12-31T23:59:59.9999999Z", "2026-01-31T12:00:00"]
 )
-def test_what_is_no_place_is_the_callers_fault(text: str) -> None:
+def test_an_invalid_position_is_the_callers_mistake(text: str) -> None:
     with pytest.raises(Problem) as told:
         bound({"start": text}, "start")
     assert told.value.status == 400
     assert len(str(told.value)) < 300
 
 
-def test_the_example_is_taken() -> None:
+def test_the_example_is_valid() -> None:
     config = load_http(str(CONF / "http.toml"))
     assert (config.name, config.address, config.insecure) == ("web", ("127.0.0.1", 7480), False)
 
@@ -168,7 +168,7 @@ def test_errors_of_the_client_have_their_status(error: TuttiError, status: int) 
     assert problem_of(error).status == status
 
 
-def test_of_a_spool_that_the_log_does_not_go_with_nothing_is_said() -> None:
+def test_a_spool_of_another_log_reports_nothing() -> None:
     assert problem_of(Refused("was forgotten", "spool")).fields["committed"] == "unknown"
     assert problem_of(Refused("no such topic", "topic")).fields["committed"] == "no"
 
@@ -182,7 +182,7 @@ def test_an_event_that_is_no_offset_is_refused() -> None:
         asyncio.run(service.stream(Request(scope), {}))
 
 
-def test_the_table_names_what_is_there() -> None:
+def test_the_table_lists_the_existing_operations() -> None:
     """Every operation has its handler, every answer says what it means, and options are taken strictly."""
     for operation in OPERATIONS:
         assert callable(getattr(Service, operation.handler))

@@ -63,7 +63,7 @@ def test_progress_informs_the_next_process() -> None:
     assert told.posts[-1].offset == 30
 
 
-def test_progress_has_its_bound_and_what_is_older_is_said() -> None:
+def test_progress_is_bounded_and_older_posts_are_reported() -> None:
     history = History()
     for number in range(50):
         progress = history.progress(2, A)

@@ -88,7 +88,7 @@ def test_a_conflict_is_reported_from_the_current_state_of_the_log() -> None:
     assert refusal(there, 9, b"9").fields["expected"] == 5
 
 
-def test_what_is_committed_and_not_remembered_is_looked_up_and_compared() -> None:
+def test_committed_posts_that_are_not_remembered_are_looked_up_and_compared() -> None:
     log = FakeLog()
     made = process(log)
 
@@ -134,7 +134,7 @@ def test_posts_without_a_name_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize("error", [NotAllowed("the token was taken back"), Refused("the producer was forgotten", "forgotten")])
-def test_what_ends_a_producer_says_nothing_of_what_was_on_its_way(error: TuttiError) -> None:
+def test_the_end_of_a_producer_decides_nothing_about_posts_in_flight(error: TuttiError) -> None:
     log = FakeLog()
     made = process(log)
 

@@ -226,7 +226,7 @@ def test_bytes_bound_a_transaction_and_a_record_larger_than_that_goes_alone(tmp_
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_whatever_fails_each_record_is_there_once_and_in_order(tmp_path: Path, seed: int) -> None:
+def test_despite_any_failure_each_record_is_there_once_and_in_order(tmp_path: Path, seed: int) -> None:
     """Proves it for failures and ends of the process at any step, refused records among them, and one instance after another."""
     chance = Random(seed)
     log, kafka = FakeLog(chance.randrange(1, 300), rows=chance.randrange(1, 40)), Kafka()
@@ -257,7 +257,7 @@ def test_whatever_fails_each_record_is_there_once_and_in_order(tmp_path: Path, s
 
 
 @pytest.mark.parametrize("rows", [1, 3, 50])
-def test_what_may_be_too_large_goes_alone(tmp_path: Path, rows: int) -> None:
+def test_a_record_that_may_be_too_large_is_sent_alone(tmp_path: Path, rows: int) -> None:
     """Proves that one transaction fails for a record that is too large, and none where it is taken."""
     log, kafka = FakeLog(50, rows=rows), Kafka()
     log.large, kafka.poison = {20, 33}, {33}
@@ -416,7 +416,7 @@ class Stop(threading.Event):
         return self.is_set()
 
 
-def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: Path) -> None:
+def test_a_commit_resets_the_backoff(tmp_path: Path) -> None:
     log, kafka, stop = FakeLog(60), Kafka(), Stop()
     outflow = outflow_of(tmp_path, log, kafka)
     outflow._waits = Backoff(1.0, 60.0)

@@ -11,7 +11,7 @@ from tutti.errors import ConfigError
 
 
 @pytest.mark.parametrize(("where", "told"), [("target", "topic u is reserved for Kafka"), ("commit", "authorization failed")])
-def test_a_topic_that_takes_no_record_ends_it_by_name_and_nothing_overtakes(tmp_path: Path, where: str, told: str) -> None:
+def test_a_topic_that_accepts_no_record_ends_it_by_name_and_nothing_overtakes(tmp_path: Path, where: str, told: str) -> None:
     """Proves that the error names the first record that cannot go, and how far Kafka is; and that all others come, in order, once
     the topic is left out.
     """
@@ -31,7 +31,7 @@ def test_a_topic_that_takes_no_record_ends_it_by_name_and_nothing_overtakes(tmp_
     assert [offset for _, offset in kafka.records] == [offset for offset in range(100) if offset % 3]
 
 
-def test_a_topic_that_does_not_take_the_position_ends_it_by_name(tmp_path: Path) -> None:
+def test_a_topic_that_does_not_accept_the_position_ends_it_by_name(tmp_path: Path) -> None:
     kafka, log = Kafka(), FakeLog(10)
     kafka.position_closed = True
     with pytest.raises(ConfigError, match=r"topic tutti\.out\.position rejects the connector's position: Topic"):

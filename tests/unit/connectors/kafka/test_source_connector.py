@@ -22,7 +22,7 @@ def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_fails_each_record_is_there_once_and_in_order(tmp_path: Path, seed: int) -> None:
+def test_despite_any_failure_each_record_is_there_once_and_in_order(tmp_path: Path, seed: int) -> None:
     """Proves it for topics, producers, openings and frames that fail at random, gaps in offsets, messages that come again, and an
     instance that follows another.
     """
@@ -60,7 +60,7 @@ def test_whatever_fails_each_record_is_there_once_and_in_order(tmp_path: Path, s
     assert second.quarantine.count == len(kafka.keys) * sum(offset % 100 == 66 for offset in kafka.offsets)
 
 
-def test_it_is_ready_when_a_gateway_has_answered_too(tmp_path: Path) -> None:
+def test_it_is_ready_only_after_a_gateway_has_answered(tmp_path: Path) -> None:
     """Proves that it ends where none does, without a word that it is there, and without a place in Kafka's group."""
     kafka, log = Kafka(1, range(5), 5), Log()
     connector, member = connector_of(tmp_path, kafka, log)
@@ -103,7 +103,7 @@ def test_an_older_instance_is_fenced_and_nothing_is_doubled(tmp_path: Path) -> N
     assert log.records["in.t.0"] == list(range(50))
 
 
-def test_the_place_moves_over_what_is_no_record(tmp_path: Path) -> None:
+def test_the_position_moves_over_messages_that_are_not_records(tmp_path: Path) -> None:
     """Proves that a mark behind the last record leaves no lag, and that Kafka's retention of all of it is not told as a loss."""
     kafka, log = Kafka(1, range(10), 12), Log()  # 10 and 11: the end of a transaction, and another one that was aborted
     connector, member = connector_of(tmp_path, kafka, log)
@@ -128,7 +128,7 @@ def test_the_place_moves_over_what_is_no_record(tmp_path: Path) -> None:
         (11, f"{TOPIC}:10"),  # what came behind it is gone, too
     ],
 )
-def test_a_note_that_says_something_else_hides_no_loss(tmp_path: Path, offset: int, note: str) -> None:
+def test_a_wrong_stored_offset_hides_no_loss(tmp_path: Path, offset: int, note: str) -> None:
     kafka, log = Kafka(1, range(10), 10), Log()
     connector, member = connector_of(tmp_path, kafka, log)
     run(connector, member, done(connector, kafka))
@@ -142,7 +142,7 @@ def test_a_note_that_says_something_else_hides_no_loss(tmp_path: Path, offset: i
     run(skipping, member, done(skipping, kafka))
 
 
-def test_nothing_moves_over_what_is_on_its_way(tmp_path: Path) -> None:
+def test_the_position_never_passes_records_in_flight(tmp_path: Path) -> None:
     """Proves that the end of a partition counts once everything before it is committed."""
     kafka, log = Kafka(1, range(5), 9), Log()
     log.held = []
@@ -162,7 +162,7 @@ def test_nothing_moves_over_what_is_on_its_way(tmp_path: Path) -> None:
     assert seen[-1] == 9
 
 
-def test_partitions_are_handed_over_when_what_is_on_its_way_is_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_are_handed_over_after_records_in_flight_are_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that Kafka gives them to another instance no earlier: it would begin behind less, and have all of it fail."""
     monkeypatch.setattr(limits, "HANDOVER_S", 60.0)
     kafka, log = Kafka(3, range(5), 5), Log()
@@ -223,7 +223,7 @@ def test_a_recreated_topic_is_reported_before_its_offsets_are_used(tmp_path: Pat
     assert log.records["in.t.0"] == list(range(10))
 
 
-def test_what_is_there_at_first_is_passed_over_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_existing_messages_are_skipped_on_request(tmp_path: Path) -> None:
     """Proves that `latest` begins at the end, and where the first start began when nothing came since."""
     kafka, log = Kafka(1, range(5), 5), Log()
     first, member = connector_of(tmp_path, kafka, log, start="latest")

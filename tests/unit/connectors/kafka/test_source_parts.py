@@ -72,14 +72,14 @@ def test_another_topic_is_refused(now: KafkaPosition, told: str) -> None:
         check_same(KafkaPosition("c", "t", 9), now, "p", "t[0]")
 
 
-def test_names_of_producers_differ_and_are_taken() -> None:
+def test_names_of_producers_differ_and_are_valid() -> None:
     assert producer_name("in", "t", 3) == "in.t.3"
     long = {producer_name("in", "t" * 240 + end, number) for end in "ab" for number in (1, 12345)}
     assert len(long) == 4
     assert all(len(name) <= 249 for name in long)
 
 
-def test_cuts_are_whole_and_in_order() -> None:
+def test_batches_are_complete_and_in_order() -> None:
     """Proves that each record is in one cut, that cuts end at their size, and that a larger record is one by itself."""
     sizes = [100, limits.FRAME_BYTES, 3 * limits.FRAME_BYTES, 7, 8]
     given = messages(*(Message(10 + 2 * number, bytes(size), b"k") for number, size in enumerate(sizes)))
@@ -100,7 +100,7 @@ def test_times_and_headers_are_those_of_kafka() -> None:
     assert second["timestamp"].year >= 2024, "without a time of its own: the present"
 
 
-def test_times_are_taken_as_far_as_the_log_has_them() -> None:
+def test_times_are_kept_within_the_range_of_the_log() -> None:
     """Proves that years 1 to 9999 are, that -1 (Kafka's "no time") is the present, and that nothing else is in quarantine."""
     given = [Message(number, time=(1, time)) for number, time in enumerate([-62_135_596_800_000, -2, -1, 253_402_300_799_999])]
     before_us = time_ns() // 1_000_000 * 1000
@@ -124,7 +124,7 @@ def test_times_are_taken_as_far_as_the_log_has_them() -> None:
         (Message(1, time=(1, 2**60)), "timestamp"),
     ],
 )
-def test_what_no_log_takes_is_named(message: Message, told: str) -> None:
+def test_messages_that_no_log_accepts_are_named(message: Message, told: str) -> None:
     (cut,), (bad,) = records_of(messages(Message(0, b"0"), message, Message(2, b"2")))
     assert (cut.records.column("value").to_pylist(), cut.next) == ([b"0", b"2"], 3)
     assert bad.message.offset() == 1
@@ -134,7 +134,7 @@ def test_what_no_log_takes_is_named(message: Message, told: str) -> None:
 
 
 @pytest.mark.parametrize("headers", [[("a" * 500, b"b" * 500)] * 2, [("", None)] * 30, None])
-def test_no_cut_is_too_large_for_a_frame(headers: Any) -> None:
+def test_no_batch_is_too_large_for_a_frame(headers: Any) -> None:
     """Proves that headers count: a frame that the log refuses would be passed over by the next one's progress."""
     given = messages(*(Message(number, b"v" * 40, None, headers) for number in range(10_000)))
     found, _ = records_of(given)
@@ -250,7 +250,7 @@ def test_a_fenced_producer_waits_until_kafka_reports_it() -> None:
 
 
 @pytest.mark.parametrize("error", [Aborted("lost its coordinator"), Fenced("another one")])
-def test_what_was_committed_since_makes_the_next_failure_a_first_one(error: TuttiError) -> None:
+def test_a_commit_resets_the_backoff(error: TuttiError) -> None:
     producer = FakeProducer(9)
     partition = flowing(producer)
     partition.failed(error, 0.0)

@@ -41,7 +41,7 @@ def grow(kafka: Kafka, high: int) -> None:
     kafka.offsets, kafka.high_ = [*kafka.offsets, *range(kafka.high_, high)], high
 
 
-def test_records_that_come_right_after_the_ready_line_are_taken(tmp_path: Path) -> None:
+def test_records_right_after_the_ready_line_are_copied(tmp_path: Path) -> None:
     """Proves it for records that are there before any partition is assigned."""
     kafka, log = Kafka(3, range(5), 5, ("t", "u")), Log()
     connector, member = connector_of(tmp_path, kafka, log, start="latest")
@@ -93,7 +93,7 @@ def test_a_topic_that_is_named_later_starts_when_it_is_named(tmp_path: Path) -> 
     assert log.records == {"in.t.0": [5, 6, 7, 8], "in.u.0": [8]}
 
 
-def test_records_of_a_transaction_that_is_open_at_the_start_are_taken(tmp_path: Path) -> None:
+def test_records_of_a_transaction_that_is_open_at_the_start_are_copied(tmp_path: Path) -> None:
     """Proves that `latest` is what a reader of committed records sees: what becomes visible afterwards comes."""
     kafka, log = Kafka(1, range(5), 5), Log()
     kafka.open_from = 3
@@ -103,7 +103,7 @@ def test_records_of_a_transaction_that_is_open_at_the_start_are_taken(tmp_path: 
 
 
 @pytest.mark.parametrize("where", ["ends", "commit", "committed"])
-def test_it_is_not_ready_before_all_starts_are_known(tmp_path: Path, where: str) -> None:
+def test_it_is_not_ready_before_all_start_offsets_are_known(tmp_path: Path, where: str) -> None:
     """Proves that a partition without a leader, and gateways that are lost meanwhile, end the start; the next one completes it."""
     kafka, log = Kafka(3, range(5), 5, ("t", "u")), Log()
     left = [7 if where == "commit" else 2 if where == "committed" else 1]
@@ -144,7 +144,7 @@ def test_two_instances_that_start_at_once_have_one_start(tmp_path: Path, error: 
     assert log.records == {"in.t.0": [5, 6], "in.t.1": [5, 6]}
 
 
-def test_what_the_gateways_refuse_for_good_ends_the_start(tmp_path: Path) -> None:
+def test_a_permanent_refusal_of_the_gateways_ends_the_start(tmp_path: Path) -> None:
     kafka, log = Kafka(1, range(5), 5), Log()
 
     def trouble(where: str) -> None:
@@ -174,7 +174,7 @@ def test_a_start_that_an_earlier_release_noted_in_kafka_counts(tmp_path: Path, n
     assert log.records == ({"in.t.0": taken} if taken else {})
 
 
-def test_a_topic_that_was_created_again_is_taken_from_its_beginning_once_that_is_confirmed(tmp_path: Path) -> None:
+def test_a_recreated_topic_is_copied_from_its_beginning_once_that_is_confirmed(tmp_path: Path) -> None:
     """Proves that it is refused until the operator has the log forget the partition, and that nothing of it is skipped then."""
     kafka, log = Kafka(1, range(5), 5), Log()
     finish(tmp_path, kafka, log)

@@ -38,7 +38,7 @@ IN = (
 OUT = 'name = "z"\ngateways = "tutti://h:1"\ntopics = ["t"]\n[zeromq]\nbind = ["tcp://127.0.0.1:1"]\n'
 
 
-def test_each_topic_keeps_its_order_and_what_is_no_record_is_named() -> None:
+def test_each_topic_keeps_its_order_and_invalid_messages_are_named() -> None:
     sorter = MessageConverter(["topic", "key", "value"], "")
     parts, bad = sorter.sorted(
         [[b"a", b"k", b"1"], [b"b", b"", b"2"], [b"a", b"", b"3"], [b"a"], [b"", b"", b""], [b"\xff", b"", b""], [b"..", b"", b""]]
@@ -152,7 +152,7 @@ def flow_on(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flow:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_what_fails_is_sent_again_once_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+def test_failed_records_are_resent_once_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Proves it for failures at any frame, of which some were committed without a word."""
     log = Log(seed)
     flow = flow_on(log, tmp_path, monkeypatch)
@@ -176,7 +176,7 @@ def test_what_fails_is_sent_again_once_and_in_order(tmp_path: Path, monkeypatch:
     assert (flow.records, flow.close(1.0), flow.room) == (len(wanted), 0, True)
 
 
-def test_what_is_final_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_permanent_error_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that who was fenced does not fence back, and that somebody else's progress is refused."""
     log = Log(1)
     flow = flow_on(log, tmp_path, monkeypatch)
@@ -373,7 +373,7 @@ def test_the_examples_are_right() -> None:
     assert load_outflow(str(EXAMPLES / "zeromq-out.toml")).topics == ["quotes"]
 
 
-def test_of_a_topic_that_was_forgotten_it_says_from_where_on_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_for_a_forgotten_topic_it_reports_from_where_on_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that no subscriber is told that it missed nothing of a topic which there was no room to remember."""
     monkeypatch.setattr(limits, "PREVIOUS_MAX", 2)
     (tmp_path / "out.toml").write_text(OUT)
@@ -483,7 +483,7 @@ class Handed:
         return Receipt()
 
 
-def test_what_is_committed_never_goes_back(tmp_path: Path) -> None:
+def test_the_committed_position_never_goes_back(tmp_path: Path) -> None:
     """Proves that whoever looks while records are handed to the spool counts none of them as taken back."""
     (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")))
     flow = SpooledFlow(load_inflow(str(tmp_path / "in.toml")), nothing_refused)
@@ -512,7 +512,7 @@ def test_an_address_is_reported_as_written() -> None:
         assert six.startswith("tcp://[::1]:")
 
 
-def test_a_flood_of_subscriptions_holds_nothing_up_and_takes_no_memory(tmp_path: Path) -> None:
+def test_a_flood_of_subscriptions_blocks_nothing_and_uses_no_memory(tmp_path: Path) -> None:
     (tmp_path / "out.toml").write_text(OUT)
     publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
     socket: Any = FakeSocket([[b"\1%d" % number] for number in range(3 * limits.SUBSCRIPTIONS_A_TURN)])
@@ -555,7 +555,7 @@ def test_a_subscriber_with_keys_and_the_longest_topic_may_say_it(tmp_path: Path)
         assert len(subscriber.recv_multipart()[1]) == 100_000
 
 
-def test_what_was_committed_since_makes_the_next_failure_a_first_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_commit_resets_the_backoff(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(1)
     flow = flow_on(log, tmp_path, monkeypatch)
     flow._waits = Backoff(1.0, 60.0)

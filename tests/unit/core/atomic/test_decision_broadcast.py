@@ -70,7 +70,7 @@ def test_the_origin_gets_the_decision_at_once_and_others_a_little_later(group: G
     assert frontier(one) == frontier(two) == frontier(three)
 
 
-def test_what_is_ordered_next_brings_it_and_takes_no_message_of_its_own_later(group: Group) -> None:
+def test_the_next_order_carries_the_decision_and_no_later_message_is_sent(group: Group) -> None:
     submit(group, "g1", 1)
     all_vote(group)
     group.advance(limits.CONFIRM_LATE_US // 2)
@@ -94,7 +94,7 @@ def test_an_early_one_waits_no_longer_for_a_later_one(group: Group) -> None:
     assert (3, Confirm) in said(group)
 
 
-def test_what_is_no_batch_matters_to_all(group: Group) -> None:
+def test_frames_that_are_not_batches_matter_to_all(group: Group) -> None:
     group.step(group.members["g2"], TopicAsked(1, 3, "other"))
     all_vote(group)
     assert said(group) == [(2, Confirm), (3, Confirm)]

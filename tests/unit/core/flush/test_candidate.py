@@ -139,7 +139,7 @@ def test_a_higher_promise_ends_the_attempt_at_once() -> None:
     assert member.running.layers.flush.attempt == 0
 
 
-def test_a_group_of_one_tries_again_what_came_to_nothing() -> None:
+def test_a_group_of_one_repeats_a_failed_attempt() -> None:
     """Nobody waits and there is nobody to tell anything: it still needs heartbeats, or it stays without a view for good."""
     script = WholeScript()
     script.run("quiet\ngateways g1\nuntil primary g1\nkill g1\nslow g1\nstart g1\n----\n")
@@ -201,7 +201,7 @@ def test_a_member_whose_answer_was_late_is_awaited_the_next_time() -> None:
     assert candidate._late == 0  # all of the last view answered at once
 
 
-def test_what_was_just_said_is_not_said_again_in_the_same_heartbeat() -> None:
+def test_the_same_message_is_not_repeated_within_a_heartbeat() -> None:
     script = played("kill g3\nuntil primary g1 g2\nhold STATE g3>g1\nstart g3\n")
     told: list[tuple[int, int]] = []
 
@@ -230,7 +230,7 @@ def test_a_candidate_waits_two_round_trips_for_the_furthest_member(rtt_ms: int, 
 
 
 @pytest.mark.parametrize("higher", [1, 7])
-def test_the_next_view_is_above_what_a_refusal_named(higher: int) -> None:
+def test_the_next_view_is_above_the_one_in_a_refusal(higher: int) -> None:
     """Else a candidate that was away would propose views that nobody may promise, one after the other."""
     script, member, view = refused()
     named = view_of(counter_of(view) + higher, 3)
@@ -239,7 +239,7 @@ def test_the_next_view_is_above_what_a_refusal_named(higher: int) -> None:
 
 
 @pytest.mark.parametrize("field", ["promised", "claim"])
-def test_the_next_view_is_above_what_a_heartbeat_names(field: str) -> None:
+def test_the_next_view_is_above_the_one_in_a_heartbeat(field: str) -> None:
     script = played("power g1\npower g2\npower g3\nstart g1\nbeats 3\n")
     member = script.world.members["g1"]
     beat(script, member, 2, misses=False)

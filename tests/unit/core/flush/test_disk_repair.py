@@ -86,7 +86,7 @@ class Bench:
         ]
 
 
-def test_a_range_comes_piece_by_piece_as_the_disk_takes_it() -> None:
+def test_a_range_comes_chunk_by_chunk_as_the_disk_writes_it() -> None:
     bench = Bench()
     assert bench.rotted(5, 9) == [(2, Fetch(0, 5, 9))]
     assert bench.gets(2, LOG[4:7]) == [[5, 6, 7]]
@@ -111,7 +111,7 @@ def wrong_body(frame: Frame) -> Frame:
         ([LOG[4], wrong_body(LOG[5])], [5]),  # another chain
     ],
 )
-def test_only_what_is_wanted_and_continues_goes_to_the_disk(frames: list[Frame], good: list[int]) -> None:
+def test_only_requested_contiguous_frames_go_to_the_disk(frames: list[Frame], good: list[int]) -> None:
     bench = Bench()
     bench.rotted(5, 6)
     assert bench.gets(2, frames) == [good]
@@ -126,7 +126,7 @@ def test_a_member_that_cannot_read_it_either_is_asked_again_only_after_all_other
     assert bench.beats(1) == [(2, Fetch(0, 5, 9))]
 
 
-def test_what_the_disk_does_not_take_is_asked_of_another() -> None:
+def test_frames_that_the_disk_refuses_are_requested_from_another() -> None:
     bench = Bench()
     bench.rotted(5, 9)
     bench.gets(2, LOG[4:9])
@@ -175,7 +175,7 @@ def test_an_answer_that_comes_after_the_wait_is_as_good_as_any() -> None:
     assert not bench.mending.on_fetched(3, Fetched(view=0, first=5, frames=tuple(LOG[4:9])))  # the disk is writing
 
 
-def test_nothing_that_comes_late_asks_once_more() -> None:
+def test_a_late_answer_causes_no_second_request() -> None:
     bench = Bench()
     bench.rotted(5, 9)
     bench.beats(SILENCE)

@@ -156,7 +156,7 @@ def elsewhere(data: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("change", [damaged, foreign, nobodys, elsewhere], ids=lambda change: change.__name__)
-def test_what_is_no_state_of_this_log_there_is_dropped(change: Callable[[bytes], bytes]) -> None:
+def test_a_state_that_is_not_of_this_log_is_dropped(change: Callable[[bytes], bytes]) -> None:
     bench = Bench()
     position = settled(50)
     assert not bench.give(change(state_at(position).to_bytes()), position)
@@ -165,7 +165,7 @@ def test_what_is_no_state_of_this_log_there_is_dropped(change: Callable[[bytes],
     assert not any(isinstance(action, Persist) for action in bench.actions())
 
 
-def test_one_that_is_not_further_or_beyond_what_is_wanted_is_of_no_use() -> None:
+def test_a_state_not_further_or_beyond_the_requested_one_is_useless() -> None:
     bench = Bench()
     for position, last in ((settled(10), limits.POSITION_MAX), (settled(50), settled(40))):
         assert not bench.give(state_at(position).to_bytes(), position, last=last)

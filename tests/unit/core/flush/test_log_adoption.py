@@ -67,7 +67,7 @@ class Bench:
 
 
 @pytest.mark.parametrize("last", [WHOLE, WHOLE + 1, BEGIN - 1, BEGIN])
-def test_a_state_that_covers_the_damage_takes_the_place_of_the_log(last: int) -> None:
+def test_a_state_that_covers_the_damage_replaces_the_log(last: int) -> None:
     bench = Bench(last)
     assert bench.asked() == [DECIDED + 1]
     assert bench.gets_state()

@@ -90,7 +90,7 @@ def test_a_view_change_is_refused_once_a_higher_view_is_promised() -> None:
     assert bench.given(Received(2, FetchSnapshot(old, DECIDED, 0), DISK_2)) == []
 
 
-def test_what_was_read_for_a_view_change_stays_here_when_a_higher_view_is_promised_meanwhile() -> None:
+def test_frames_read_for_a_view_change_are_not_sent_after_a_higher_promise() -> None:
     bench = Bench("split g1 g2,g3\n")
     old = bench.promise(5)
     read = bench.read(bench.step(Received(2, Fetch(old, 1, DECIDED), DISK_2)))
@@ -169,7 +169,7 @@ def test_a_learner_ignores_views_not_above_its_accepted_one(above: int, ready: b
 
 
 @pytest.mark.parametrize(("above", "takes"), [(0, False), (1, True)])
-def test_a_learner_takes_no_state_of_a_view_that_is_not_above_its_accepted_one(above: int, takes: bool) -> None:
+def test_a_learner_accepts_no_state_of_a_view_not_above_its_accepted_one(above: int, takes: bool) -> None:
     bench = Bench("kill g2\nkill g3\nbeats 10\n")
     flush = bench.me.running.layers.flush
     flush.lost()

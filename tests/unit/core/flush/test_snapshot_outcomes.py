@@ -84,7 +84,7 @@ def test_batches_get_their_outcome_from_the_log_and_others_keep_waiting() -> Non
     assert forward.bytes > 0
 
 
-def test_requests_are_answered_by_what_the_log_says_now() -> None:
+def test_requests_are_answered_from_the_current_log() -> None:
     group, member = ready()
     for event in (
         TopicAsked(7, 1, "new"),

@@ -37,7 +37,7 @@ def bodies(frames: tuple[Frame, ...]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_what_is_lost_is_fetched_and_written_in_place(number: int) -> None:
+def test_lost_frames_are_fetched_and_written_in_place(number: int) -> None:
     made = sent()
     lose(made, number, 2, 3)
     made.settle(limits.RESEND_HEARTBEATS)
@@ -87,7 +87,7 @@ def test_frames_that_do_not_continue_each_other_are_not_written() -> None:
 
 
 @pytest.mark.parametrize("late", [1, 4, 8, 3 * limits.REPAIR_WAIT_HEARTBEATS])
-def test_an_answer_is_taken_however_many_heartbeats_it_takes(late: int) -> None:
+def test_an_answer_is_accepted_however_many_heartbeats_it_needs(late: int) -> None:
     made = sent()
     lose(made, 3, 2, 3)
     asked: list[tuple[int, int]] = []  # when, and whom

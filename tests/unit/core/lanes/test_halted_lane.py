@@ -11,7 +11,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import LaneEnd, LaneEnds, LaneMessage, Post, Posted
 
 
-def test_a_lane_that_a_start_found_damaged_takes_nothing_and_begins_no_attempt() -> None:
+def test_a_lane_found_damaged_at_a_start_accepts_nothing_and_begins_no_attempt() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"))
     made.settle()
@@ -77,7 +77,7 @@ def halt(made: Group) -> None:
 
 
 @pytest.mark.parametrize(("up_to", "low"), [(0, ""), (1, "it is full"), (2, "")], ids=["silence", "a NO", "a YES"])
-def test_what_is_under_way_when_a_lane_halts_stays_unknown(up_to: int, low: str) -> None:
+def test_batches_in_flight_when_a_lane_halts_stay_unknown(up_to: int, low: str) -> None:
     made = with_a_batch_under_way()
     key = made[1].key
     disk = made[1].disks[key]
@@ -95,7 +95,7 @@ def test_what_is_under_way_when_a_lane_halts_stays_unknown(up_to: int, low: str)
     assert quiet(made, 1), "who leaves does not wait for it"
 
 
-def test_what_a_halt_finds_between_two_attempts_is_not_refused() -> None:
+def test_batches_at_a_halt_between_two_attempts_are_not_refused() -> None:
     made = with_a_batch_under_way()
     disk = made[1].disks[made[1].key]
     attempt = disk.attempt

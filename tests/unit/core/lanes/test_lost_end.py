@@ -92,7 +92,7 @@ def test_an_answer_to_another_run_counts_for_nothing() -> None:
 
 
 @pytest.mark.parametrize(("attempt", "decided"), [(1, 1), (2, 0)])
-def test_what_was_durable_at_the_origin_decides_the_frame_of_that_attempt_alone(attempt: int, decided: int) -> None:
+def test_frames_durable_at_the_origin_decide_the_frame_of_that_attempt_alone(attempt: int, decided: int) -> None:
     """Another attempt may have put another frame at the same place."""
     made = group()
     before = made[2].seen.get(made[1].key, 0)

@@ -168,7 +168,7 @@ def test_a_member_that_writes_nothing_is_reported_once() -> None:
     assert members(made, 1) == (1, 2, 3)
 
 
-def test_a_low_disk_is_no_reason_to_end_what_may_be_decided() -> None:
+def test_a_low_disk_is_no_reason_to_end_frames_that_may_be_decided() -> None:
     made = resumed()
     layer = made[3].layer
     assert layer is not None

@@ -78,7 +78,7 @@ def test_an_end_that_got_a_no_is_not_named() -> None:
     assert "gateway 2 holds" not in halted(made)
 
 
-def test_what_another_gateway_learned_as_decided_comes_back() -> None:
+def test_frames_another_gateway_knows_as_decided_come_back() -> None:
     """Gateway 3 learned all of it from gateway 1: it gives it, and what gateway 2 holds is decided with it."""
     made = alone_since(4)
     key = made[1].key
@@ -107,7 +107,7 @@ def test_a_gateway_that_has_it_and_is_away_is_waited_for() -> None:
     assert halted(made) == ""
 
 
-def test_what_is_asked_for_is_said_to_be_fetched() -> None:
+def test_requested_frames_are_reported_as_being_fetched() -> None:
     made = alone_since(4)
     key = made[1].key
     frames = [made.decided[key, position] for position in range(1, 8)]

@@ -69,7 +69,7 @@ def test_a_member_that_does_not_vote_is_suspected() -> None:
     assert {suspect.member for suspect in made.suspects} == {2, 3}
 
 
-def test_what_does_not_belong_is_dropped_and_changes_nothing() -> None:
+def test_foreign_messages_are_dropped_and_change_nothing() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"))
     post = made.network[0][2]

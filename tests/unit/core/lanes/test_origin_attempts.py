@@ -94,7 +94,7 @@ def test_a_restarted_origin_continues_alone_if_no_other_connects() -> None:
     assert members(made, 1) == (1,)
 
 
-def test_what_the_origin_wrote_before_its_attempt_ended_is_decided_with_the_members_of_then() -> None:
+def test_frames_written_before_an_attempt_ended_are_decided_with_its_members() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"), (1, 2, b"b"))
     made.deliver(0)
@@ -249,7 +249,7 @@ def test_frames_that_no_member_saw_decided_are_in_doubt_for_that_lane_alone_unti
     assert answers(made, 1) == [Duplicate(1, 1, 1, 1)]
 
 
-def test_what_the_origin_had_not_written_when_it_died_is_gone_and_may_be_sent_again() -> None:
+def test_frames_unwritten_when_the_origin_died_are_gone_and_may_be_sent_again() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"))
     arrive(made, lambda sender, to, message: to != 1)
@@ -297,7 +297,7 @@ def test_a_wiped_origin_begins_a_lane_of_its_own() -> None:
         assert made.lane(number, incarnation_key(1, 1)) == [b"b"]
 
 
-def test_a_member_cuts_nothing_for_a_new_attempt_before_it_knows_what_was_decided() -> None:
+def test_a_member_truncates_nothing_for_a_new_attempt_before_it_knows_the_decisions() -> None:
     """It voted for what the origin has decided since; it did not hear of that, and what it has must not be lost."""
     made = group()
     made.submit(1, (1, 1, b"a"))

@@ -58,7 +58,7 @@ def test_a_batch_sent_twice_is_answered_to_its_last_sender_when_decided() -> Non
     assert answers(made, 1) == [Duplicate(1, 1, 2, 1), Expected(1, 1, 3)]
 
 
-def test_a_batch_that_is_cut_otherwise_waits_for_what_is_undecided() -> None:
+def test_a_differently_split_batch_waits_for_the_undecided_ones() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"))
     made.submit(1, (1, 1, b"ab"), count=2)
@@ -103,7 +103,7 @@ def test_fenced_means_that_a_batch_of_an_ended_epoch_is_not_in_the_lane() -> Non
 
 
 @pytest.mark.parametrize(("producer", "epoch", "code"), [(99, 1, "producer"), (1, 2, "epoch")])
-def test_what_the_log_does_not_know_is_refused(producer: int, epoch: int, code: str) -> None:
+def test_a_batch_of_unknown_names_is_refused(producer: int, epoch: int, code: str) -> None:
     made = group()
     made.submit(1, (producer, 1, b"a"), epoch=epoch)
     (answer,) = answers(made, 1)
@@ -124,7 +124,7 @@ def test_over_its_bound_a_batch_is_refused_for_now(monkeypatch: pytest.MonkeyPat
     assert made.lane(3, made[1].key) == [b"a", b"b", b"c"]
 
 
-def test_a_stopping_gateway_answers_what_is_decided_and_takes_nothing_new() -> None:
+def test_a_stopping_gateway_answers_decided_batches_and_accepts_no_new_ones() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"))
     assert not quiet(made, 1)
@@ -138,7 +138,7 @@ def test_a_stopping_gateway_answers_what_is_decided_and_takes_nothing_new() -> N
     assert answers(made, 1) == [Duplicate(1, 1, 1, 1), RefusedAnswer(1, 1, 2, "leaving", "it stops", True)]
 
 
-def test_a_stopping_gateway_says_of_each_batch_that_follows_too_that_it_was_not_taken() -> None:
+def test_a_stopping_gateway_refuses_each_later_batch_too() -> None:
     """Else its sender could not send it elsewhere. Not of one that is there in part."""
     made = group()
     made.submit(1, (1, 1, b"a"))
@@ -151,7 +151,7 @@ def test_a_stopping_gateway_says_of_each_batch_that_follows_too_that_it_was_not_
     assert answers(made, 1) == [Expected(1, 1, 2)]
 
 
-def test_a_low_member_says_no_and_what_was_under_way_is_refused_once_that_is_durable() -> None:
+def test_a_low_member_votes_no_and_batches_in_flight_are_refused_once_that_is_durable() -> None:
     made = group()
     assert made[2].layer is not None
     made[2].layer.space("3 MB are left")
@@ -178,7 +178,7 @@ def test_a_low_member_says_no_and_what_was_under_way_is_refused_once_that_is_dur
     assert made.lane(2, made[1].key) == [b"a"]
 
 
-def test_an_origin_with_a_low_disk_finishes_and_takes_nothing_new() -> None:
+def test_an_origin_with_a_low_disk_finishes_and_accepts_no_new_batches() -> None:
     made = group()
     made.submit(1, (1, 1, b"a"))
     assert made[1].layer is not None

@@ -49,7 +49,7 @@ def test_its_lane_is_over_and_it_continues_with_those_of_the_others() -> None:
     assert again.halted == ""
 
 
-def test_what_it_said_yes_to_under_its_old_number_is_decided_after_a_start() -> None:
+def test_frames_voted_for_under_its_old_number_are_decided_after_a_start() -> None:
     """Its write came last and is the decision. Nobody else may have heard of it, and its lane's origin is nobody any more."""
     standing, state = ViewState(), LogState()
     standing.me = 4

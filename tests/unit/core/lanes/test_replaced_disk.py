@@ -182,7 +182,7 @@ def test_a_vote_counts_for_the_disk_that_gave_it() -> None:
     ended(made)
 
 
-def test_an_attempt_ends_when_another_disk_takes_the_place_of_a_member_s() -> None:
+def test_an_attempt_ends_when_another_disk_replaces_a_members_one() -> None:
     """It is there from one heartbeat to the next: the gateways that hear each other are the same."""
     made = group()
     made.vote()

@@ -104,7 +104,7 @@ def test_an_end_that_is_that_very_frame_is_decided() -> None:
     assert not made[3].queue  # nothing is replaced
 
 
-def test_an_end_that_was_never_decided_gives_way() -> None:
+def test_an_undecided_end_is_replaced() -> None:
     made, frames = behind()
     key = made[1].key
     disk = made[3].disks[key]
@@ -123,7 +123,7 @@ def test_an_end_that_was_never_decided_gives_way() -> None:
     assert made[3].disks[key].frames[len(frames) - 1].header == frames[-1].header
 
 
-def test_what_begins_below_what_is_here_is_nothing_new() -> None:
+def test_a_beginning_below_the_own_frames_is_ignored() -> None:
     made = group_of_roster()
     send(made, 1, 3)
     key = made[1].key

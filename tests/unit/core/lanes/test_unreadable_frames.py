@@ -109,7 +109,7 @@ def test_a_slow_sole_source_is_asked_again() -> None:
     assert made.lane(3, made[1].key) == [b"1", b"2", b"3"]
 
 
-def test_an_answer_that_gives_nothing_is_no_reason_to_ask_again_at_once() -> None:
+def test_an_empty_answer_is_no_reason_to_ask_again_at_once() -> None:
     """Whoever answers so would be asked as fast as the network goes."""
     made = behind(1)
     made.crash(2)

@@ -93,7 +93,7 @@ def test_all_remaining_members_answer_before_a_log_is_chosen() -> None:
     assert not [line for line in script.lines if line.startswith(("WRONG", "PROBLEM"))]
 
 
-def test_a_gateway_with_another_disk_is_not_what_remains() -> None:
+def test_a_gateway_with_another_disk_does_not_count_as_remaining() -> None:
     script = two()
     script.run("kill g2\nwipe g2\nstart g2\nbeats 5\n----\n")
     (denied,) = asked(script, "g1", "g2")

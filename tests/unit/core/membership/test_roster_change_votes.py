@@ -82,7 +82,7 @@ def test_a_new_disk_is_not_put_in_place_of_the_old_one_before_it_has_caught_up()
     assert len(rosters(script)) == 2
 
 
-def test_a_new_gateway_is_taken_into_a_view_when_it_has_caught_up_and_votes_only_there() -> None:
+def test_a_new_gateway_enters_a_view_after_it_caught_up_and_votes_only_there() -> None:
     script = played(
         "gateway g4 g1 g2 g3\nlose FETCHED *>g4\nroster g1 s1 #5 add g4 g4:7400\nuntil answer g1 s1 #5 Done\nbeats 30\n"
     )
@@ -92,7 +92,7 @@ def test_a_new_gateway_is_taken_into_a_view_when_it_has_caught_up_and_votes_only
     assert rosters(script)[-1] == ["G1", "G2", "G3", "G4"]
 
 
-def test_a_gateway_that_has_caught_up_votes_when_a_view_has_taken_it_in() -> None:
+def test_a_caught_up_gateway_votes_after_a_view_included_it() -> None:
     """It holds what the log has behind what it caught up with when it is a member: a vote before that would be for less."""
     script = played(
         "gateway g4 g1 g2 g3\nlose PROPOSE g1>g4\nlose HEARTBEAT g2>g4\nroster g1 s1 #5 add g4 g4:7400\n"

@@ -98,7 +98,7 @@ def test_a_no_of_another_view_aborts_nothing() -> None:
     assert [Kind(frame.kind) for frame in member.log[position - 1 :]] == [Kind.BATCH, Kind.ABORT]
 
 
-def test_a_no_to_what_is_decided_or_was_voted_for_aborts_nothing() -> None:
+def test_a_no_to_a_decided_or_approved_frame_aborts_nothing() -> None:
     group, member = producing()
     decided = member.log[-1].position
     group.step(member, Received(2, No(VIEW, decided, "no space")))
@@ -130,7 +130,7 @@ def test_after_an_abort_an_epoch_continues_with_the_progress_before_the_aborted_
 # After what an epoch continues
 
 
-def test_a_duplicate_of_an_epoch_gets_what_is_decided_of_it() -> None:
+def test_a_duplicate_of_an_epoch_gets_its_decision() -> None:
     """A producer takes the answer for what is durable everywhere: what is undecided may still be aborted or cut."""
     group, member = producing()
     group.step(member, Submitted(1, (batch(3, progress=b"three"),)))

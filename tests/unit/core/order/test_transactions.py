@@ -120,7 +120,7 @@ def test_a_staged_batch_is_answered_with_its_position_and_has_no_offset() -> Non
     assert not group.members["g1"].stack.layers.order.received.dirty
 
 
-def test_a_transaction_gives_offsets_at_its_own_place_in_the_order_that_it_names() -> None:
+def test_a_transaction_assigns_offsets_at_its_own_position_in_the_named_order() -> None:
     group = ready()
     one, two = stage(group, 2, 3)
     submit(group, staged(1, 4, OTHER, flags=0))
@@ -160,7 +160,7 @@ def test_of_two_transactions_over_one_batch_one_wins() -> None:
     assert says(group) == (2, [])
 
 
-def test_a_transaction_waits_for_what_its_producer_has_undecided() -> None:
+def test_a_transaction_waits_for_its_producers_undecided_batches() -> None:
     group = ready()
     (part,) = stage(group, 1)
     submit(group, staged(1, 1, COMMITTER, flags=0), txn((part,), first=2), settle=False)
@@ -172,7 +172,7 @@ def test_a_transaction_waits_for_what_its_producer_has_undecided() -> None:
     assert says(group) == (2, [])
 
 
-def test_what_follows_a_transaction_of_its_producer_does_not_wait_for_it() -> None:
+def test_later_batches_of_its_producer_do_not_wait_for_a_transaction() -> None:
     group = ready()
     (part,) = stage(group, 1)
     submit(group, txn((part,)), staged(2, 1, COMMITTER), settle=False)
@@ -365,7 +365,7 @@ def order(group: Group, *frames: Frame) -> None:
 
 
 @pytest.mark.parametrize("name", list(BAD))
-def test_a_member_does_not_take_a_transaction_that_cannot_be(name: str) -> None:
+def test_a_member_refuses_an_impossible_transaction(name: str) -> None:
     group = ready()
     parts = stage(group, 2, 3)
     member = group.members["g2"]
@@ -377,7 +377,7 @@ def test_a_member_does_not_take_a_transaction_that_cannot_be(name: str) -> None:
     assert member.stack.layers.context.window.end == end + 1
 
 
-def test_a_member_takes_no_transaction_over_what_another_undecided_one_made_visible() -> None:
+def test_a_member_refuses_a_transaction_over_batches_of_another_undecided_one() -> None:
     group = ready()
     parts = stage(group, 1)
     member = group.members["g2"]
@@ -386,7 +386,7 @@ def test_a_member_takes_no_transaction_over_what_another_undecided_one_made_visi
 
 
 @pytest.mark.parametrize("of", [STAGER, COMMITTER])
-def test_a_member_does_not_take_an_abort_that_reaches_over_a_transaction(of: int) -> None:
+def test_a_member_refuses_an_abort_that_reaches_over_a_transaction(of: int) -> None:
     group = ready()
     member = group.members["g2"]
     window = member.stack.layers.context.window
@@ -412,7 +412,7 @@ def test_a_transaction_with_flags_is_not_ordered() -> None:
     assert says(group) == (1, [])
 
 
-def test_what_is_undecided_goes_into_the_next_view_with_its_table() -> None:
+def test_undecided_batches_enter_the_next_view_with_its_table() -> None:
     """What was staged, and the transaction, are decided under another coordinator, whose table is made again."""
     group = ready()
     (one,) = stage(group, 2)
@@ -436,7 +436,7 @@ def test_what_is_undecided_goes_into_the_next_view_with_its_table() -> None:
     assert refused(group.members["g3"]) == [(1, "staged", False)]
 
 
-def test_a_cut_gives_back_what_an_undecided_transaction_spent() -> None:
+def test_a_truncation_returns_the_batches_spent_by_an_undecided_transaction() -> None:
     group = ready()
     (one,) = stage(group, 2)
     submit(group, staged(3), settle=False)

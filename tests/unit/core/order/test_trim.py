@@ -64,7 +64,7 @@ def test_two_proposals_before_a_decision_make_one_trim() -> None:
         (0, 0, 9, 2),  # never what is not decided, whatever must go
     ],
 )
-def test_what_a_voter_lacks_stays_unless_it_must_go(second: int, third: int, forced: int, begins: int) -> None:
+def test_frames_that_a_voter_lacks_stay_unless_they_must_go(second: int, third: int, forced: int, begins: int) -> None:
     group = three()
     member = group.members["g1"]
     assert member.stack.decided.position == 2
@@ -92,7 +92,7 @@ def test_only_the_coordinator_orders_one() -> None:
     assert not any(trims(member) for member in group.members.values())
 
 
-def test_a_trim_of_less_than_is_gone_changes_nothing() -> None:
+def test_a_trim_below_the_current_start_changes_nothing() -> None:
     group, member = opened()
     window = member.stack.layers.context.window
     window.state.start, window.state.start_offset = 4, 9

@@ -268,11 +268,11 @@ def changed(message: Any, field: str, value: Any) -> Any:
 
 
 @pytest.mark.parametrize("message", GOOD, ids=lambda message: type(message).__name__)
-def test_what_members_send_passes(message: Message) -> None:
+def test_messages_of_members_pass(message: Message) -> None:
     assert malformed(message) == ""
 
 
-def test_every_kind_of_message_and_request_is_looked_at() -> None:
+def test_every_kind_of_message_and_request_is_checked() -> None:
     assert set(_CHECKS) == set(get_args(Message)) == {type(message) for message in GOOD}
     assert set(BAD) == set(_CHECKS) - {Probe, Installed}, "whose fields are all views"
     assert {type(message.ask) for message in GOOD if isinstance(message, Asking)} == set(get_args(Ask))
@@ -293,7 +293,7 @@ def test_no_message_of_an_impossible_view_passes(view: int) -> None:
             assert malformed(changed(message, "view", view)), message
 
 
-def test_what_is_no_message_is_a_fault() -> None:
+def test_a_value_that_is_not_a_message_is_a_fault() -> None:
     assert malformed(AskTopic("t")) == "AskTopic is not a message between gateways"  # type: ignore[arg-type]  # on purpose
 
 

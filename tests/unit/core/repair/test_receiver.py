@@ -45,13 +45,13 @@ def test_any_member_repairs(sender: int) -> None:
 
 
 @pytest.mark.parametrize(("sender", "view"), [(2, VIEW), (4, VIEW), (1, VIEW + 1), (3, VIEW - 1)])
-def test_a_repair_of_another_view_or_of_no_member_is_not_taken(sender: int, view: int) -> None:
+def test_a_repair_of_another_view_or_of_no_member_is_dropped(sender: int, view: int) -> None:
     _, window, receiver = looked_at(three())
     receiver.on_repair(sender, Repair(view, tuple(ticks(window, 1))))
     assert (window.end, receiver.highest) == (2, 2)
 
 
-def test_the_coordinator_takes_no_repair() -> None:
+def test_the_coordinator_accepts_no_repair() -> None:
     _, window, receiver = looked_at(three(), "g1")
     receiver.on_repair(3, Repair(VIEW, tuple(ticks(window, 1))))
     receiver.heard(2, 9)

@@ -25,7 +25,7 @@ def test_a_loss_costs_a_request_and_a_repair_or_little_more(members: int, loss: 
 
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize(("members", "body_bytes"), [(25, 100), (25, 8192), (100, 100)])
-def test_what_all_miss_is_asked_for_by_a_few_and_repaired_once(members: int, body_bytes: int, last: bool) -> None:
+def test_frames_that_all_miss_are_requested_by_a_few_and_repaired_once(members: int, body_bytes: int, last: bool) -> None:
     figures = common(members, members - 1, 3, body_bytes, last=last)
     assert figures.lost >= members - 1
     assert figures.missing == 0

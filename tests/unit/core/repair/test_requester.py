@@ -106,7 +106,7 @@ def test_a_request_has_so_many_ranges_and_the_lowest_ones() -> None:
     ]
 
 
-def test_a_range_that_others_asked_for_parts_of_makes_no_longer_request() -> None:
+def test_a_range_that_others_requested_in_part_makes_no_longer_request() -> None:
     bench = Bench(2)
     bench.beat(1, 4 * limits.REPAIR_RANGES_MAX)
     bench.receive(3, Missing(VIEW, tuple((2 * place, 2 * place) for place in range(1, limits.REPAIR_RANGES_MAX + 1)), 1))
@@ -140,7 +140,7 @@ def test_a_member_that_receives_an_equal_request_sends_its_own_later_if_nothing_
     assert bench.of(Missing)[0] == (1, Missing(VIEW, ((4, 5),), 1)), "the nearest had its chance"
 
 
-def test_only_what_others_asked_for_is_left_to_them() -> None:
+def test_only_ranges_that_others_requested_are_left_to_them() -> None:
     bench = Bench(2)
     gap(bench, 4, 5, 7)
     bench.receive(3, Missing(VIEW, ((5, 5),), 1))
@@ -185,7 +185,7 @@ def test_positions_in_flight_are_not_requested_from_the_repairing_member() -> No
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_what_may_be_on_its_way_is_not_asked_for_with_what_is_lost(seed: int) -> None:
+def test_positions_in_flight_are_not_requested_with_lost_ones(seed: int) -> None:
     bench = Bench(2, distances={1: D - MS}, seed=str(seed))
     gap(bench, 4)
     bench.beat(3, 12)
@@ -292,7 +292,7 @@ def test_requests_are_bounded_whatever_is_missing(monkeypatch: pytest.MonkeyPatc
         (3, Repair(VIEW + 1, tuple(chain(4)[3:]))),
     ],
 )
-def test_what_is_of_another_view_of_no_member_or_makes_no_sense_changes_nothing(sender: int, message: Message) -> None:
+def test_messages_of_another_view_of_no_member_or_without_sense_change_nothing(sender: int, message: Message) -> None:
     bench = Bench(2)
     gap(bench, 4)
     due_us = bench.node.repair.due_us
@@ -300,7 +300,7 @@ def test_what_is_of_another_view_of_no_member_or_makes_no_sense_changes_nothing(
     assert (bench.node.repair.due_us, bench.sent, bench.node.receiver.missing()) == (due_us, [], [(4, 4)])
 
 
-def test_another_view_forgets_what_was_missing_in_the_last() -> None:
+def test_another_view_forgets_the_missing_positions_of_the_last() -> None:
     bench = Bench(2)
     gap(bench, 4)
     bench.node.standing.promised = VIEW + 2

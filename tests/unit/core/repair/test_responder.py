@@ -91,7 +91,7 @@ def test_a_member_that_sees_a_repair_does_not_send_the_same() -> None:
     assert repaired(bench) == [(2, [5])]
 
 
-def test_what_was_just_repaired_is_held_down_and_then_repaired_again() -> None:
+def test_just_repaired_positions_are_suppressed_and_then_repaired_again() -> None:
     bench, _ = holding()
     bench.receive(2, Missing(VIEW, ((4, 5),), 3))
     assert repaired(bench) == [(2, [4, 5])]
@@ -104,7 +104,7 @@ def test_what_was_just_repaired_is_held_down_and_then_repaired_again() -> None:
     assert repaired(bench) == [(2, [4, 5])]
 
 
-def test_what_another_repairs_is_held_down() -> None:
+def test_positions_that_another_member_repairs_are_suppressed() -> None:
     bench, _ = holding()
     bench.receive(4, Repairing(VIEW, ((4, 5),)))
     bench.receive(2, Missing(VIEW, ((4, 6),)))
@@ -149,7 +149,7 @@ def test_several_requesters_before_the_repair_all_get_it() -> None:
     assert repaired(bench) == [(2, [4]), (4, [4])]
 
 
-def test_what_a_member_does_not_have_it_does_not_repair() -> None:
+def test_positions_that_a_member_lacks_are_not_repaired_by_it() -> None:
     bench, _ = holding(count=5)
     bench.order(chain(9, LARGE)[7])
     bench.receive(2, Missing(VIEW, ((5, 9), (2**63, 2**64)), 3))
@@ -190,7 +190,7 @@ def test_repairs_are_bounded_whatever_is_asked_for(monkeypatch: pytest.MonkeyPat
     assert repaired(bench) == [(2, [4])]
 
 
-def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REPAIR_RANGES_KEPT_MAX", 2)
     bench, _ = holding()
     bench.receive(2, Missing(VIEW, ((1, 1), (3, 3), (5, 5))))
@@ -222,7 +222,7 @@ def test_a_decided_position_is_read_from_the_log_unless_the_asker_turns_out_to_h
     assert repaired(bench) == [(2, [5, 6])]
 
 
-def test_so_many_reads_of_the_log_are_under_way() -> None:
+def test_concurrent_reads_of_the_log_are_bounded() -> None:
     bench, _ = holding(count=2 * limits.REPAIR_READS_MAX + 1)
     bench.decide(2 * limits.REPAIR_READS_MAX + 1)
     bench.receive(2, Missing(VIEW, tuple((2 * place + 1, 2 * place + 1) for place in range(limits.REPAIR_READS_MAX + 1)), 3))
@@ -231,7 +231,7 @@ def test_so_many_reads_of_the_log_are_under_way() -> None:
     assert bench.node.repair.holder.refused == 1
 
 
-def test_the_layer_is_woken_for_what_comes_first() -> None:
+def test_the_layer_wakes_for_the_earliest_event() -> None:
     bench, _ = holding()
     bench.order(chain(11, LARGE)[10])
     asking_us = bench.node.repair.due_us
@@ -243,7 +243,7 @@ def test_the_layer_is_woken_for_what_comes_first() -> None:
     assert bench.node.repair.due_us == min(asking_us, answering_us)
 
 
-def test_what_is_decided_while_it_is_wanted_is_read_from_the_log() -> None:
+def test_positions_decided_while_requested_are_read_from_the_log() -> None:
     bench, _ = holding()
     bench.receive(2, Missing(VIEW, ((4, 5),)))
     bench.decide(4)

@@ -162,7 +162,7 @@ def test_an_added_gateway_reports_that_it_catches_up_and_from_which_member() -> 
     assert ("", "", "") in said, "in the end it votes"
 
 
-def test_lag_is_what_a_member_lacks() -> None:
+def test_lag_counts_the_missing_positions_of_a_member() -> None:
     world = group()
     g1 = world.members["g1"]
     assert {member.lag for member in seen(g1).values()} == {0}
@@ -205,7 +205,7 @@ def test_a_removed_gateway_gets_its_remedy() -> None:
     assert GroupStatus(gone).waits == "", "nobody takes it into a view"
 
 
-def test_a_removed_gateway_that_starts_again_reports_what_to_do() -> None:
+def test_a_removed_gateway_that_starts_again_reports_a_remedy() -> None:
     world = group()
     world.step(world.members["g1"], RosterAsked(1, 1, "remove", "g3"))
     later(world, 20)
@@ -218,7 +218,7 @@ def test_a_removed_gateway_that_starts_again_reports_what_to_do() -> None:
     assert own.waits == "", "no view takes it in"
 
 
-def test_a_gateway_with_another_disk_than_the_group_knows_says_what_to_do() -> None:
+def test_a_gateway_with_another_disk_than_the_group_knows_reports_a_remedy() -> None:
     world = group()
     world.kill("g2", 0)
     world.wipe("g2")
@@ -249,7 +249,7 @@ def test_a_gateway_with_a_full_disk_is_reported_by_name() -> None:
     assert reason == "new messages are refused because a member's disk has no free space: gateway 'g2': 3 MB are left"
 
 
-def test_what_was_lost_between_gateways_and_repaired_is_counted() -> None:
+def test_lost_and_repaired_messages_are_counted() -> None:
     world = group()
     first, last = world.members["g1"], world.members["g3"]
     before = GroupStatus(last.running).repair

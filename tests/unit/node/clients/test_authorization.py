@@ -142,7 +142,7 @@ def test_rights_that_become_fewer_hold_for_a_session_that_is_open(admission: Aut
         ("feed", Leave(1, "jfk"), False),
     ],
 )
-def test_each_request_takes_its_right(admission: Authorizer, token: str, asked: Asked, may: bool) -> None:
+def test_each_request_needs_its_right(admission: Authorizer, token: str, asked: Asked, may: bool) -> None:
     one = session(admission, token)
     if may:
         admission.check(one, asked)

@@ -21,7 +21,7 @@ def test_good_batches_pass(compression: Literal["lz4", "zstd"] | None) -> None:
     assert refused == []
 
 
-def test_the_largest_frame_that_the_gate_takes_is_within_the_bound_of_frames() -> None:
+def test_the_largest_accepted_frame_is_within_the_bound_of_frames() -> None:
     frame = Frame(Kind.BATCH, bytes(common_limits.BODY_BYTES_MAX), progress=bytes(PROGRESS_BYTES_MAX), first_sequence=1, count=1)
     check_header(frame)
     assert frame.size <= limits.FRAME_BYTES_MAX
@@ -51,7 +51,7 @@ def broken(frame: Frame, **fields: object) -> Frame:
         ({"flags": 1}, "compression None"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(fields: dict[str, object], what: str) -> None:
+def test_inconsistent_batches_are_refused_by_name(fields: dict[str, object], what: str) -> None:
     with pytest.raises(FormatError, match=what):
         check_frame(broken(batch_frame((b"a", b"b")), **fields))
 
@@ -79,7 +79,7 @@ def test_transactions_pass_by_their_form() -> None:
     assert (good, [answer.code for answer in refused]) == ([], ["malformed"] * len(wrong))
 
 
-def test_a_lane_takes_nothing_of_a_transaction() -> None:
+def test_a_lane_accepts_nothing_of_a_transaction() -> None:
     good, refused = BatchValidator().check(1, [transaction(5), broken(batch_frame((b"a",)), flags=STAGED)], lane=True)
     assert not good
     assert all("belongs to a transaction" in answer.reason for answer in refused)

@@ -59,7 +59,7 @@ def test_an_index_in_trouble_leaves_the_offset_unknown_and_the_outcome_certain(e
     assert reports == [LocatedDuplicates(1, (Committed(1, 1, 1, 1, OFFSET_UNKNOWN),))]
 
 
-def test_a_crowd_is_looked_up_in_one_pass() -> None:
+def test_many_duplicates_are_looked_up_in_one_pass() -> None:
     index = Index({(1, sequence, 1): sequence + 10 for sequence in range(500)})
     reports = answered(index, *((session, [Duplicate(1, 1, session, 1)]) for session in range(500)))
     assert [report.answers[0].offset for report in reports] == list(range(10, 510))

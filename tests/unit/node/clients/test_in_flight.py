@@ -29,7 +29,7 @@ def frames(first: int, sizes: list[int], view: int = 1) -> list[Frame]:
         max_size=30,
     )
 )
-def test_what_is_under_way_is_what_was_written_and_neither_decided_nor_cut(moves: list[list[int] | tuple[str, int]]) -> None:
+def test_in_flight_bytes_are_those_written_and_neither_decided_nor_truncated(moves: list[list[int] | tuple[str, int]]) -> None:
     under_way, log, decided, waits = OrderedInFlight(), list[Frame](), 0, list[tuple[int, int, int]]()
     synced: dict[int, int] = {}  # when what came at a time was
     for now, move in enumerate(moves, 1):
@@ -57,7 +57,7 @@ def test_what_is_under_way_is_what_was_written_and_neither_decided_nor_cut(moves
         assert (len(under_way), under_way.bytes) == (len(log) - decided, sum(frame.size for frame in log[decided:]))
 
 
-def test_what_is_cut_is_under_way_no_more_and_reads_of_the_log_go_to_the_disk() -> None:
+def test_truncated_frames_are_not_in_flight_and_reads_of_the_log_go_to_the_disk() -> None:
     bench = Bench()
     frames = tuple(placed(batch_frame(), position) for position in (1, 2, 3))
     cut, read = Persist(2, cut=1), ReadLog(3, 1, 9)

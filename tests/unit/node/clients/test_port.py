@@ -116,7 +116,7 @@ def test_answers_report_where_they_went(port: ClientPort, connect: Connect) -> N
     assert port.send(b"nobody", b"there") is Sent.GONE
 
 
-def test_a_client_is_not_another_one_because_it_says_the_same_identity(port: ClientPort) -> None:
+def test_a_zeromq_identity_does_not_identify_a_client(port: ClientPort) -> None:
     with zmq.Context() as context, context.socket(zmq.DEALER) as one, context.socket(zmq.DEALER) as other:
         for number, client in enumerate((one, other)):
             client.linger = 0
@@ -154,7 +154,7 @@ def test_a_port_in_use_is_one_sentence(port: ClientPort) -> None:
         ClientPort("127.0.0.1", number)
 
 
-def test_reopening_drops_what_was_queued_and_listens_again(connect: Connect) -> None:
+def test_reopening_drops_queued_messages_and_listens_again(connect: Connect) -> None:
     number = free_port()
     port = ClientPort("127.0.0.1", number)
     client = connect(f"tcp://127.0.0.1:{number}")

@@ -54,7 +54,7 @@ def test_a_minority_is_notified_when_it_begins_and_ends() -> None:
         assert len(bench.clients.told(A)) == told, state
 
 
-def test_nothing_is_said_while_nothing_changes_nor_of_a_view_that_changes() -> None:
+def test_nothing_is_sent_without_a_change_or_for_a_view_change_alone() -> None:
     bench = met()
     look(bench)
     look(bench, state="joining")
@@ -63,7 +63,7 @@ def test_nothing_is_said_while_nothing_changes_nor_of_a_view_that_changes() -> N
     assert bench.stack.events == [TimeAdvanced()] * 4  # a sweep for each look, the first one in `met`
 
 
-def test_a_client_that_is_gone_is_noticed_in_passing() -> None:
+def test_a_disconnected_client_is_noticed_on_the_way() -> None:
     bench = met()
     bench.clients.gone.add(A)
     look(bench, silent=("lga",))

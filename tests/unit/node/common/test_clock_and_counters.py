@@ -37,7 +37,7 @@ def test_a_histogram_counts_into_the_first_bucket_that_holds_the_value() -> None
     assert histogram.count == 8
 
 
-def test_meters_name_what_they_count() -> None:
+def test_meters_name_the_counted_unit() -> None:
     meters = GatewayCounters()
     meters.refused["malformed"] += 2
     meters.commit_us.add(300, 4)
@@ -46,7 +46,7 @@ def test_meters_name_what_they_count() -> None:
     assert told["commit_us"] == meters.commit_us.to_dict()
 
 
-def test_memory_is_measured_and_given_back() -> None:
+def test_memory_is_measured_and_released() -> None:
     before = memory.resident_bytes()
     with mmap.mmap(-1, 32 << 20) as block:
         block.write(b"x" * (32 << 20))

@@ -59,7 +59,7 @@ def test_an_awake_receiver_is_not_signalled() -> None:
     box.close()
 
 
-def test_what_may_wait_for_the_end_of_a_nap_does_not_wake_and_all_else_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_that_may_wait_for_the_end_of_a_nap_do_not_wake_and_all_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MAILBOX_LAZY_ITEMS_MAX", 3)
     box: Mailbox[int] = Mailbox()
     for nap, put, woken in (

@@ -13,7 +13,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.node.common.ports import PortInUse, wait_free
 
 
-def test_a_port_that_a_dying_process_gives_back_is_waited_for() -> None:
+def test_a_port_released_by_a_dying_process_is_waited_for() -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         giver = threading.Timer(0.2, holder.close)
@@ -23,7 +23,7 @@ def test_a_port_that_a_dying_process_gives_back_is_waited_for() -> None:
         assert holder.fileno() == -1
 
 
-def test_a_port_that_stays_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_port_that_stays_in_use_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PORT_WAIT_US", 50_000)
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
@@ -32,7 +32,7 @@ def test_a_port_that_stays_taken_is_named(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("host", ["203.0.113.1", "no-such-host.invalid"])
-def test_an_address_that_is_not_of_this_host_says_what_to_set(host: str) -> None:
+def test_an_address_of_another_host_is_reported_with_the_setting(host: str) -> None:
     with pytest.raises(TuttiError, match=r"\(clients\) cannot be opened: .+; set `listen` to an address of this host$"):
         wait_free({"clients": Address(host, 7400)})
 

@@ -137,7 +137,7 @@ def test_one_sync_serves_all_waiting_writes_and_the_highest_token_is_reported() 
     assert not bench.disk.run_once()
 
 
-def test_what_is_written_to_lanes_and_synced_is_counted() -> None:
+def test_written_and_synced_bytes_of_lanes_are_counted() -> None:
     bench = Bench()
     frames = run().frames
     for token in (1, 2):
@@ -188,7 +188,7 @@ def test_after_a_failure_nothing_is_written_and_reads_are_answered() -> None:
     assert bench.disk.depth == 0
 
 
-def test_what_cannot_be_read_is_answered_with_nothing() -> None:
+def test_an_unreadable_range_is_answered_with_nothing() -> None:
     bench = Bench()
     bench.logs.trouble["read"] = [OSError(5, "input/output error")]
     bench.disk.read(ReadLane(9, *OWN, 1, 1))
@@ -271,7 +271,7 @@ def test_lost_frames_of_a_lane_are_reported_and_rewritten() -> None:
 
 
 @pytest.mark.parametrize(("trouble", "ends"), [(KeyError("x"), True), (OSError(5, "x"), False), (DiskFull("x"), False)])
-def test_a_look_for_damage_ends_no_writing(trouble: Exception, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_scrub_ends_no_writing(trouble: Exception, ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "SCRUB_WAIT_US", 0)
     bench = Bench()
     bench.logs.trouble["look"] = [trouble]
@@ -284,7 +284,7 @@ def test_a_look_for_damage_ends_no_writing(trouble: Exception, ends: bool, monke
     assert (bench.reports[-1], bench.disk.failed) == (LanePersisted(1), "")
 
 
-def test_a_disk_that_never_rests_looks_for_damage_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_without_idle_time_is_scrubbed_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane_thread, "LATE_S", 0.0)
     bench = Bench()
     bench.logs.found = [LaneCorrupt(*OWN, 5, 5)]

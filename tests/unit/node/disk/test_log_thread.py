@@ -34,7 +34,7 @@ from tutti_gateway.core.view.group_status import GroupStatus
 from tutti_gateway.log.upkeep.retention import HeldSegments
 
 
-def test_one_write_and_one_sync_serve_all_that_waits() -> None:
+def test_one_write_and_one_sync_serve_all_waiting_requests() -> None:
     bench = Bench()
     for token in (1, 2, 3):
         bench.disk.persist(persist(token, 10 * token, 10 * token + 1))
@@ -146,7 +146,7 @@ def test_reads_are_answered_one_a_round_so_that_syncs_do_not_wait_for_many() -> 
     assert bench.disk.run_once() is False
 
 
-def test_what_cannot_be_read_is_answered_with_nothing_and_ends_no_writing() -> None:
+def test_an_unreadable_range_is_answered_with_nothing_and_ends_no_writing() -> None:
     bench = Bench()
     bench.writer.unreadable = True
     bench.disk.read(ReadLog(1, 5, 9))
@@ -366,7 +366,7 @@ def test_more_than_one_syncs_worth_is_done_without_a_pause(monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("trouble", ["none", "full", "failed"])
-def test_the_thread_finishes_what_is_queued_and_ends(trouble: str) -> None:
+def test_the_thread_finishes_queued_requests_and_ends(trouble: str) -> None:
     bench = Bench()
     bench.writer.full = trouble == "full"
     bench.writer.broken = "gone" if trouble == "failed" else ""
@@ -398,7 +398,7 @@ def test_batches_use_the_reserve_if_an_urgent_write_follows_them(behind: Persist
     assert bench.writer.done[0].startswith("append 1")
 
 
-def test_where_the_reserve_is_gone_too_all_of_it_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_reserve_all_requests_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DISK_FULL_WAIT_US", 0)
     bench = Bench()
     bench.writer.full, bench.writer.reserve = True, False

@@ -60,7 +60,7 @@ def test_many_rows_do_not_wait() -> None:
     assert bench.writer.done[3].startswith("decided 1 2 ")
 
 
-def test_runs_are_indexed_together_with_what_is_void_in_each_and_not_over_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_indexed_together_with_the_void_frames_in_each_and_not_over_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     took: list[tuple[list[int], list[int], frozenset[int]]] = []
 
@@ -87,7 +87,7 @@ def test_a_decided_run_wakes_no_disk_that_naps_and_is_indexed_all_the_same(monke
     assert bench.disk.stop()
 
 
-def test_what_was_decided_last_is_indexed_before_the_end() -> None:
+def test_the_last_decided_frames_are_indexed_before_the_end() -> None:
     bench = Bench()
     bench.disk.persist(persist(1, 3))
     bench.disk.deliver(run(1))

@@ -56,7 +56,7 @@ def test_lost_ranges_are_reported_and_reported_again_as_they_are_repaired(clock:
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_frames_that_are_not_taken_are_asked_for_again(clock: Clock, full: bool) -> None:
+def test_frames_that_are_refused_are_requested_again(clock: Clock, full: bool) -> None:
     bench = Bench()
     bench.writer.mender.ranges = [(5, 9)]
     bench.disk.scrubbing.look()
@@ -67,7 +67,7 @@ def test_frames_that_are_not_taken_are_asked_for_again(clock: Clock, full: bool)
     assert bench.disk.failed == ""
 
 
-def test_it_looks_in_pieces_with_rests_between_them(clock: Clock) -> None:
+def test_the_scrub_reads_in_chunks_with_pauses(clock: Clock) -> None:
     bench = Bench()
     mender = bench.writer.mender
     for after, looks in ((0.0, 1), (0.1, 1), (0.2, 2), (0.3, 3)):
@@ -95,7 +95,7 @@ def test_frames_that_a_reader_could_not_read_are_checked_at_once(clock: Clock) -
     assert bench.writer.mender.looks == 2
 
 
-def test_a_read_for_another_gateway_that_finds_nothing_makes_it_look(clock: Clock) -> None:
+def test_a_failed_read_for_another_gateway_starts_a_scrub(clock: Clock) -> None:
     bench = Bench()
     bench.disk.run_once()
     bench.writer.unreadable = True
@@ -105,7 +105,7 @@ def test_a_read_for_another_gateway_that_finds_nothing_makes_it_look(clock: Cloc
     assert bench.writer.mender.suspects == [5]
 
 
-def test_a_disk_that_never_rests_looks_now_and_then(clock: Clock) -> None:
+def test_a_disk_without_idle_time_is_scrubbed_now_and_then(clock: Clock) -> None:
     bench = Bench()
     mender = bench.writer.mender
     for token in range(1, 51):

@@ -117,7 +117,7 @@ def test_an_event_that_is_left_out_is_found(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", [1, 5, 100])
-def test_a_record_cut_short_by_a_kill_runs_as_far_as_it_goes(run: Path, tmp_path: Path, missing: int) -> None:
+def test_a_recording_truncated_by_a_kill_replays_as_far_as_it_goes(run: Path, tmp_path: Path, missing: int) -> None:
     whole = write(tmp_path / "whole.run", items(run))
     events = replay_run(whole).events
     torn = tmp_path / "torn.run"
@@ -152,7 +152,7 @@ def test_corruption_before_the_end_is_reported(run: Path, tmp_path: Path) -> Non
         (start_bytes() + block_bytes(b"\x04\0\0\0what"), Damaged, "is corrupt before byte"),
     ],
 )
-def test_what_is_no_record_is_refused(tmp_path: Path, data: bytes, error: type[Exception], words: str) -> None:
+def test_a_file_that_is_not_a_recording_is_refused(tmp_path: Path, data: bytes, error: type[Exception], words: str) -> None:
     path = tmp_path / "x.run"
     path.write_bytes(data)
     with pytest.raises(error, match=words):

@@ -120,7 +120,7 @@ class Bench:
         )
 
 
-def test_the_status_has_what_is_promised() -> None:
+def test_the_status_has_the_promised_fields() -> None:
     bench = Bench()
     status = json.decode(bench.books.status())
     assert (status["gateway"], status["group"], status["state"]) == ("jfk", "ingest", "primary")
@@ -244,7 +244,7 @@ def test_clients_and_operators_get_the_other_gateways() -> None:
     }
 
 
-def test_a_gateway_that_was_removed_says_so() -> None:
+def test_a_removed_gateway_reports_it() -> None:
     bench = Bench()
     bench.group.reason = "this gateway was removed"
     assert json.decode(bench.books.status())["reason"] == "this gateway was removed"
@@ -258,7 +258,7 @@ def test_the_cause_of_a_wait_is_reported_if_nothing_else_is_wrong() -> None:
     assert json.decode(bench.books.status())["reason"] == "the disk does not answer"
 
 
-def test_the_welcome_says_where_everything_is() -> None:
+def test_the_welcome_has_all_addresses() -> None:
     welcome = Bench().books.welcome()
     assert welcome.gateways == {"jfk": "tutti://127.0.0.9:7500"}
     assert welcome.window_bytes == common_limits.WINDOW_BYTES

@@ -101,7 +101,7 @@ def in_lane(frame: Frame, lane: LaneName, attempt: int, position: int) -> Frame:
     return frame
 
 
-def test_what_a_gateway_catches_up_with_is_received_too() -> None:
+def test_frames_of_a_catch_up_are_logged_as_received_too() -> None:
     frame = placed(batch_frame(sequence=4), 9)
     (line,) = Rig().lines(Received(3, Fetched(view=1, first=9, frames=(frame,), stop=9)))
     assert (line["event"], line["by"], line["sender"], line["position"], line["first"]) == ("received", "Fetched", 3, 9, 4)

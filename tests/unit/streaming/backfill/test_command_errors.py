@@ -42,7 +42,7 @@ TypeError: a value is no number
 """
 
 
-def test_the_cause_is_what_python_raised_last() -> None:
+def test_the_cause_is_the_last_exception_of_python() -> None:
     """Proves that a fault in a Python process of Spark is told, not the first lines of where it was."""
     assert cause(_TASK) == "TypeError: a value is no number"
 
@@ -50,7 +50,7 @@ def test_the_cause_is_what_python_raised_last() -> None:
 @pytest.mark.parametrize(
     "text", ["[PATH_NOT_FOUND] no such path\n\n  at A\n  at B\n  at C", "[PATH_NOT_FOUND] no such path at A at B"]
 )
-def test_the_cause_of_what_spark_raised_is_its_beginning(text: str) -> None:
+def test_the_cause_of_a_spark_error_is_its_beginning(text: str) -> None:
     """Proves that other errors are told by their first lines."""
     assert cause(text) == "[PATH_NOT_FOUND] no such path at A at B"
 

@@ -29,7 +29,7 @@ SPANS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 10)).map(lambda sp
 
 
 @given(st.integers(0, 40), st.integers(0, 40), SPANS)
-def test_missing_is_what_no_span_has(start: int, end: int, there: list[tuple[int, int]]) -> None:
+def test_the_missing_ranges_are_in_no_span(start: int, end: int, there: list[tuple[int, int]]) -> None:
     """Proves that gaps hold exactly the offsets of the range that no span has, in order, and that joining spans changes none."""
     held = {offset for low, high in there for offset in range(low, high)}
     gaps = [offset for low, high in missing(start, end, there) for offset in range(low, high)]
@@ -39,7 +39,7 @@ def test_missing_is_what_no_span_has(start: int, end: int, there: list[tuple[int
     assert all(high < low for (_, high), (low, _) in pairwise(merged))
 
 
-def test_a_run_takes_slice_after_slice_until_the_range_is_done(tmp_path: Path) -> None:
+def test_a_run_claims_slice_after_slice_until_the_range_is_done(tmp_path: Path) -> None:
     """Proves that slices cover the range once, around what is done already, and that the ledger of the next run knows it."""
     ledger = Ledger(tmp_path, ABOUT)
     taken = []
@@ -113,7 +113,7 @@ def test_a_run_that_begins_while_the_table_is_exchanged_lives(tmp_path: Path) ->
     begun[0].close()
 
 
-def test_what_a_killed_run_left_is_settled_by_the_next(tmp_path: Path) -> None:
+def test_claims_of_a_killed_run_are_resolved_by_the_next(tmp_path: Path) -> None:
     """Proves that a claim is known for a dead run's after SIGKILL, not before, and that the dead cannot finish it any more."""
     code = (
         "import sys, time; from pathlib import Path; from tutti_spark.backfill.ledger import LOCK, RUNS, TableSource as About; "
@@ -177,7 +177,7 @@ def test_a_table_that_is_a_file_is_named(tmp_path: Path) -> None:
         read(tmp_path / "table" / "_tutti")
 
 
-def test_a_ledger_that_takes_the_place_of_one_that_was_removed_has_another_id(tmp_path: Path) -> None:
+def test_a_recreated_ledger_has_another_id(tmp_path: Path) -> None:
     """Delta Lake skips a transaction whose id it took before: claim 1 of the new ledger is not claim 1 of the old one."""
     ids = []
     for _ in range(2):

@@ -159,7 +159,7 @@ def test_a_batch_that_cannot_be_read_is_refused(tmp_path: Path, text: str | byte
         live_query(live, LOG)
 
 
-def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
+def test_a_path_that_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
     """Proves that a wrong directory, and one whose batches do not fit together, are told."""
     with pytest.raises(UsageError, match="has no offsets/N"):
         live_query(str(tmp_path / "nothing"), LOG)

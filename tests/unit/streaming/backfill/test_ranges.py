@@ -26,7 +26,7 @@ def test_a_place_is_read(text: str, place: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "tick:" + "9" * 5000, "2026-01-31T12:00:00", "x"])
-def test_what_is_no_place_is_refused(text: str) -> None:
+def test_an_invalid_position_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="it takes an offset"):
         parse_position("--start", text)
 

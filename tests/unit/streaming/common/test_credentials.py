@@ -32,7 +32,7 @@ def write(given: Mapping[str, str]) -> sink_options.SinkOptions:
 
 
 @pytest.mark.parametrize("parse", [options.parse, write])
-def test_reads_and_writes_take_credentials(
+def test_reads_and_writes_accept_credentials(
     parse: Callable[[Mapping[str, str]], Any], file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert parse(URL).credentials is None

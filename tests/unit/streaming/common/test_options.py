@@ -13,7 +13,7 @@ from tutti_spark.common.options import ALIASES, TAKES, Kind, ReadOptions, parse
 GATEWAYS = {"gateways": "tutti://127.0.0.1:7400"}
 
 
-def test_everything_that_a_stream_takes() -> None:
+def test_all_options_of_a_stream() -> None:
     options = parse(
         {
             "gateways": "tutti://a:1,b:2",
@@ -176,7 +176,7 @@ def test_directories_are_made_absolute(tmp_path: Path, monkeypatch: pytest.Monke
         ("shortCircuit", "no"),
     ],
 )
-def test_a_wrong_value_is_refused_with_option_value_and_what_it_takes(option: str, value: str) -> None:
+def test_a_wrong_value_is_refused_with_option_value_and_valid_values(option: str, value: str) -> None:
     origin = {} if option in ("gateways", "path") else GATEWAYS
     with pytest.raises(UsageError) as refusal:
         parse(origin | {option.lower(): value})

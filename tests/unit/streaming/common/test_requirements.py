@@ -34,7 +34,7 @@ def _asked_anew() -> Iterator[None]:
     requirements.check.cache_clear()
 
 
-def test_the_table_is_what_the_project_asks_for() -> None:
+def test_the_table_has_the_requirements_of_the_project() -> None:
     """Proves that a user is told the versions that an installation would bring."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = {}
@@ -79,7 +79,7 @@ def _with(monkeypatch: pytest.MonkeyPatch, **versions: str) -> None:
     monkeypatch.setattr(requirements, "describe_interpreter", lambda optional=True: found)
 
 
-def test_a_library_that_is_too_old_is_named_with_what_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_outdated_library_is_named_with_the_required_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that a source is refused when it is made, in the driver, with all that does not fit."""
     _with(monkeypatch, pyarrow="21.0.0", orjson="")
     with pytest.raises(UsageError) as refused:

@@ -42,7 +42,7 @@ OTHER: dict[str, Any] = {"records": 4, "topics": "T", "counts": "C", "digest": "
         (write(4, **STREAM), write(5, at=8, **STREAM, **OTHER)),
     ],
 )
-def test_what_comes_after_is_to_be_written(last: Write, wanted: Write) -> None:
+def test_a_later_write_is_new(last: Write, wanted: Write) -> None:
     assert find_committed(b"", wanted) is None
     assert find_committed(last.progress(), wanted) is None
 
@@ -75,13 +75,13 @@ def test_a_repeat_is_answered_with_the_first_result(last: Write, wanted: Write, 
         (write(-1, **BATCH), write(-1, at=8, digest="D", **BATCH), "`tutti producers forget spark-q` deletes"),
     ],
 )
-def test_another_write_is_not_taken_for_a_repeat(last: Write, wanted: Write, message: str) -> None:
+def test_another_write_is_not_mistaken_for_a_repeat(last: Write, wanted: Write, message: str) -> None:
     with pytest.raises(Refused, match=message):
         find_committed(last.progress(), wanted)
 
 
 @pytest.mark.parametrize("last", [b"17", b"{}", b"\xff", b'{"batch":5,"records":3,"digest":"d"}'])
-def test_what_another_producer_left_is_refused(last: bytes) -> None:
+def test_progress_of_another_producer_is_refused(last: bytes) -> None:
     with pytest.raises(Refused, match="this sink did not write"):
         find_committed(last, write())
 
@@ -93,7 +93,7 @@ def test_an_outdated_driver_is_refused() -> None:
             find_committed(write(6, **kind).progress(), write(5, at=8, **kind))
 
 
-def test_what_commits_with_the_longest_write_is_taken() -> None:
+def test_the_longest_write_has_room_in_its_commit() -> None:
     run, sixteen = "0" * 36, "0" * 16
     longest = write(2**63 - 1, run=run, at=2**63 - 1, records=2**32, topics=sixteen, counts=sixteen, digest=sixteen)
     assert check_progress(longest.progress()) == longest.progress()

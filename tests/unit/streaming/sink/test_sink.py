@@ -75,7 +75,7 @@ def _present(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("large", [False, True])
-def test_what_spark_hands_over_goes_into_the_log_as_it_is(large: bool) -> None:
+def test_records_of_spark_go_into_the_log_unchanged(large: bool) -> None:
     """Proves that text becomes bytes, a null time the present one, and that of a slice nothing else is taken."""
     batch = shaped(large, 9)
     ((topic, records),) = by_topic(batch.slice(2, 5), "all")
@@ -85,7 +85,7 @@ def test_what_spark_hands_over_goes_into_the_log_as_it_is(large: bool) -> None:
     assert found == {"t1": [told(3), told(5)], "t0": [told(4), told(6)]}
 
 
-def test_what_is_not_given_is_left_to_the_client() -> None:
+def test_missing_columns_are_left_to_the_client() -> None:
     """Proves that no column is made up, and that one topic of all records costs no copy."""
     batch = of([b"a", None], ["t", "t"])
     ((topic, records),) = by_topic(batch, None)
@@ -393,7 +393,7 @@ def test_a_failing_task_releases_its_staged_batches(log: Log, staging: list[Fake
     assert staging[0].closed
 
 
-def test_a_task_that_stages_too_many_batches_learns_what_to_do(
+def test_a_task_that_stages_too_many_batches_gets_a_remedy(
     log: Log, staging: list[FakeStaging], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_self: FakeStaging, _topic: str, _records: pa.RecordBatch) -> list[StagedBatch]:
@@ -438,7 +438,7 @@ def test_options_of_a_write() -> None:
         (GIVEN | {"acks": "all"}, False, "the name is unknown"),
     ],
 )
-def test_options_that_a_write_does_not_take(options: dict[str, str], stream: bool, message: str) -> None:
+def test_options_that_a_write_refuses(options: dict[str, str], stream: bool, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse(options, stream=stream)
 
@@ -480,7 +480,7 @@ def test_columns_of_a_write() -> None:
         ([VALUE], "the write has no topic"),
     ],
 )
-def test_columns_that_a_write_does_not_take(columns: list[tuple[str, DataType]], message: str) -> None:
+def test_columns_that_a_write_refuses(columns: list[tuple[str, DataType]], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         check(columns)
 

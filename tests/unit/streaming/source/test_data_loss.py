@@ -67,7 +67,7 @@ class TrimmedLog(FakeLog):
         super().check_range(start, end)
 
 
-def test_what_goes_while_a_micro_batch_is_planned_is_passed_over_too() -> None:
+def test_records_lost_while_a_micro_batch_is_planned_are_skipped_too() -> None:
     """Proves that the plan is made anew from what is left; it ended the query."""
     log = TrimmedLog(100)
     options = ReadOptions(gateways="tutti://h:1", fail_on_data_loss=False)

@@ -37,7 +37,7 @@ def test_the_first_answer_has_the_time_of_a_question_and_later_ones_that_of_a_re
     log.set(6)
 
 
-def test_it_waits_for_the_log_to_begin_and_for_what_was_seen_before() -> None:
+def test_it_waits_for_the_log_to_begin_and_for_the_frontier_seen_before() -> None:
     log = FakeLog(0, log="")
     watching = FrontierWatch(log, "here", poll_seconds=0.01)
     found: list[int] = []
@@ -53,7 +53,7 @@ def test_it_waits_for_the_log_to_begin_and_for_what_was_seen_before() -> None:
 
 
 @pytest.mark.parametrize(("log", "at_least", "words"), [("", 0, "has not begun"), ("log-1", 9, "committed only 4")])
-def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, log: str, at_least: int, words: str) -> None:
+def test_it_does_not_wait_without_limit(monkeypatch: pytest.MonkeyPatch, log: str, at_least: int, words: str) -> None:
     monkeypatch.setattr(frontier_watch, "_RETRY_SECONDS", 0.05)
     watching = FrontierWatch(FakeLog(4, log), "here", poll_seconds=0.01)
     with pytest.raises(Unavailable, match=words):
@@ -65,7 +65,7 @@ def test_it_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch, log: str, at
     "failure",
     [Unavailable("no gateway of here answered"), Refused("another log", "log"), PermissionError("denied"), ValueError("no answer")],
 )
-def test_what_ended_it_is_what_it_raises(failure: Exception) -> None:
+def test_it_raises_the_error_that_ended_it(failure: Exception) -> None:
     log = FakeLog(4)
     watching = FrontierWatch(log, "here", poll_seconds=5.0)
     assert watching.frontier().offset == 4

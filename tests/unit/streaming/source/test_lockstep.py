@@ -106,7 +106,7 @@ def test_a_started_run_accepts_no_new_member(tmp_path: Path) -> None:
     assert leader.end(TERMS, "log", 5, told(8)) == follower.end(TERMS, "log", 5, never) == 8
 
 
-def test_what_an_earlier_run_left_counts_for_nothing(tmp_path: Path) -> None:
+def test_remains_of_an_earlier_run_are_ignored(tmp_path: Path) -> None:
     """Proves that a run begins anew when the members of the last are gone, however far it had come."""
     earlier = joined(tmp_path, 2)
     earlier[0].initial({}, "log", told(3))
@@ -120,7 +120,7 @@ def test_what_an_earlier_run_left_counts_for_nothing(tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("tutti-lockstep/*/member-*"))) == 2
 
 
-def test_one_that_joined_a_run_that_never_began_does_not_matter(tmp_path: Path) -> None:
+def test_a_member_of_a_run_that_never_began_does_not_matter(tmp_path: Path) -> None:
     """Proves that a process that a failed start left behind keeps nobody from starting again."""
     left = joined(tmp_path, 1)
     leader, follower = joined(tmp_path, 2)
@@ -157,7 +157,7 @@ def test_a_start_interrupted_by_a_kill_is_repeated(tmp_path: Path) -> None:
     assert step.end(TERMS, "log", 0, told(6)) == 6
 
 
-def test_what_is_written_at_the_moment_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_is_being_written_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that a state which is half in its place is not taken for one that a kill cut short."""
     leader, follower = joined(tmp_path, 2)
     leader.end(TERMS, "log", 0, told(5))

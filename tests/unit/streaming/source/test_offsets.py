@@ -36,7 +36,7 @@ def test_the_form_in_the_checkpoint() -> None:
         {"log": "u", "offset": 5, "from": -1},
     ],
 )
-def test_what_is_no_offset_is_refused(data: object) -> None:
+def test_invalid_offsets_are_refused(data: object) -> None:
     with pytest.raises(UsageError, match="not an offset of the source tutti"):
         StreamOffset.parse(data)
 
@@ -73,7 +73,7 @@ def test_a_batch_reads_the_earlier_batches_whose_ends_spark_did_not_keep() -> No
 
 
 @given(cuts=st.lists(st.integers(0, 100), min_size=3, max_size=12, unique=True), kept=st.data())
-def test_any_two_kept_ends_of_a_query_join(cuts: list[int], kept: st.DataObject) -> None:
+def test_any_two_kept_ends_of_a_query_are_contiguous(cuts: list[int], kept: st.DataObject) -> None:
     """Proves that whichever ends Spark kept, a batch begins where the last kept one ended, and that a later start is refused."""
     ends = [StreamOffset("u", after, begin) for begin, after in pairwise(sorted(cuts))]
     first, last = sorted(kept.draw(st.lists(st.integers(0, len(ends) - 1), min_size=2, max_size=2, unique=True)))
@@ -82,7 +82,7 @@ def test_any_two_kept_ends_of_a_query_join(cuts: list[int], kept: st.DataObject)
         batch_range(ends[last], ends[first])
 
 
-def test_an_empty_first_batch_and_what_follows_it() -> None:
+def test_an_empty_first_batch_and_its_successor() -> None:
     empty = StreamOffset.initial("u", 0)
     assert batch_range(empty, empty) == (0, 0)
     assert batch_range(empty, StreamOffset("u", 9, 0)) == (0, 9)

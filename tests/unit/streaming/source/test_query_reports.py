@@ -113,7 +113,7 @@ def test_an_idle_query_is_still_reported(gateways: FakeGateways, reporter: Repor
 
 
 @pytest.mark.parametrize("error", [Unavailable("gone"), Refused("not now"), Refused("no such action", "unknown_action")])
-def test_what_fails_ends_nothing_and_is_tried_again(
+def test_a_failed_report_ends_nothing_and_is_retried(
     gateways: FakeGateways, reporter: Reporter, monkeypatch: pytest.MonkeyPatch, error: TuttiError
 ) -> None:
     """Proves that a hint that does not get through is given again, and who is in a hurry does not wait for ever."""
@@ -153,7 +153,7 @@ def test_reads_from_files_are_not_reported() -> None:
     assert log.asked == []
 
 
-def test_the_option_takes_a_name_and_is_one_of_streams() -> None:
+def test_the_option_requires_a_name_and_belongs_to_streams() -> None:
     """Proves that a name that the log does not take is refused with the option, and a batch has none."""
     assert parse({**GATEWAYS, "queryname": "delays.v2"}, "stream").query_name == "delays.v2"
     assert parse(GATEWAYS, "stream").query_name == ""
@@ -179,7 +179,7 @@ SUBMIT = ["java", "-cp", "x", "org.apache.spark.deploy.SparkSubmit"]
         ([], [], "spark"),
     ],
 )
-def test_a_driver_is_known_by_what_it_runs(
+def test_a_driver_is_identified_by_its_run(
     monkeypatch: pytest.MonkeyPatch, driver: list[str], parent: list[str], what: str
 ) -> None:
     """Proves that people see the script, or the name that spark-submit was given, however the driver was started."""

@@ -118,7 +118,7 @@ def test_a_limit_of_bytes_holds_and_is_asked_for_once_a_batch(log: FakeLog, read
     assert reader.latestOffset(offset(0, 0), ALL) == offset(100, 0), "Trigger.Once"
 
 
-def test_a_limit_of_bytes_counts_what_the_log_still_holds(log: FakeLog, readers: list[StreamReader]) -> None:
+def test_a_limit_of_bytes_counts_the_records_that_the_log_still_has(log: FakeLog, readers: list[StreamReader]) -> None:
     log.start = 50
     reader = reading(readers, bytes_max=20, fail_on_data_loss=False)
     assert reader.latestOffset(offset(10, 0), ReadMaxBytes(20)) == offset(70, 10)
@@ -171,7 +171,7 @@ def test_few_records_are_held_back_for_a_time(log: FakeLog, readers: list[Stream
     assert reader.latestOffset(later, limit) is later, "where there is nothing no batch is given, however long that lasts"
 
 
-def test_enough_records_are_given_at_once_and_a_run_that_ends_holds_none_back(log: FakeLog, readers: list[StreamReader]) -> None:
+def test_enough_records_are_returned_at_once_and_a_run_that_ends_keeps_none_back(log: FakeLog, readers: list[StreamReader]) -> None:
     reader = reading(readers, records_min=50, records_max=60)
     limit = reader.getDefaultReadLimit()
     end = reader.latestOffset(offset(0, 0), limit)
@@ -268,7 +268,7 @@ def test_lost_records_are_an_error_by_default(log: FakeLog, readers: list[Stream
         assert lenient.partitions(offset(10, 0), offset(30, 10)) == []
 
 
-def test_a_reader_travels_without_what_it_holds(log: FakeLog, readers: list[StreamReader]) -> None:
+def test_a_reader_is_serialised_without_its_open_resources(log: FakeLog, readers: list[StreamReader]) -> None:
     reader = reading(readers, columns=("offset",))
     reader.initialOffset()
     copy = pickle.loads(pickle.dumps(reader))  # noqa: S301 - what Spark does
@@ -309,11 +309,11 @@ def test_large_ranges_and_wishes_are_planned_by_the_log(log: FakeLog) -> None:
         (10**9, 2, 10_000),
     ],
 )
-def test_ranges_are_cut_for_processors_and_for_size(size: int, processors: int, splits: int) -> None:
+def test_ranges_are_split_for_processors_and_for_size(size: int, processors: int, splits: int) -> None:
     assert partition_count(size << 20, processors) == splits
 
 
-def test_a_pattern_takes_whole_names(log: FakeLog) -> None:
+def test_a_pattern_matches_complete_names(log: FakeLog) -> None:
     log.names = ["flights", "flights2", "weather"]
 
     def topics(pattern: str) -> list[tuple[str, ...] | None]:
@@ -357,7 +357,7 @@ def test_a_batch_read_of_a_log_that_has_not_begun_is_no_empty_one(log: FakeLog) 
         ({"endingOffsets": "101"}, "'endingOffsets' is 101, above"),
     ],
 )
-def test_a_range_that_is_refused_names_the_options_as_they_were_given(log: FakeLog, given: dict[str, str], message: str) -> None:
+def test_a_refused_range_names_the_options_as_given(log: FakeLog, given: dict[str, str], message: str) -> None:
     reader = BatchReader(parse({"gateways": "tutti://h:1"} | given, "batch"))
     with pytest.raises(UsageError, match=message):
         reader.partitions()
@@ -395,7 +395,7 @@ def test_a_task_turns_to_the_gateways_of_its_own_host_first() -> None:
 
 
 @pytest.mark.parametrize("host", ["::", "224.0.0.1", "203.0.113.1", "2001:db8::1", "far.example"])
-def test_what_is_not_this_host(host: str) -> None:
+def test_addresses_that_are_not_this_host(host: str) -> None:
     assert not is_local_host(host)
 
 
@@ -424,7 +424,9 @@ def test_a_partition_is_read_on_its_own_log(log: FakeLog, monkeypatch: pytest.Mo
         (Refused("another log", "log"), "another log$"),
     ],
 )
-def test_what_a_task_could_not_read_is_said(log: FakeLog, monkeypatch: pytest.MonkeyPatch, error: TuttiError, advice: str) -> None:
+def test_the_error_of_a_task_names_the_unreadable_range(
+    log: FakeLog, monkeypatch: pytest.MonkeyPatch, error: TuttiError, advice: str
+) -> None:
     """Proves that the error of a task names records, topics, gateway and log, and what to do, and is of the same kind as before."""
 
     def pieces(*_asked: object, **_how: object) -> Iterator[ScanBatch]:
