@@ -56,7 +56,7 @@ class Connected:
         self.ready = json.loads(line)
 
     def told(self) -> str:
-        """What it said on standard error."""
+        """Return its standard error."""
         return self.log.read_text()
 
     @property
@@ -79,7 +79,7 @@ class Connected:
         return all(one.rpartition(")")[2].split()[0] == "T" for one in told)
 
     def wait(self) -> int:
-        """Its exit code, when it ends by itself."""
+        """Wait until it ends, and return its exit code."""
         assert self.process is not None
         try:
             return self.process.wait(WAIT_S)
@@ -88,7 +88,7 @@ class Connected:
                 self.process.stdout.close()
 
     def ended(self) -> tuple[int, str]:
-        """Its exit code, when it ends by itself, and what it said on standard output."""
+        """Wait until it ends, and return its exit code and standard output."""
         assert self.process is not None
         assert self.process.stdout is not None
         said = self.process.stdout.read()

@@ -78,7 +78,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 @pytest.fixture(scope="module")
 def filled(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) -> tuple[GatewayProcess, Path, pa.Table]:
-    """A gateway whose oldest records are in the archive alone; that archive; all records as the log gave them."""
+    """Return a gateway whose oldest records are only in the archive, that archive, and all records of the log."""
     fill(gateway.url, 4)
     until(lambda: status(gateway)["retention"]["held_bytes"] > 0)
     told = status(gateway)
@@ -141,7 +141,7 @@ def test_tail_reads_on_from_the_archive(
 
 
 def test_places_ticks_and_plans_are_those_of_the_whole_log(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
-    """Wherever the log begins, what is asked of both is what a log that has everything would say."""
+    """Proves that archive and log together answer as a complete log does, wherever the log begins."""
     gateway, where, records = filled
     archive, reads = Archive(where), FlightSource(gateway.url)
     start, chance = status(gateway)["start"], random.Random(7)

@@ -50,7 +50,7 @@ def plan(table: Path, url: str, **options: Any) -> Plan:
 
 
 def beside_a_query(spark: SparkSession, url: str, root: Path) -> dict[str, Any]:
-    """Records come in, a query appends them from LIVE_FROM on, two backfills share what was before."""
+    """Write records, append them with a query from LIVE_FROM on, and fill the range before that with two backfills."""
     table, checkpoint = root / "live", root / "checkpoint"
     stream = spark.readStream.format("tutti").option("gateways", url).option("startingOffset", LIVE_FROM)
     writer = transform(stream.option("maxRecordsPerTrigger", 50).load()).writeStream.format("delta")
@@ -121,7 +121,7 @@ def merged(spark: SparkSession, url: str, root: Path) -> dict[str, Any]:
 
 
 def settled(spark: SparkSession, url: str, root: Path) -> dict[str, Any]:
-    """Claims of runs that are gone: one that is in the table, one that is not, and whose Spark comes too late."""
+    """Leave claims of dead runs: one is in the table, one is not, and the Spark of one commits too late."""
     table = root / "settled"
     first = plan(table, url, end=100)
     first.run(spark)
@@ -145,7 +145,7 @@ def settled(spark: SparkSession, url: str, root: Path) -> dict[str, Any]:
 
 
 def changed(spark: SparkSession, url: str, root: Path) -> None:
-    """The job `changes`, twice: the second time anew from a place in the middle."""
+    """Run the job `changes` twice, the second time from a position in the middle."""
     for run, first in enumerate(("earliest", "200")):
         arguments = ["--gateways", url, "--topics", "a,b", "--start", first, "--max-records", "300", "--available-now"]
         arguments += [

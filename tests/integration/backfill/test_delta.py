@@ -51,8 +51,8 @@ def in_the_log(url: str) -> list[tuple[int, str]]:
 
 @pytest.mark.soak
 def test_beside_a_query_over_other_rows_and_after_dead_runs(gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Proves that each record is in the table once: with a query that appends meanwhile, with rows that were there before, after a
-    swap, and where what a dead run did is found out, also when its Spark commits later.
+    """Proves that each record is in the table once: with a query that appends in parallel, over existing rows, after a swap, and
+    after dead runs whose Spark commits later.
     """
     command = [sys.executable, concurrent_backfill.__file__, gateway.url, str(tmp_path)]
     ran = subprocess.run(command, env=os.environ | spark_environment(), capture_output=True, text=True, timeout=WAIT_S, check=False)

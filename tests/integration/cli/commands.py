@@ -23,7 +23,7 @@ WAIT_S = 60.0
 
 
 class Done(NamedTuple):
-    """What a command left: its exit code, standard output and standard error."""
+    """The result of a command: its exit code, standard output and standard error."""
 
     code: int
     out: str

@@ -76,7 +76,7 @@ def test_corruption_while_a_gateway_is_down_is_repaired_after_its_restart(group:
 
 
 def test_a_corrupt_topic_is_reported_and_repaired_when_it_is_read(group: Three) -> None:
-    """Proves it where every record of the topic is whole, and but the frame that gives it its number is not."""
+    """Proves it for a topic whose records are intact, and whose frame with the topic's number is corrupt."""
     assert tutti("produce", "--topic", "late", given=b"1\n2\n3\n", url=group.url).code == 0
     url, directory = group["g3"].url, group["g3"].data
     frontier = tutti("status", "--json", url=group.url).json["frontier"]

@@ -52,7 +52,7 @@ def pid_of(group: House, name: str) -> int:
 
 @contextmanager
 def fourth(group: House) -> Iterator[subprocess.Popen[str]]:
-    """One more gateway, that nobody has added yet."""
+    """One more gateway, which is not in the group yet."""
     listed = [f'g{number + 1} = "127.0.0.1:{group.port + 10 * number}"' for number in range(4)]
     config = group.directory / "g4.toml"
     config.write_text(
@@ -71,7 +71,7 @@ def fourth(group: House) -> Iterator[subprocess.Popen[str]]:
 
 
 def _heeds_ctrl_c() -> None:
-    """A suite that a shell started in the background ignores it, and so does what it starts."""
+    """Restore SIGINT: a suite started in the background ignores it, and its children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

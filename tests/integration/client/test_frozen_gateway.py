@@ -51,7 +51,7 @@ def freeze(gateway: GatewayProcess, request: pytest.FixtureRequest) -> Callable[
 
 
 class Asked(threading.Thread):
-    """Asks in a thread of its own, so that the test ends though the question does not."""
+    """Runs a call in a thread of its own, so that the test ends although the call does not."""
 
     def __init__(self, question: Callable[[], object]) -> None:
         super().__init__(daemon=True)

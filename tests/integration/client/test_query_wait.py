@@ -55,7 +55,7 @@ class Waiter(threading.Thread):
 
 
 def test_each_record_is_waited_for_by_itself(gateway: GatewayProcess) -> None:
-    """Proves that of many who wait those are told whose records are passed, however their questions are put together."""
+    """Proves that of many waiters those whose records are processed return, however their requests are combined."""
     with Producer(gateway.url) as p, QueryProgress(gateway.url) as query:
         receipts = [p.send("flights", b"%d" % number) for number in range(20)]
         first = receipts[0].result(WAIT_S)
@@ -82,7 +82,7 @@ def test_a_batch_is_processed_with_its_last_record(gateway: GatewayProcess) -> N
 
 
 def test_a_named_reader_is_waited_for_alike(gateway: GatewayProcess) -> None:
-    """Proves that what a reader saves counts as a query's word does."""
+    """Proves that the saved position of a reader counts as a query's report does."""
     with Producer(gateway.url) as p:
         receipt = p.send("read", b"v")
         receipt.result(WAIT_S)
@@ -107,7 +107,7 @@ def test_an_unknown_query_name_is_reported(gateway: GatewayProcess) -> None:
 
 
 def test_an_impossible_wait_is_refused(gateway: GatewayProcess) -> None:
-    """Proves that unordered records, names and times that are none, and a callback's wait are refused, and failures are told."""
+    """Proves that unordered records, invalid names and times, and a wait in a callback are refused, and failures are reported."""
     told: list[BaseException] = []
 
     def deliver(_error: object, receipt: Receipt) -> None:
@@ -147,7 +147,7 @@ def test_a_record_with_an_unknown_offset_is_waited_for(gateway: GatewayProcess) 
 
 
 def test_a_forked_child_does_not_wait(gateway: GatewayProcess) -> None:
-    """Proves that a child is told so: its copy of the connections is not its own."""
+    """Proves that a child gets an error, because its copies of the connections belong to the parent."""
     with Producer(gateway.url) as p:
         receipt = p.send("flights", b"v")
         receipt.result(WAIT_S)
@@ -163,7 +163,9 @@ def test_a_forked_child_does_not_wait(gateway: GatewayProcess) -> None:
 
 
 def test_a_query_that_goes_back_is_waited_for_again(gateway: GatewayProcess) -> None:
-    """Proves that a run which begins may go back, another may not, and that who asks anew waits until it is there again."""
+    """Proves that a new run may go back, a running one may not, and that a new waiter waits until the query reaches the record
+    again.
+    """
     with Producer(gateway.url) as p, Producer(gateway.url) as other, QueryProgress(gateway.url) as query:
         receipt, later = p.send("flights", b"v"), other.send("flights", b"w")
         ends = [receipt.result(WAIT_S) + 1, later.result(WAIT_S) + 1]
@@ -179,7 +181,7 @@ def test_a_query_that_goes_back_is_waited_for_again(gateway: GatewayProcess) -> 
 
 
 def test_the_wait_continues_when_the_contacted_gateway_dies(group: Three) -> None:
-    """Proves that a wait goes on at the next gateway, and that what a query told before stays known when its gateway is gone."""
+    """Proves that a wait continues at the next gateway, and that earlier reports of a query survive the end of its gateway."""
     with Producer(group.url) as p, QueryProgress(group.url) as query:
         receipt = p.send("flights", b"v")
         end = receipt.result(WAIT_S) + 1

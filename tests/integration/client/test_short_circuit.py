@@ -56,7 +56,7 @@ def fill(running: GatewayProcess) -> None:
 
 
 class Asked:
-    """Gateways, and the offsets from which they were asked for records."""
+    """Gateways, and the start offsets of the requests to them."""
 
     def __init__(self, url: str) -> None:
         self.reads = FlightSource(url)
@@ -118,7 +118,7 @@ def test_only_the_gateways_own_directory_is_used(gateway: GatewayProcess, tmp_pa
 
 
 def test_a_gateway_that_does_not_answer_leaves_the_reading_to_others(gateway: GatewayProcess) -> None:
-    """Proves that nobody at an address is no error, and is not asked again for each task."""
+    """Proves that an address without a listener is not an error, and is not contacted again for each task."""
     asked = Asked(gateway.url)
     asked.addresses = [Address("127.0.0.1", 9)]  # discard: nobody is there
     assert asked.values(0, COUNT) == list(range(COUNT))
@@ -140,7 +140,7 @@ def test_files_that_another_user_may_not_read(gateway: GatewayProcess) -> None:
 
 
 def test_damage_and_a_directory_that_goes(tmp_path: Path) -> None:
-    """Proves that the rest of a range is asked for where files are damaged or gone."""
+    """Proves that the rest of a range is requested from a gateway if files are corrupt or deleted."""
     with GatewayProcess(tmp_path) as running:
         fill(running)
         asked = Asked(running.url)
@@ -168,7 +168,9 @@ def test_damage_and_a_directory_that_goes(tmp_path: Path) -> None:
 
 
 def test_files_without_a_running_gateway_are_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that files are not read while their gateway is gone, as a forced roster may have left them; frozen it is there."""
+    """Proves that files are not read while their gateway is down, because a forced roster may have excluded it. A frozen gateway
+    counts as running.
+    """
     monkeypatch.setattr(limits, "LOCAL_FILES_RETRY_US", 0)
     with GatewayProcess(tmp_path) as running:
         fill(running)

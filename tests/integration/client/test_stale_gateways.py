@@ -26,14 +26,14 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Three]:
 
 
 def send(three: Three, names: str, count: int) -> int:
-    """Records by the gateways of these names; the offset behind the last."""
+    """Send records by the gateways of these names, and return the offset after the last."""
     url = "tutti://" + ",".join(f"127.0.0.1:{three[name].port}" for name in names.split())
     with Producer(url, delivery_timeout=PATIENCE_S) as producer:
         return [producer.send("t", b"v") for _ in range(count)][-1].result(timeout=PATIENCE_S) + 1
 
 
 def test_a_gateway_that_lags_decides_nothing_for_a_client(three: Three) -> None:
-    """The process of one gateway stands still, and the process that serves its reads goes on with what was committed by then."""
+    """The process of one gateway is suspended, and its reads process continues with the commits up to then."""
     coordinator = next(name for name, gateway in three.all.items() if gateway is three.coordinator())
     lagging, other = [name for name in three.all if name != coordinator]
     first = send(three, coordinator, 10)

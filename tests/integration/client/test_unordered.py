@@ -38,7 +38,7 @@ def group(tmp_path: Path) -> Iterator[Three]:
 
 
 class Sender(threading.Thread):
-    """Sends `name-0`, `name-1`, ... unordered until it is told to stop."""
+    """Sends `name-0`, `name-1`, ... unordered until it is stopped."""
 
     def __init__(self, name: str, url: str) -> None:
         super().__init__(daemon=True)
@@ -82,7 +82,7 @@ def settled(group: Three) -> None:
 
 
 def noticed(producer: Producer) -> bool:
-    """Whether the producer knows that a gateway which it sent to is gone."""
+    """Return whether the producer has noticed that a gateway it sent to is down."""
     there = producer._pump.lanes if producer._pump else None
     return there is not None and any(lane.state is State.OFFLINE for lane in there.lanes)
 
@@ -101,7 +101,7 @@ def lanes(url: str) -> dict[bytes, list[Place]]:
 
 
 def in_order(found: dict[bytes, list[Place]], name: str) -> dict[str, list[int]]:
-    """A producer's records in each lane, as they stand there; they are in the order sent."""
+    """Return a producer's records in each lane, after a check that they are in the order sent."""
     mine = [value for value in found if value.startswith(name.encode() + b"-")]
     places = sorted((place, int(value.rpartition(b"-")[2])) for value in mine for place in found[value])
     result: dict[str, list[int]] = {}

@@ -19,7 +19,7 @@ Asked = Mapping[str, list[str]]
 
 
 class Stub:
-    """Listens at `port`. `token`, where it is set, is wanted of every question; `seen` has the headers that came with each."""
+    """Listens at `port`. If `token` is set, every request needs it; `seen` has the headers of each request."""
 
     def __init__(self, answers: Mapping[str, Callable[[Asked], object]], token: str = "") -> None:
         """Answer `/v1/NAME` with what `answers` give, as JSON, or as lines where that is a list of dicts under "lines"."""

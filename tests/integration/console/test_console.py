@@ -122,7 +122,7 @@ def test_an_hour_with_an_open_page_needs_no_more_memory_than_a_minute(browser: B
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_the_running_page_keeps_no_old_data(browser: Browser) -> None:
-    """Looks one behind another, more than the page keeps: its heap is the same after a hundred and after a thousand more."""
+    """Polls more often than the page keeps points: its heap is equal after a hundred and after a thousand more."""
     answers = hostile()
     first: Any = answers["history"]({})
     looks = itertools.count(1)

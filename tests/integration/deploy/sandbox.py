@@ -115,7 +115,7 @@ class Box:
         return [*self._network.inside(self._host), *inside, *command]
 
     def run(self, *command: str, text: str = "") -> str:
-        """A command to its end; what it printed. AssertionError with its words unless it ends with 0."""
+        """Run a command to its end, and return its output. Raises AssertionError with that output if the exit code is not 0."""
         done = subprocess.run(
             self.command(*command), input=text, env=self._environment, capture_output=True, text=True, timeout=WAIT_S, check=False
         )
@@ -123,7 +123,7 @@ class Box:
         return done.stdout
 
     def start(self, *command: str) -> subprocess.Popen[str]:
-        """A command that goes on."""
+        """Start a command that keeps running."""
         with (self._root.parent / "log").open("w") as log:
             process = subprocess.Popen(
                 self.command(*command),

@@ -30,7 +30,7 @@ def compose() -> dict[str, Any]:
 
 
 def instructions(dockerfile: Path) -> dict[str, list[str]]:
-    """Instruction -> what stands behind it, each time; of the last stage."""
+    """Map each instruction of the last stage to its arguments, one entry for each use."""
     text = dockerfile.read_text("utf-8").replace("\\\n", " ")
     lines = [line for line in text[text.rindex("\nFROM ") :].splitlines() if line and not line.startswith("#")]
     found: dict[str, list[str]] = {}
@@ -52,7 +52,7 @@ def merged() -> PyOptions:
 
 
 def words(command: str | list[str]) -> list[str]:
-    """A command as compose takes it."""
+    """Split a command as compose does."""
     return shlex.split(command) if isinstance(command, str) else command
 
 

@@ -21,7 +21,7 @@ WAIT_S = 300.0
 
 
 def build(place: Path) -> Path:
-    """Carry out the first stage below `place`: what it copies to there, what it runs there; its environment."""
+    """Carry out the first stage below `place`: its copies and its commands. Return the directory of its environment."""
     text = DOCKERFILE.read_text("utf-8").replace("\\\n", " ")
     stage = text[text.index("\nFROM ") : text.rindex("\nFROM ")]
     source, made = place / "src", place / "opt"

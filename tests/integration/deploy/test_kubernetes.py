@@ -95,7 +95,7 @@ def test_references_between_documents_resolve() -> None:
 
 
 class Pod:
-    """What a pod of the set runs, in boxes with its volumes."""
+    """Runs the commands of a pod of the set in sandboxes with its volumes."""
 
     def __init__(self, name: str, network: Network, scratch: Path, names: dict[str, str], opened: ExitStack) -> None:
         self.name = name
@@ -104,7 +104,7 @@ class Pod:
         self._volumes = self._made(scratch / "volumes" / name)
 
     def _made(self, place: Path) -> dict[str, Path]:
-        """Its volumes: those of config maps and secrets with what is in them, the others empty."""
+        """Create its volumes: those of config maps and secrets with their contents, the others empty."""
         keys = self._scratch / "keys"
         found = {}
         for volume in [
@@ -142,12 +142,12 @@ class Pod:
         )
 
     def command(self, container: dict[str, Any], key: str) -> list[str]:
-        """What it runs."""
+        """Return its command."""
         return [self._text(word) for word in container[key]]
 
 
 def answered(url: str) -> int:
-    """The status of a page; as a kubelet does, whoever signed the certificate."""
+    """Return the status of a page; like a kubelet, without a check of the certificate."""
     with urllib.request.urlopen(url, timeout=30, context=ssl._create_unverified_context()) as page:  # noqa: S310, S323 - a pod's own
         return int(page.status)
 

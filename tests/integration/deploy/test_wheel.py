@@ -77,7 +77,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def _base(name: str = "tutti-ingest", extra: str = "") -> set[str]:
-    """Return the distributions that `name` needs without extras, and what those need in their turn."""
+    """Return the distributions that `name` needs without extras, and their own requirements."""
     found: set[str] = set()
     for text in distribution(name).requires or []:
         requirement = Requirement(text)

@@ -167,7 +167,7 @@ def test_a_second_one_takes_over_and_a_zombie_does_nothing(group: Three, tmp_pat
 
 
 def test_rows_that_no_log_accepts_and_their_metrics(group: Three, tmp_path: Path) -> None:
-    """Proves that a bad row is kept aside with its place, that the others go on, and that figures tell of both."""
+    """Proves that a bad row is quarantined with its position, the others continue, and the metrics count both."""
     place = Place(tmp_path, group.url, "format = 'jsonl'\n[record]\nkey = 'k'\ntimestamp = 't'")
     place.put("a", b'{"k":"x","t":"2026-01-01T00:00:00Z"}\nno json\n{"k":"y","t":"never"}\n{"k":"z","t":"2026-01-02T00:00:00Z"}\n')
     with place.instance() as instance:

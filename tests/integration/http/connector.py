@@ -23,7 +23,7 @@ _numbers = itertools.count(1)
 
 
 class Answer(NamedTuple):
-    """What came back."""
+    """The status, headers and body of an answer."""
 
     status: int
     headers: dict[str, str]
@@ -77,7 +77,7 @@ class Front:
         return urlsplit(self.url).port or 0
 
     def told(self) -> str:
-        """What it said on standard error."""
+        """Return its standard error."""
         return self.log.read_text()
 
     def end(self, number: int = signal.SIGTERM) -> int:
@@ -100,7 +100,7 @@ class Front:
         self.end(signal.SIGKILL)
 
     def ask(self, method: str, path: str, body: bytes | Iterable[bytes] | None = None, **headers: str) -> Answer:
-        """One request on a connection of its own; names of headers have `_` in place of `-`."""
+        """Send one request on a connection of its own; names of headers have `_` in place of `-`."""
         link = self.link()
         try:
             link.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})

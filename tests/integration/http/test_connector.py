@@ -233,7 +233,7 @@ def test_it_describes_itself(fronts: Fronts) -> None:
 
 
 def said(port: int, data: bytes) -> bytes:
-    """Send bytes, and all that comes back until the other side closes."""
+    """Send bytes, and return everything until the other side closes."""
     with socket.create_connection(("127.0.0.1", port), 30) as link:
         link.sendall(data)
         answer = b""
@@ -243,7 +243,7 @@ def said(port: int, data: bytes) -> bytes:
 
 
 def test_a_slow_caller_is_disconnected(group: Three, tmp_path: Path) -> None:
-    """Heads and bodies that do not come, answers that nobody takes, one stream too many: each has its bound."""
+    """Heads and bodies that do not arrive, unread answers, one stream too many: each has its bound."""
     before = (
         "from tutti_connect.http import limits as l\n"
         "l.HEAD_S, l.BODY_S, l.SEND_S, l.STREAMS_MAX = 0.5, 0.5, 0.5, 2\n"
@@ -291,7 +291,7 @@ def post_head(topic: str, length: int) -> bytes:
 
 @pytest.mark.parametrize("query", ["", "?wait=false"])
 def test_a_caller_that_half_closes_gets_the_outcome_of_its_post(group: Three, fronts: Fronts, query: str) -> None:
-    """As of `nc -N`. Else it repeats what is committed."""
+    """As `nc -N` does. Otherwise it would repeat a committed post."""
     body = b'{"value":"once"}'
     topic = f"half{len(query)}"
     head = post_head(topic, len(body)).replace(b"/records", f"/records{query}".encode())
@@ -309,7 +309,7 @@ def test_a_caller_that_half_closes_gets_the_outcome_of_its_post(group: Three, fr
 
 
 def test_a_stream_continues_after_its_caller_half_closes(group: Three, tmp_path: Path) -> None:
-    """And ends soon when the caller is gone, which looks the same until something is written."""
+    """And ends soon after the caller disconnects, which looks the same until the next write."""
     before = "from tutti_connect.http import limits as l\nl.HEARTBEAT_S, l.STREAM_POLL_S = 600.0, 0.1"
     with Front(tmp_path, group.url, before=before) as front:
         front.post("half-stream", ["first"])
@@ -340,7 +340,7 @@ def test_a_stream_sends_keep_alives_while_records_of_others_pass(group: Three, t
 
 
 def test_idle_connections_block_no_post(group: Three, tmp_path: Path) -> None:
-    """Those without a request, with a part of a head, and with a part of a body: more of each than there may be connections."""
+    """Connections without a request, with a part of a head, and with a part of a body: more of each than the limit."""
     before = (
         "from tutti_connect.http import limits as l\n"
         "l.HEAD_S = l.BODY_S = 600.0; l.CONNECTIONS_MAX = 20; l.POSTS_MAX = 3; l.BODIES_BYTES_MAX = 5_000_000"

@@ -155,7 +155,7 @@ def killed_under_load(group: Three, tmp_path: Path, topic: str, rounds: int) -> 
 
 
 def test_without_a_majority_posts_are_refused_with_a_retry_time(group: Three, tmp_path: Path) -> None:
-    """Posts that do not wait are kept in the spool meanwhile, and outlive their process."""
+    """Posts that do not wait stay in the spool in that time, and survive their process."""
     spooling = Front(tmp_path, group.url, name="spooling", top=f'spool = "{tmp_path}/spool"')
     with Front(tmp_path, group.url) as front, spooling:
         assert front.post_once("lost", "p", 1, ["a"]).status == 200

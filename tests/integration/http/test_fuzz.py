@@ -100,7 +100,7 @@ def test_requests_that_are_almost_right(front: Front, seed: int, made: bytes) ->
 
 @pytest.mark.usefixtures("_sound")
 def test_bodies_that_are_almost_right(group: Three, front: Front) -> None:
-    """Each is taken or refused, never with an error of the process; what is taken is in the log, and nothing else is."""
+    """Each is accepted or refused, never with an error of the process; accepted ones are in the log, and no other is."""
     taken = 0
     for content_type, body in ((ARROW, arrow()), (NDJSON, b'{"key":"k","value":"a"}\n{"value":"b"}\n'), (JSON, b'{"value":"c"}')):
         for data in (body, *mutations(body, 7, COUNT)):

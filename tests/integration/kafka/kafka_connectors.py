@@ -108,7 +108,7 @@ def committed(address: str, topic: str) -> list[Message]:
 
 
 def numbers(messages: Iterable[Message]) -> list[int]:
-    """Those that their values begin with."""
+    """Return the numbers at the start of the values."""
     return [int((message.value() or b"")[:8].rstrip(b"\0")) for message in messages]
 
 

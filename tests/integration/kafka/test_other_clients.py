@@ -61,7 +61,9 @@ def test_messages_of_the_second_client_are_copied(kafka: str, group: Three, tmp_
 
 
 def test_the_second_client_reads_messages_of_kafka_out(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that a consumer that reads what is committed sees it as it is, by key in the partition that its own client takes."""
+    """Proves that a read-committed consumer sees the messages unchanged, by key in the partition that its own
+    client would choose.
+    """
     from kafka import KafkaConsumer, TopicPartition
     from kafka import KafkaProducer as SecondProducer
 

@@ -26,7 +26,7 @@ TRANSACTIONS = "transaction = { records = 500, wait_ms = 10 }"
 
 
 def test_records_are_as_they_are_in_the_log(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that key, value, time and headers, and what is missing of them, are kept, and that the offset is told."""
+    """Proves that key, value, time and headers are copied, missing ones stay missing, and the offset is in a header."""
     topic = new_topic(kafka, 3, new_name())
     when = datetime(2024, 2, 29, 12, 0, 0, 123_999, UTC)
     with Producer(group.url) as producer:
@@ -74,7 +74,7 @@ def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: Thre
 
 
 def test_an_instance_that_was_frozen_is_fenced(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that what it had in hand is in Kafka once, by the newer one, and that it ends with a sentence."""
+    """Proves that its records in flight are in Kafka once, from the newer instance, and that it ends with one sentence."""
     topic = new_topic(kafka)
     with Producer(group.url) as producer:
         old = Outflow(tmp_path, kafka, group.url, topic, top=TRANSACTIONS).start()
@@ -95,7 +95,7 @@ def test_an_instance_that_was_frozen_is_fenced(kafka: str, group: Three, tmp_pat
 
 @pytest.mark.soak
 def test_a_broker_that_is_restarted_is_waited_for(the_broker: Broker, group: Three, tmp_path: Path) -> None:
-    """Proves that it is told once, and that nothing is lost, doubled or read in another order."""
+    """Proves that this is logged once, and that nothing is lost, duplicated or reordered."""
     topic = new_topic(the_broker.address)
     with Outflow(tmp_path, the_broker.address, group.url, topic, top=TRANSACTIONS) as outflow, Producer(group.url) as producer:
         for number in range(20_000):
@@ -146,7 +146,7 @@ def test_messages_that_kafka_rejects_are_quarantined_and_the_rest_continues(kafk
 
 @pytest.mark.soak
 def test_another_log_is_refused(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that the offsets of one log are not taken for another's."""
+    """Proves that offsets of one log are not used for another."""
     topic = new_topic(kafka)
     with Outflow(tmp_path, kafka, group.url, topic, name="two"):
         pass
@@ -169,7 +169,7 @@ def test_a_kafka_and_gateways_that_are_not_there(kafka: str, group: Three, tmp_p
 
 @pytest.mark.soak
 def test_a_topic_that_is_not_there(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that it ends the command with a sentence and its exit code, and is made where that is asked for."""
+    """Proves that it ends the command with one sentence and its exit code, and is created on request."""
     topic = new_name()
     with Producer(group.url) as producer:
         producer.send(topic, b"v").result(30)
@@ -183,8 +183,8 @@ def test_a_topic_that_is_not_there(kafka: str, group: Three, tmp_path: Path) -> 
 
 
 def test_a_topic_that_kafka_refuses_is_named(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that the error says which record of which topic cannot go, for names that Kafka keeps for itself and one that collides
-    with another; that none of them is created; and that the next one goes on where `topics` leaves them out.
+    """Proves that the error names the record and the topic, for names that Kafka reserves and for one that collides with another;
+    that none of them is created; and that the next run continues if `topics` excludes them.
     """
     topic = new_topic(kafka)
     new_topic(kafka, name=f"{topic}_x")

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def test_records_are_as_they_were_in_kafka(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that key, value, time and headers, and what is missing of them, are kept, and the order of a partition."""
+    """Proves that key, value, time and headers are copied, missing ones stay missing, and a partition keeps its order."""
     topic = new_topic(kafka)
     producer = KafkaProducer({"bootstrap.servers": kafka})
     producer.produce(topic, b"v1", b"k1", timestamp=1_700_000_000_123, headers=[("a", b"1"), ("a", None), ("ü", b"")])
@@ -110,7 +110,9 @@ def test_messages_of_an_aborted_transaction_are_not_copied(kafka: str, group: Th
 
 @pytest.mark.soak
 def test_the_mark_of_a_transaction_is_no_lag_and_no_loss(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that the place moves over what is no record behind the last one, also when Kafka's retention has removed all of it."""
+    """Proves that the position moves over transaction marks after the last record, also after Kafka's retention
+    deleted everything.
+    """
     topic = new_topic(kafka)
     producer = KafkaProducer({"bootstrap.servers": kafka, "transactional.id": topic})
     producer.init_transactions(WAIT_S)
@@ -131,7 +133,7 @@ def test_the_mark_of_a_transaction_is_no_lag_and_no_loss(kafka: str, group: Thre
 
 
 def test_messages_that_no_log_accepts_are_quarantined_and_the_rest_continues(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that a record too large for the log is found in quarantine, with where it came from and why, and once."""
+    """Proves that a record too large for the log is in quarantine once, with its source and the reason."""
     topic = new_topic(kafka)
     producer = KafkaProducer({"bootstrap.servers": kafka, "message.max.bytes": 2 * limits.RECORD_BYTES_MAX})
     producer.produce(topic, b"before")
@@ -147,7 +149,7 @@ def test_messages_that_no_log_accepts_are_quarantined_and_the_rest_continues(kaf
 
 
 def test_messages_that_kafka_deleted_before_the_copy_are_reported(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that a gap in front of the log's place ends the command, and is passed over where that is wanted, and told."""
+    """Proves that a gap before the log's position ends the command, and is skipped and logged on request."""
     topic = new_topic(kafka)
     fill(kafka, topic, [b"0", b"1"])
     with Inflow(tmp_path, kafka, group.url, topic) as inflow:
@@ -168,7 +170,7 @@ def test_messages_that_kafka_deleted_before_the_copy_are_reported(kafka: str, gr
 
 
 def test_a_recreated_topic_is_refused(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that the offsets of another topic of the same name are not taken for those in the log."""
+    """Proves that offsets of another topic of the same name are not mistaken for those in the log."""
     topic = new_topic(kafka)
     fill(kafka, topic, [b"old"] * 3)
     with Inflow(tmp_path, kafka, group.url, topic) as inflow:

@@ -19,7 +19,7 @@ LATEST = 'start = "latest"'
 
 
 def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves it for partitions without any record, one that is added while nothing runs, and a transaction that was open."""
+    """Proves it for empty partitions, for one that is added while nothing runs, and for an open transaction."""
     topic = new_topic(kafka, 2)
     fill(kafka, topic, [b"old"] * 4, 2)
     writer = KafkaProducer({"bootstrap.servers": kafka, "transactional.id": topic})
@@ -49,7 +49,7 @@ def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(kafka: str
 
 
 def test_two_instances_that_start_at_once_copy_messages_sent_at_the_ready_line(kafka: str, group: Three, tmp_path: Path) -> None:
-    """Proves that they agree on one start, and that what is sent as soon as the first of them is ready comes, once."""
+    """Proves that they agree on one start, and that messages sent when the first of them is ready are copied once."""
     topic = new_topic(kafka, 4)
     fill(kafka, topic, [b"old"] * 8, 4)
     with (

@@ -50,7 +50,7 @@ def house(tmp_path: Path) -> Iterator[House]:
 
 
 def checked(group: Three, senders: list[Sender]) -> None:
-    """Stop all; every lane is the same everywhere, and holds what its sender was told, where it was told."""
+    """Stop all gateways. Check that every lane is the same everywhere, and has the acknowledged records at their offsets."""
     for name in NAMES:
         assert group[name].stop() == 0, group[name].log_tail()
     first, *others = [digests(group[name].data) for name in NAMES]
@@ -66,7 +66,7 @@ def checked(group: Three, senders: list[Sender]) -> None:
 
 
 def test_a_killed_origin_continues_its_lane(house: House) -> None:
-    """Each gateway gets records; one is killed while it is sent to, and started again: its client sends again what it lacks."""
+    """Each gateway gets records; one is killed during writes and restarted, and its client resends unacknowledged ones."""
     group, senders = house.group, [house.sender(name) for name in NAMES]
     for sender in senders:
         sender.send_until(20)
@@ -89,7 +89,9 @@ def test_a_killed_origin_continues_its_lane(house: House) -> None:
 
 
 def test_the_others_keep_the_decided_records_of_a_dead_origin_and_continue_without_it(house: House) -> None:
-    """What it decided a moment before it died and told nobody is in doubt until it is back; then it is there, too."""
+    """Records that it decided just before its death and announced to no other are in doubt until it is back; then they are there,
+    too.
+    """
     group, dead, sender = house.group, house.sender("g3"), house.sender("g1")
     dead.send_until(49)
     until(lambda: agree(group, {dead.lane: 49}), "the lanes are not equal")
@@ -108,7 +110,7 @@ def sure(found: dict[str, int], dead: Sender, sender: Sender) -> bool:
 
 
 def frontiers_of(group: Three, names: tuple[str, ...]) -> list[dict[str, int]]:
-    """How far each of some gateways has the lanes that have records, but for one that it lost."""
+    """Return the frontiers at some gateways of the lanes with records, without a lane that a gateway lost."""
     found = []
     for name in names:
         lanes = group.status(name)["lanes"]
@@ -164,7 +166,7 @@ def test_a_disk_that_is_lost_leaves_its_lane_to_the_others_and_gets_another(hous
 
 
 def replaced(group: Three, name: str) -> bool:
-    """Have the group replace a member that came with another disk; whether it has."""
+    """Ask the group to replace a member that has another disk; return whether it did."""
     try:
         with AdminClient(group["g1"].url, timeout=5, learn=False) as control:
             control.change_roster("replace", name)

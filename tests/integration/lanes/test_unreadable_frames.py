@@ -33,14 +33,14 @@ def flip_a_body(directory: Path, offset: int) -> None:
 
 
 def damage_told(group: Three, name: str, lane: str) -> str:
-    """What a gateway says that it cannot read of a lane."""
+    """Return the frames of a lane that a gateway reports as unreadable."""
     return next(str(line["damaged"]) for line in group.status(name)["lanes"] if line["lane"] == lane)
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.soak
 def test_unordered_sends_continue_if_the_origin_cannot_send_a_member_its_missing_frames(tmp_path: Path) -> None:
-    """g3 is down and g1's disk spoils what g3 lacks; then g2, which has it, goes, and comes back."""
+    """g3 is down and g1's disk corrupts the frames that g3 lacks; then g2, which has them, goes down and returns."""
     with Three(tmp_path) as group, closing(Sender(group["g1"].port, "p").open()) as sender:
         sender.send_until(BEFORE)
         until(lambda: agree(group, {sender.lane: BEFORE}), "the lanes are not equal")

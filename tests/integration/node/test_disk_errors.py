@@ -30,7 +30,7 @@ from tutti_gateway.core import limits
 
 
 class Troubled(Platter):
-    """A disk whose room and health the test sets."""
+    """A disk whose free space and errors the test sets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Client:
         return batch_frame([value], producer=self.producer, sequence=self.sequence, topic=self.topic)
 
     def send(self, value: bytes = b"x") -> list[object]:
-        """Send the next record, let the disk work, and return what was answered; a receipt moves the sequence on."""
+        """Send the next record, run the disk, and return the answers; a receipt advances the sequence."""
         self.bench.turn([bytes(part) for part in encode_submit([self.frame(value)])])
         for _ in range(3):
             self.bench.disk.run_once()

@@ -54,7 +54,9 @@ class Crowd:
             one.close()
 
     def _stands(self, one: socket.socket, old: bool) -> bool:
-        """Whether it is to be kept. Where many come at once the system drops what it has no room for, and asks again ever later."""
+        """Return whether a connection stays. Under a burst the system drops connections that exceed the backlog, and retries them
+        ever later.
+        """
         try:
             if old:
                 one.getpeername()  # an OSError where it is not connected
@@ -95,7 +97,7 @@ def segments(gateway: GatewayProcess) -> list[int]:
 
 
 def keys(directory: Path) -> str:
-    """What the configuration says of them."""
+    """Return the configuration of the keys."""
     generate(directory, ["g1"])
     return f'[security]\nsecret_key = "{directory}/g1.secret"\npublic_keys = "{directory}/group.keys"\n'
 

@@ -63,6 +63,6 @@ def test_records_of_every_kind_have_a_gateway_load_no_more_modules(tmp_path: Pat
 
 
 def modules(gateway: GatewayProcess) -> list[str]:
-    """What its processes loaded; the reads process is asked nothing here."""
+    """Return the modules that its processes loaded; the reads process gets no requests here."""
     lines = gateway.log_tail(10_000_000).splitlines()
     return [line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")]

@@ -45,7 +45,7 @@ def hears(group: Three, name: str, count: int) -> bool:
 
 
 def expect_by_multicast(group: Three, sender: str) -> None:
-    """What `sender` had all others write came to them by multicast."""
+    """Check that all others received the frames of `sender` by multicast."""
     assert multicast(group, sender)["messages"]
     assert all(multicast(group, name)["peers"][sender]["received"] for name in NAMES if name != sender)
 

@@ -22,8 +22,8 @@ BEFORE, SINCE = 20, 50
 
 
 def copy(source: Path, target: Path) -> None:
-    """`cp -a SOURCE/. TARGET/`: what is there is written over, with the times of the copy. It is said again where a file that was
-    listed is gone when its turn comes, as a running gateway has some for a moment.
+    """Run `cp -a SOURCE/. TARGET/`, which overwrites existing files. Repeat it if a listed file disappears, as short-lived files of
+    a running gateway do.
     """
     target.mkdir(exist_ok=True)
     until(lambda: subprocess.run(["cp", "-a", f"{source}/.", str(target)], check=False).returncode == 0, WAIT_S)
@@ -36,13 +36,13 @@ def send(group: Three, first: int, count: int) -> None:
 
 
 def is_quiet(url: str) -> bool:
-    """Whether the log holds all that comes of the records sent before: the last is the tick behind them."""
+    """Return whether the log has everything that follows from the sent records: the last frame is the tick after them."""
     with FlightSource(url) as reads:
         return reads.tick_end(BEFORE - 1, BEFORE, BEFORE, 1) == BEFORE
 
 
 def says(group: Three, name: str, wanted: Callable[[dict[str, object]], bool]) -> Callable[[], bool]:
-    """Whether the gateway answers, and what is wanted."""
+    """Return whether the gateway answers with the expected state."""
 
     def look() -> bool:
         try:

@@ -28,7 +28,9 @@ LOAD = {Started, Submitted, Persisted}
 
 
 def rerun(path: Path) -> tuple[int, dict[str, Any]]:
-    """What the command says, in a process of its own: nothing may rest on what this one hashes or numbers."""
+    """Return the exit code and output of the command in a process of its own, because a replay must not depend on this one's
+    hashes and numbers.
+    """
     done = subprocess.run(
         [sys.executable, "-m", "tutti_gateway", "log", "rerun", str(path), "--json"],
         capture_output=True,

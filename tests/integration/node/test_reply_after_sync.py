@@ -125,7 +125,7 @@ class Bench:
         self.until(lambda: self.driver.state == "primary")
 
     def turn(self, *parts: list[bytes]) -> None:
-        """One turn of the socket thread, with what the disk reported so far."""
+        """Run one iteration of the socket thread, with the disk's reports so far."""
         self.clock.time_us += 1000
         happenings, self.reports[:] = list(self.reports), []
         self.driver.turn([message(b"client", one) for one in parts], happenings)

@@ -19,7 +19,7 @@ Write = tuple[int, bytes]
 
 
 class Inode:
-    """A file's content: what is durable, and what was written since."""
+    """The content of a file: the durable part, and unsynced writes."""
 
     def __init__(self) -> None:
         self.durable: list[Write] = []
@@ -30,10 +30,10 @@ class Inode:
 
 
 class Platter(Storage):
-    """Storage that knows what a power loss would leave. `frames` are (producer, first sequence) of frames that are durable."""
+    """Storage that knows the state after a power loss. `frames` are the (producer, first sequence) of durable frames."""
 
     def __init__(self, *, honest: bool = True) -> None:
-        """An empty disk; one that is not honest forgets to sync, and tests that rest on it must fail."""
+        """Create an empty disk. A dishonest one skips syncs, and tests of durability must fail with it."""
         self._honest = honest
         self._open: dict[int, Inode] = {}
         self._names: dict[str, Inode] = {}
@@ -97,7 +97,7 @@ class Platter(Storage):
         self._durable_names = {**kept, **here}
 
     def image(self, source: Path, target: Path) -> None:
-        """Build what a power loss would leave of the directory `source` under `target`."""
+        """Build the state of the directory `source` after a power loss under `target`."""
         (target / "log").mkdir(parents=True)
         for name, inode in self._durable_names.items():
             path = target / Path(name).relative_to(source)

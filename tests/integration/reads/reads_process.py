@@ -51,7 +51,7 @@ def until(condition: Callable[[], Any], what: str = "the condition never came tr
 
 
 class LogMaker:
-    """A gateway's writing side: frames that are decided at once. Record n has value `value(n)`."""
+    """The writing side of a gateway: frames that are decided at once. Record n has value `value(n)`."""
 
     def __init__(self, path: Path, options: LogOptions | None = None) -> None:
         self.path = path
@@ -74,7 +74,7 @@ class LogMaker:
         return self.state.next_offset
 
     def put(self, frames: Sequence[Frame], *, tell: bool = True) -> None:
-        """Write, sync and decide frames, and tell of it."""
+        """Write, sync and decide frames, and notify the readers."""
         offsets = []
         position, chain = self.state.position, self.state.chain
         for frame in frames:

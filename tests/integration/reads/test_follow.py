@@ -85,7 +85,7 @@ NO_POLL = (
 
 
 def test_a_follower_is_notified_at_once(log: LogMaker, gateway: FakeGateway) -> None:
-    """By the pipe: the slow poll cannot be what tells it."""
+    """By the pipe: the slow poll cannot be the cause."""
     process = ReadsProcess(log.path, gateway, log.read_fd, program=("-c", NO_POLL)).ready()
     follower = Follower(process.url)
     until(lambda: follower.told)
@@ -202,7 +202,7 @@ def test_a_reader_that_has_seen_more_gets_an_error_in_the_end(client: flight.Fli
 
 
 def test_committed_records_are_read_at_once(log: LogMaker, client: flight.FlightClient) -> None:
-    """Read your writes: no frontier that a receipt could have shown is ever beyond what is served."""
+    """Read your writes: no frontier that a receipt could have shown is ever above the served one."""
     for _ in range(30):
         log.add("flights", 2, tell=False)
         assert read(client, start=log.offset - 2, end=log.offset, columns=["offset"]).num_rows == 2

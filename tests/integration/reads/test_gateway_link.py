@@ -151,7 +151,7 @@ def test_a_gateway_that_does_not_answer_confirms_nothing(
 
 
 class SilentSocket:
-    """A status socket whose questions are answered with silence, when the test says so."""
+    """A status socket that leaves requests unanswered on demand."""
 
     def __init__(self) -> None:
         self.waits_us: list[int] = []

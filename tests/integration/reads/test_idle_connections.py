@@ -21,7 +21,7 @@ CLOSED = (ConnectionResetError, BrokenPipeError)
 
 
 class Serves(ReadsServer):
-    """A server whose streams never end, with `most` places for them."""
+    """A server whose streams never end, with at most `most` of them."""
 
     def __init__(self, connections: Connections, most: int) -> None:
         self.places = ConcurrencyLimit("streams", most)

@@ -158,7 +158,7 @@ def test_a_reader_of_a_corrupt_range_is_sent_to_other_gateways_and_the_gateway_i
 
 
 def test_a_scan_releases_its_memory(log: LogMaker, process: ReadsProcess, client: flight.FlightClient) -> None:
-    """Mapped pages of the log count as this process's memory: they are let go as the scan goes on."""
+    """Mapped pages of the log count as this process's memory, and a scan releases them as it proceeds."""
     log.bulk("flights", 2000, 600)  # 140 MB
     before = process.pss_mb()
     most = 0.0
@@ -171,7 +171,7 @@ def test_a_scan_releases_its_memory(log: LogMaker, process: ReadsProcess, client
 
 
 def test_a_new_process_over_the_same_log_shows_no_less(log: LogMaker, gateway: FakeGateway) -> None:
-    """The gateway restarts a reads process that died; readers go on with what they have seen."""
+    """The gateway restarts a dead reads process; readers continue from the frontier that they have seen."""
     log.add("flights", 10)
     process = ReadsProcess(log.path, gateway, log.read_fd).ready()
     process.process.kill()
@@ -243,7 +243,7 @@ def test_readers_that_do_not_read_highly_compressed_batches_get_busy(log: LogMak
 
 
 def served(client: flight.FlightClient, ticket: bytes) -> bool:
-    """Whether a place was free for a stream."""
+    """Return whether a slot was free for a stream."""
     try:
         return client.do_get(flight.Ticket(ticket)).read_chunk() is not None
     except flight.FlightUnavailableError:

@@ -21,7 +21,7 @@ def report(client: flight.FlightClient, offset: int, **fields: Any) -> Any:
 
 
 def test_a_position_is_waited_for(log: LogMaker, client: flight.FlightClient, process: ReadsProcess) -> None:
-    """Proves that who waits is told of an offset commit when it is decided, and not of another reader's."""
+    """Proves that a waiter returns when an offset commit of its reader is decided, and not for another reader's."""
     log.add("flights", 10)
     log.save("late", 3)
     assert ask(client, "passed", reader="late", offset=3) == {"reader": "late", "offset": 3}
@@ -40,7 +40,7 @@ def test_a_position_is_waited_for(log: LogMaker, client: flight.FlightClient, pr
 
 
 def test_a_position_is_known_over_many_frames(log: LogMaker, client: flight.FlightClient) -> None:
-    """Proves that positions are found whether they were committed before they were first asked for or since, or moved back."""
+    """Proves that positions are found if they were committed before the first request or after it, or moved back."""
     log.add("flights", 10)
     log.save("a", 1)
     assert ask(client, "passed", reader="a", offset=0)["offset"] == 1
@@ -53,7 +53,7 @@ def test_a_position_is_known_over_many_frames(log: LogMaker, client: flight.Flig
 
 
 def test_a_query_is_listed_and_its_position_kept(log: LogMaker, gateway: FakeGateway, client: flight.FlightClient) -> None:
-    """Proves that a named query's position goes to the log once, and that its newest word is told with its lag."""
+    """Proves that a named query's position goes to the log once, and that its latest report is listed with its lag."""
     log.add("flights", 10)
     assert report(client, 4, name="delays", label="job.py@host", topics=["flights"], lag_ms=7) == {"trouble": ""}
     log.save("delays", 4)  # what the gateway does about it
@@ -70,7 +70,7 @@ def test_a_query_is_listed_and_its_position_kept(log: LogMaker, gateway: FakeGat
 def test_the_reason_why_a_position_is_not_saved_is_reported(
     log: LogMaker, gateway: FakeGateway, client: flight.FlightClient
 ) -> None:
-    """Proves that a refusal is no error of the query, that everybody sees it, and that it goes away."""
+    """Proves that a refusal is not an error of the query, that every caller sees it, and that it disappears."""
     log.add("flights", 10)
     gateway.denies = "offset"
     assert "not now" in report(client, 4, name="delays")["trouble"]
@@ -94,7 +94,7 @@ def test_reports_that_are_wrong_are_refused(log: LogMaker, client: flight.Flight
 def test_a_wait_without_any_report_ends(
     log: LogMaker, gateway: FakeGateway, process: ReadsProcess, client: flight.FlightClient, state: str
 ) -> None:
-    """Proves that who waits at a gateway that is cut off is sent to another one, and what it knows is told all the same."""
+    """Proves that a waiter at a gateway in a minority is sent to another one, and still gets the known state."""
     log.add("flights", 10)
     log.save("late", 3)
     gateway.state = state
@@ -105,7 +105,7 @@ def test_a_wait_without_any_report_ends(
 
 
 def test_memory_for_queries_is_bounded() -> None:
-    """Proves that who told last is kept, that a silent one is told as silent, and forgotten after a day."""
+    """Proves that the latest reporters are kept, and that a silent one is listed as silent and deleted after a day."""
     from tutti_gateway.reads.logs.query_reports import QueryReports
     from tutti_gateway.reads.protocol.tickets import ReportRequest
 
@@ -123,7 +123,9 @@ def test_memory_for_queries_is_bounded() -> None:
 
 
 def test_the_lag_of_a_query_that_died_grows() -> None:
-    """Proves it while records wait for it and it is silent; of one that tells, or has processed all, the lag is what it told."""
+    """Proves it while records wait for it and it is silent. The lag of a query that reports, or has processed everything, is the
+    reported one.
+    """
     from tutti_gateway.reads.logs.query_reports import QueryReports
     from tutti_gateway.reads.protocol.tickets import ReportRequest
 

@@ -164,7 +164,7 @@ ACTIONS: dict[str, dict[str, Any]] = {
 def test_no_action_is_answered_below_the_seen_frontier_or_for_another_log(
     client: flight.FlightClient, gateway: FakeGateway
 ) -> None:
-    """The log is checked first: what was seen of another says nothing here, and is not waited for."""
+    """The log is checked first, because a frontier of another log means nothing here and is not waited for."""
     assert {action.type for action in client.list_actions()} == set(ACTIONS)
     saved = list(gateway.saved)
     for action, body in ACTIONS.items():

@@ -40,14 +40,14 @@ class House:
         change_tokens(self.file, lambda known: known.update(accesses))
 
     def security(self, name: str = "g1", more: str = "") -> str:
-        """What is added to a gateway's configuration."""
+        """Return the security part of a gateway's configuration."""
         return (
             f'[security]\nsecret_key = "{self.place}/{name}.secret"\npublic_keys = "{self.place}/group.keys"\n'
             f'tokens = "{self.file}"\ntls_certificate = "{self.place}/tls.pem"\ntls_key = "{self.place}/tls.key"\n{more}'
         )
 
     def credentials(self, name: str) -> Credentials:
-        """Those of a token."""
+        """Return the credentials with a token."""
         return Credentials(self.tokens[name], self.place / "group.keys", self.place / "tls.pem")
 
     def client_file(self, name: str) -> Path:
@@ -96,11 +96,11 @@ class Wire:
                     (caller if one is gateway else gateway).sendall(data)
 
     def all(self) -> bytes:
-        """Everything that was heard."""
+        """Return all recorded traffic."""
         return b"".join(bytes(to) + bytes(back) for to, back in self.heard)
 
     def close(self) -> None:
-        """Take nobody more."""
+        """Accept no more connections."""
         self._server.close()
 
 

@@ -26,12 +26,12 @@ def send(url: str, topic: str, values: Iterable[bytes], **options: Any) -> list[
 
 
 def numbered(prefix: str, count: int, first: int = 0) -> list[bytes]:
-    """Values that tell their place."""
+    """Return values that contain their index."""
     return [f"{prefix}{number}".encode() for number in range(first, first + count)]
 
 
 def until(happened: Callable[[], object], what: str, query: StreamingQuery | None = None) -> None:
-    """Wait for something; what a query failed with is the better message."""
+    """Wait for a condition; a failed query's error is the better message."""
     deadline = time.monotonic() + WAIT_S
     while not happened():
         if query is not None and query.exception() is not None:
@@ -54,7 +54,7 @@ def settings(spark: SparkSession, given: Mapping[str, str]) -> Iterator[None]:
 
 
 def until_tick(gateway: GatewayProcess) -> None:
-    """Wait until a micro-batch may end at what was sent."""
+    """Wait for a tick after the sent records, at which a micro-batch may end."""
     reads = FlightSource(gateway.url)
     frontier = reads.frontier().offset
     until(lambda: reads.tick_end(frontier - 1, frontier, frontier, 1) == frontier, "a tick behind the records")
@@ -85,7 +85,7 @@ class Query:
         return self
 
     def run(self) -> Query:
-        """Read what is there, then end."""
+        """Read the existing records, then end."""
         self.start(available_now=True).running.awaitTermination(WAIT_S)
         return self
 

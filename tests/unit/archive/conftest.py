@@ -9,6 +9,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No power is lost here, and a busy disk takes its time for each sync."""
+    """Skip fsync: no power is lost here, and a sync on a busy disk takes time."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _: None)

@@ -21,7 +21,7 @@ ODD_TOPICS = ("007", "7", "1e5", "2024-01-01", "__HIVE_DEFAULT_PARTITION__", "nu
 
 
 def archived(where: object, log: Log | None = None, settings: Settings = SETTINGS) -> Archive:
-    """An archive of what is closed."""
+    """Return an archive of the closed ranges."""
     log = log or Log(TABLE)
     archive = Archive(str(where), log.log, make=True)
     Archiver(log, archive, settings).run_once()

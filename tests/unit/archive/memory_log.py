@@ -52,7 +52,7 @@ def table_of(count: int, topics: str = "abc", seed: int = 1, each_tick: int = 10
 
 
 class Log:
-    """A log that has all of a table, or what is left of it."""
+    """A log with all rows of a table, or the remaining ones."""
 
     def __init__(self, table: pa.Table, start: int = 0, batch_rows: int = 37, each: int = 10, log: str = LOG) -> None:
         """`each`: bytes that a record weighs; records come in batches of `batch_rows`."""

@@ -108,7 +108,7 @@ class Dies(Exception):
 
 
 class DyingStore(LocalStore):
-    """A directory in which nothing more is done after so many steps; a file of which it dies may be there, cut short."""
+    """A directory in which nothing happens after so many steps; the file of the last step may exist, truncated."""
 
     left = 0
 
@@ -279,7 +279,7 @@ def test_a_place_that_cannot_be_written_is_a_wrong_configuration(tmp_path: Path,
 
 
 def test_a_directory_that_becomes_a_file_under_an_archiver_is_waited_out(tmp_path: Path) -> None:
-    """What went away under one that runs may come back: a mount, or what somebody moved."""
+    """A lost directory under a running archiver may return: a mount, or a moved directory."""
     archive = archived(tmp_path / "a")
     shutil.rmtree(tmp_path / "a")
     (tmp_path / "a").write_text("")
@@ -288,7 +288,7 @@ def test_a_directory_that_becomes_a_file_under_an_archiver_is_waited_out(tmp_pat
 
 
 def test_ranges_that_overlap_are_read_once(tmp_path: Path) -> None:
-    """Proves that two who began at different offsets, or with other settings, do no harm."""
+    """Proves that two archivers with different first offsets or settings do no harm."""
     archived(tmp_path, settings=Settings("archive", ticks=2))
     other = tmp_path / "other"
     archived(other, Log(TABLE, start=130), Settings("archive", ticks=3))
@@ -352,7 +352,7 @@ def test_a_log_that_lags_its_archive_is_not_archived(tmp_path: Path) -> None:
 
 
 class Failing(LocalStore):
-    """A directory that fails for a while: each of these is raised once; what is to be damaged is written so."""
+    """A directory that fails for a while: each of these errors is raised once, and files to corrupt are written corrupt."""
 
     def __init__(self, root: str, raises: list[TuttiError], spoils: int = 0) -> None:
         super().__init__(root)

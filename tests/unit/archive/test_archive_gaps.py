@@ -57,7 +57,7 @@ def test_a_range_that_is_lost_under_a_running_archiver_is_archived_again(tmp_pat
 
 
 def test_ranges_that_an_archive_lost_are_read_from_the_log_if_it_has_them(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Proves that the rest is told, and that the archiver goes on."""
+    """Proves that the rest is reported, and that the archiver continues."""
     log = Log(TABLE)
     log.end = 850
     archived(tmp_path, log)
@@ -82,7 +82,7 @@ def test_a_lost_range_is_filled_up_to_where_the_next_one_begins(tmp_path: Path) 
 
 
 def test_a_record_is_found_in_a_long_range_after_many_short_ones(tmp_path: Path) -> None:
-    """Proves that what is there is found whatever else is, and that all that tells of holes tells of the same ones."""
+    """Proves that existing records are found with any other ranges around, and that all reports of gaps agree."""
     archive = Archive(str(tmp_path), LOG, make=True)
     (tmp_path / "ranges").mkdir()
     spans = [
@@ -111,7 +111,7 @@ def test_a_record_is_found_in_a_long_range_after_many_short_ones(tmp_path: Path)
 
 
 def test_the_only_remaining_file_of_a_range_is_not_an_orphan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves it of the files of a range whose manifest is lost, until the range is there again, in other files."""
+    """Proves it for the files of a range whose manifest is lost, until the range exists again in other files."""
     monkeypatch.setattr(limits, "ARCHIVE_ORPHAN_US", -60_000_000)
     log = Log(TABLE)
     archived(tmp_path, log)

@@ -21,7 +21,7 @@ Step = tuple[str, str]
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
-    """What becomes of files and folders, as it happens: what is written, what is durable, what gets its name, what is gone."""
+    """Record the operations on files and folders in order: writes, syncs, renames, deletions."""
     found: list[Step] = []
 
     def noted(name: str, path_of: Callable[..., str]) -> None:

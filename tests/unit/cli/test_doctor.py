@@ -31,7 +31,7 @@ from tutti_spark.common.requirements import InterpreterReport
 
 @pytest.fixture
 def _busy_disk_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long this machine's disk takes is not what is tested: others write to it meanwhile."""
+    """Replace the disk's speed: other processes write to this machine's disk during the test."""
     monkeypatch.setattr(machine, "SYNC_MS_MAX", 60_000.0)
 
 
@@ -163,7 +163,7 @@ def test_java_on_path_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def told(**packages: str) -> InterpreterReport:
-    """What this interpreter tells, but for these packages."""
+    """Return the report on this interpreter, with these versions of packages in place of its own."""
     found = requirements.describe_interpreter()
     found["packages"].update(packages)
     return found
@@ -200,7 +200,7 @@ def test_the_python_that_spark_starts(tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_versions_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: InterpreterReport, words: str) -> None:
-    """Proves that the doctor names what is there and what is needed."""
+    """Proves that the doctor names the installed and the required versions."""
     monkeypatch.setenv("PYSPARK_PYTHON", str(a_python(tmp_path, found)))
     finding = spark.python_of_workers()
     assert not finding.good
@@ -216,7 +216,7 @@ def test_another_python_version_than_the_drivers(tmp_path: Path, monkeypatch: py
 
 
 def test_another_spark_in_spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that a Spark that would be started in the place of pyspark's own is seen."""
+    """Proves that a Spark that would start in place of pyspark's own is detected."""
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert spark.pyspark().found.endswith(f"and SPARK_HOME={tmp_path} has Spark none")
     (tmp_path / "jars").mkdir()

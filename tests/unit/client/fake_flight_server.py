@@ -27,7 +27,7 @@ def error_of(code: str, message: str, **fields: object) -> flight.FlightError:
 
 
 def always(code: str) -> Callable[[str], None]:
-    """What fails whatever is asked."""
+    """Return a failure for every call."""
 
     def fail(what: str) -> None:
         raise error_of(code, f"{code} all the time")
@@ -84,7 +84,7 @@ class FakeReads(flight.FlightServerBase):
         return iter([json.dumps(getattr(self, action.type)(asked)).encode()])
 
     def _known(self, asked: dict[str, Any]) -> None:
-        """As a gateway refuses who knows more, or another log."""
+        """Refuse, as a gateway does, a caller that has seen more or another log."""
         if asked["log"] not in ("", self.log):
             raise error_of("other_log", f"this gateway serves log {self.log}: the url names gateways of different groups")
         frontier = len(self.of(asked))
@@ -92,7 +92,7 @@ class FakeReads(flight.FlightServerBase):
             raise error_of("behind", f"the frontier is {frontier} and {asked['seen']} was seen")
 
     def of(self, asked: dict[str, Any]) -> list[tuple[str, bytes]]:
-        """The records of the log, or of the lane, that is asked for."""
+        """Return the records of the requested log or lane."""
         lane = asked.get("lane", "")
         if lane and lane not in self.lanes_there:
             raise error_of("unknown_lane", f"this gateway has no lane {lane!r}")
@@ -229,7 +229,7 @@ class ReadableGateway:
         return self.gateway.url
 
     def restart_reads(self) -> None:
-        """The reads process ends and comes back, at another port."""
+        """Stop the reads process, and start it at another port."""
         old, self.reads = self.reads, FakeReads(self.reads.log)
         self.reads.records, self.reads.saved = old.records, old.saved
         self.gateway.reads = self.reads.location

@@ -52,7 +52,7 @@ class Committed:
 
 @dataclass
 class Log:
-    """What a gateway has on disk; several gateways of one group may share it."""
+    """The state of a gateway on disk; several gateways of one group may share it."""
 
     uuid: str = LOG_UUID
     lines: dict[str, Line] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Lane:
 
 
 class Rules:
-    """What a gateway makes of messages, without a network."""
+    """A gateway's handling of messages, without a network."""
 
     def __init__(
         self,
@@ -104,11 +104,11 @@ class Rules:
         self.known: set[bytes] = set()
 
     def frames(self) -> list[Frame]:
-        """Every frame heard so far, in order."""
+        """Return every received frame, in order."""
         return [heard for heard in self.heard if isinstance(heard, Frame)]
 
     def requests(self, kind: type) -> list[Any]:
-        """Every request of that kind heard so far."""
+        """Return every received request of that kind."""
         return [heard for heard in self.heard if isinstance(heard, kind)]
 
     def answers(self, routing: bytes, parts: list[bytes]) -> list[bytes]:
@@ -141,7 +141,7 @@ class Rules:
         return out
 
     def _ruled(self, heard: Heard, default: Callable[[Any], list[Any]]) -> list[Any]:
-        """Heard is what had its effect: a test that waits for it may change the rule."""
+        """Record a message in `heard` after its effect, so that a test that waits for it may change the rule."""
         ruled = self.rule(heard) if self.rule is not None else None
         answers = default(heard) if ruled is None else list(ruled)
         self.heard.append(heard)
@@ -212,7 +212,7 @@ class Rules:
         return [None]
 
     def decide(self, frame: Frame) -> int:
-        """Put a batch into the lane, whoever asks; its offset."""
+        """Put a batch into the lane for any sender, and return its offset."""
         assert self.lane is not None
         lane, offset = self.lane, self.lane.frontier
         batch = validate_body(frame, limits.RAW_BYTES_MAX)
@@ -237,7 +237,7 @@ class Rules:
         return [client_protocol.Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, offset)]
 
     def commit(self, frame: Frame, line: Line | None = None) -> int:
-        """Commit a frame, whoever asks; the offset."""
+        """Commit a frame of any sender, and return the offset."""
         line = line or next(line for line in self.log.lines.values() if line.number == frame.producer)
         offset = len(self.log.records)
         names = {number: name for name, number in self.log.topics.items()}
@@ -253,7 +253,7 @@ class Rules:
 
 
 class FakeGateway(Rules):
-    """Rules behind a socket, in a thread."""
+    """The rules behind a socket, in a thread."""
 
     def __init__(self, log: Log | None = None, **how: Any) -> None:
         """`how`: as of `Rules`."""
@@ -287,7 +287,7 @@ class FakeGateway(Rules):
         self._thread.start()
 
     def stop(self) -> None:
-        """Close every connection; what was not answered is not."""
+        """Close every connection; unanswered requests stay unanswered."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()

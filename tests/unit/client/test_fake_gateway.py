@@ -40,7 +40,7 @@ def batch(epoch: int, first: int, count: int) -> Frame:
 
 
 def of_origin(made: Group, frame: Frame) -> Any:
-    """What the real one answers when everything is decided; that a batch was decided before is a matter of the offset."""
+    """Return the answers of the real origin when everything is decided; only the offset shows that a batch was decided before."""
     layer = made[1].layer
     assert layer is not None
     made.refused.pop((made[1].key, frame.producer, frame.first_sequence), None)  # another sending

@@ -16,7 +16,9 @@ from tutti.producer import Producer
 
 
 def test_a_callback_that_exits_stops_no_outcome(caplog: pytest.LogCaptureFixture) -> None:
-    """`sys.exit()` is no `Exception`: it would end the producer's thread in silence, and nothing had an outcome any more."""
+    """`sys.exit()` does not raise an `Exception`: it would end the producer's thread silently, and no record
+    would get its outcome.
+    """
     called = []
 
     def leave(error: TuttiError | None, receipt: Receipt) -> None:

@@ -75,12 +75,12 @@ def test_the_only_gateway_is_not_left_for_its_minority() -> None:
 
 
 def tells(gateway: FakeGateway) -> Rule:
-    """A rule: with each frame comes news of the gateways."""
+    """Return a rule that sends a notification of the gateways with each frame."""
     return lambda heard: [gateway.welcome(), *gateway._take(heard)] if isinstance(heard, Frame) else None
 
 
 def silence(heard: list[Heard]) -> Rule:
-    """A rule: frames are heard and not answered."""
+    """Return a rule that receives frames and does not answer."""
 
     def rule(one: Heard) -> list[Any] | None:
         if isinstance(one, client_protocol.Hello | client_protocol.OpenProducer | client_protocol.OpenTopic):

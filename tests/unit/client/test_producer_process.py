@@ -124,7 +124,7 @@ def test_children_of_multiprocessing(gateway: FakeGateway, method: str) -> None:
 
 
 def send_without_closing(url: str) -> None:
-    """In the child: what was sent is delivered though nobody closes."""
+    """Send in the child: records are delivered although no close follows."""
     p = Producer(url)
     for _ in range(100):
         p.send("t", b"child")

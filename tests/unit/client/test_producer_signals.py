@@ -71,7 +71,7 @@ def test_a_handler_that_struck_inside_of_the_lock_is_refused(gateway: FakeGatewa
 def test_a_handler_that_struck_while_the_open_batch_was_out_is_refused(
     gateway: FakeGateway, call: Callable[[Producer], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock stands for the signal: it is read by who is within the open batch's taker."""
+    """The clock acts as the signal, because the appender of the open batch reads it."""
     told: list[UsageError] = []
 
     def clock() -> float:

@@ -149,7 +149,7 @@ def test_a_gateway_that_stays_away_makes_only_the_batches_sent_to_it_unknown(two
 
 
 def test_a_lane_with_an_unknown_outcome_accepts_more_in_the_next_epoch(two: Two) -> None:
-    """Its old copies could be taken under the sequences of what is new."""
+    """Otherwise old copies could be accepted under the sequences of new batches."""
     two.g1.gateways = {"g1": two.g1.url}
     two.g1.rule = silent(two.g1)
     with Producer(two.g1.url, producer="p", delivery_timeout=2) as p:
@@ -357,7 +357,7 @@ def test_it_begins_where_the_producers_gateway_does_not_answer_the_lane_yet(two:
 
 
 def test_a_producer_deleted_while_idle_starts_again(two: Two) -> None:
-    """The log gives it another number: nothing that comes from now on belongs to the old one."""
+    """The log gives it another number, so nothing that arrives later belongs to the old one."""
     two.g1.gateways = {"g1": two.g1.url}
     with Producer(two.g1.url, delivery_timeout=60) as p:
         assert send(p, 1)[0].result(20) == 0

@@ -26,7 +26,7 @@ def two() -> Iterator[Two]:
 
 
 def test_a_handler_that_struck_in_one_kind_is_refused_by_the_other(two: Two) -> None:
-    """The thread that brings outcomes needs both locks: who waits in the handler would wait for itself."""
+    """The thread that delivers outcomes needs both locks, so a wait in the handler would wait for itself."""
     with Producer(two.g1.url, producer="p") as p:
         send(p, 1)[0].result(10)
         lanes = p._pump.lanes if p._pump else None

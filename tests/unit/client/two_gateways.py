@@ -42,18 +42,18 @@ def send(producer: Producer, *numbers: int) -> list[Receipt]:
 
 
 def values(gateway: FakeGateway) -> list[int]:
-    """What is in the lane of a gateway, in order."""
+    """Return the values in the lane of a gateway, in order."""
     assert gateway.lane is not None
     return [int(value or b"") for value in gateway.lane.values()]
 
 
 def unordered(gateway: FakeGateway) -> list[Frame]:
-    """Frames that came for the lane, by the session that sends them."""
+    """Return the frames received for the lane."""
     return [heard for heard in gateway.heard if isinstance(heard, Frame)]
 
 
 def away(producer: Producer) -> bool:
-    """Whether the producer has noticed that the gateway which it sent to is gone."""
+    """Return whether the producer has noticed that the gateway it sent to is down."""
     lanes = producer._pump.lanes if producer._pump else None
     return lanes is not None and not any(lane.state is State.OPEN for lane in lanes.lanes)
 

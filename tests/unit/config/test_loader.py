@@ -253,7 +253,7 @@ def test_with_keys_other_hosts_may_connect_and_the_unprotected_ports_are_named(t
 
 
 def test_members_without_listed_keys_are_named(tmp_path: Path) -> None:
-    """A gateway with keys of its own making would run, and hear nobody."""
+    """A gateway with keys of its own would run, and connect to no other."""
     generate(tmp_path / "keys", ["jfk"])
     file = tmp_path / "f.toml"
     file.write_text(
@@ -369,7 +369,7 @@ def test_too_deep_nesting_is_a_mistake_of_the_file(depth: int, opening: str, inn
 
 @pytest.mark.parametrize("text", ["a." * 30_000 + "a = 1", "[" + "a." * 30_000 + "a]", "x = {" + "a." * 30_000 + "a = 1}"])
 def test_a_key_of_thousands_of_parts_is_a_mistake_of_its_line(text: str) -> None:
-    """Proves that nobody waits for the parser: it takes a minute for 10,000 parts."""
+    """Proves that the parser does not run: it needs a minute for 10,000 parts."""
     assert mistakes_of(GOOD + text) == ["f.toml:4: has a key of too many parts: no key has more than a table's name and its own"]
     with pytest.raises(ValueError, match=r"a key has more than 64 parts \(at line 1\)"):
         parse_toml(text)

@@ -29,7 +29,7 @@ from tutti_connect.quarantine import Quarantine, QuarantineFull, QuarantineLog, 
 
 
 def test_quarantine_keeps_each_once(tmp_path: Path) -> None:
-    """Proves that a second time changes nothing, and that another source of the name, or another place, has its own file."""
+    """Proves that a second time changes nothing, and that another source of the name, or another position, has its own file."""
     quarantine = Quarantine(str(tmp_path / "q"))
     assert quarantine.put("a/b-4", ["id"], "wrong", {"value_base64": as_base64(b"\xff"), "key_base64": as_base64(None)})
     assert not quarantine.put("a/b-4", ["id"], "wrong in other words", {})
@@ -70,7 +70,7 @@ def test_an_unwritable_quarantine_is_reported_at_the_start(tmp_path: Path) -> No
 
 
 def messages_of(directory: Path) -> list[int]:
-    """Those that quarantine holds, whole."""
+    """Return the complete messages in quarantine."""
     lines = [line for file in sorted(directory.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
     return [json.loads(line)["number"] for line in lines if line.endswith(b"}")]
 
@@ -156,7 +156,7 @@ class Page(Collector):
 
 
 class Waiting:
-    """Is there at once, reads its own metrics, and waits to be told to end."""
+    """Is ready at once, reads its own metrics, and waits for a stop request."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -232,7 +232,9 @@ def test_quarantined_records_are_durable_before_their_source_may_advance(tmp_pat
 
 
 def test_strangers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that idle connections to the page take one thread, and that each is cut: beyond the limit at once, else in time."""
+    """Proves that idle connections to the page use one thread, and that each is closed: beyond the limit at once, otherwise after
+    its time.
+    """
     monkeypatch.setattr(common, "METRICS_CONNECTIONS_MAX", 3)
     monkeypatch.setattr(common, "METRICS_US_MAX", 1_000_000)
     with Served("127.0.0.1:0", Page(), insecure=False) as url, contextlib.ExitStack() as stack:

@@ -20,7 +20,7 @@ class Mark(NamedTuple):
 
 
 class Log:
-    """A frontier that the test moves, and the pipe that tells of it."""
+    """A frontier that the test moves, and the pipe that notifies of it."""
 
     def __init__(self) -> None:
         self.offset = 0

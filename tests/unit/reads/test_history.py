@@ -117,7 +117,7 @@ def test_memory_is_bounded() -> None:
 
 
 def test_points_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that the oldest go, and are not held behind what is told."""
+    """Proves that the oldest are dropped, and not kept for the answers."""
     monkeypatch.setattr(limits, "HISTORY_MINUTES", 3)
     monkeypatch.setattr(limits, "HISTORY_SECONDS", 4)
     house = House()

@@ -47,7 +47,7 @@ def port() -> Iterator[int]:
 
 
 def talk(port: int, data: bytes, timeout: float = 20) -> bytes:
-    """Send bytes, and everything that comes back until the other side closes."""
+    """Send bytes, and return everything until the other side closes."""
     with socket.create_connection(("127.0.0.1", port), timeout) as link:
         link.sendall(data)
         answer = b""
@@ -222,7 +222,7 @@ def test_a_silent_or_slow_client_is_disconnected(port: int, monkeypatch: pytest.
 
 
 def test_a_client_that_does_not_read_is_disconnected(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Answers that nobody takes fill the socket; the connection is cut in its time all the same."""
+    """Unread answers fill the socket, and the connection is still closed at its time."""
     monkeypatch.setattr(limits, "HTTP_REQUEST_US_MAX", 500_000)
     with socket.socket() as link:
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -252,7 +252,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
 
 @pytest.mark.parametrize("small", [False, True], indirect=True, ids=["clear", "tls"])
 def test_a_client_gets_in_while_strangers_hold_all_connections(small: tuple[int, str]) -> None:
-    """Also those that never say a word, and where the handshake is not over."""
+    """Also with silent connections, and during the handshake."""
     port, trusted = small
     with contextlib.ExitStack() as stack:
         for _ in range(10):

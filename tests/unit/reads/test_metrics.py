@@ -185,7 +185,7 @@ def test_every_figure_is_in_a_scrape_with_its_type_and_labels() -> None:
 
 
 def test_names_that_were_released_are_there_and_new_ones_are_noted() -> None:
-    """The file is a promise to who has dashboards and alerts: lines are added to it, and none is taken away."""
+    """The file is a promise to operators with dashboards and alerts: lines are added, and none is removed."""
     promised = (Path(__file__).parent / "metrics.txt").read_text().splitlines()
     assert sorted(" ".join([figure.shown, figure.kind, *figure.labels]) for figure in METRICS) == promised
 

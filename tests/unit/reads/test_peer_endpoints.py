@@ -19,7 +19,7 @@ OWN, LGA = "grpc://jfk:7402", "grpc://lga:7402"
 
 
 class House:
-    """The gateway beside, its log, and others that can be asked."""
+    """The gateway of this process, its log, and other gateways that can be asked."""
 
     def __init__(self) -> None:
         self.urls = ["tutti://ewr:7400", "tutti://lga:7400"]

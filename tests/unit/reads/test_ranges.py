@@ -22,7 +22,7 @@ class Reader:
 
 
 class Watch:
-    """The frontier is at 10, and at 12 for who waits."""
+    """The frontier is at 10, and at 12 after a wait."""
 
     def __init__(self) -> None:
         self.waited = 0
@@ -64,7 +64,7 @@ def test_a_reader_that_has_seen_no_more_waits_for_nothing(state: str) -> None:
 
 
 class Confirming:
-    """A gateway that confirms its frontier, or not; the log grows to 12 meanwhile."""
+    """A gateway that confirms its frontier, or not; its log grows to 12 in that time."""
 
     def __init__(self, watch: Watch, answer: bool) -> None:
         self.asked = 0

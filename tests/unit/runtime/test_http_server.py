@@ -69,7 +69,7 @@ class Port:
 
 
 class Application:
-    """Reads a whole request, then does as it was told."""
+    """Reads a complete request, then does what the test asks."""
 
     def __init__(self) -> None:
         self.bodies: list[bytes] = []
@@ -184,7 +184,7 @@ class Client:
             self.link.shutdown(socket.SHUT_WR)
 
     def rest(self) -> bytes:
-        """Return all that comes until the server closes."""
+        """Return everything until the server closes."""
         answer = b""
         while part := self.part():
             answer += part
@@ -289,7 +289,7 @@ def test_a_reset_ends_a_stream(port: Port, application: Application) -> None:
 
 
 def test_nothing_is_added_to_an_answer_that_has_begun(port: Port, application: Application) -> None:
-    """A caller would take a second one for a part of the first, or for the answer to its next request."""
+    """A caller would read a second one as part of the first, or as the answer to its next request."""
 
     async def early(_scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"4")]})
@@ -402,7 +402,7 @@ class Table:
         self.limit.accepted(number, (host, 1), lambda: self.closed.append(number))
 
     def evict(self) -> int | None:
-        """Return the one that was closed."""
+        """Return the connection that was closed."""
         if not self.limit.evict():
             return None
         number = self.closed[-1]

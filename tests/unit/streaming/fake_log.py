@@ -16,7 +16,7 @@ from tutti.sources.source import Frontier, Range, ScanBatch, Topic
 
 
 class FakeLog:
-    """Says what it is told to; a poll of the frontier waits until it moves, fails or its time is over."""
+    """Answers as the test sets; a poll of the frontier waits until it moves, fails or reaches its timeout."""
 
     def __init__(self, offset: int = 0, log: str = "log-1", start: int = 0) -> None:
         self._changed = threading.Condition()
@@ -47,7 +47,7 @@ class FakeLog:
             return Frontier(self.log, self.start, self.offset, self.offset, 0, self.tick, "primary")
 
     def check_range(self, start: int, end: int) -> None:
-        """Refuse what is not held, as a log does."""
+        """Refuse ranges outside of the log, as a log does."""
         if not self.start <= start <= end <= self.offset:
             raise OffsetOutOfRange(f"the range is [{start}, {end}) and the log has [{self.start}, {self.offset})")
 

@@ -24,14 +24,14 @@ class FakeMesh:
         return []
 
     def peers(self, peers: object) -> None:
-        """Nobody is there."""
+        """Ignore the peers."""
 
     def flush(self) -> None:
         """Nothing waits."""
 
 
 class FakeSocket:
-    """A group address that takes all, or nothing."""
+    """A group address that accepts everything, or nothing."""
 
     receive_bytes, run_bytes_max, small = 1 << 20, 60_000, ""
     takes = True

@@ -41,13 +41,13 @@ class Pair:
             continue
 
     def beat(self, passed_us: int = BEAT_US) -> list[Kind]:
-        """So much passes; what is new then."""
+        """Let time pass, and return the new events."""
         self.now_us += passed_us
         self.wire.keep()
         return [news.kind for news in self.wire.news(None)]
 
     def say(self, data: bytes) -> None:
-        """The other end says something, and this one takes it."""
+        """Send from the other end, and receive here."""
         self.other.sendall(data)
         while not self.wire.epoll.poll(0.01):
             continue

@@ -18,7 +18,7 @@ Ends = tuple[socket.socket, socket.socket]
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    """Two ends of a connection with little room."""
+    """Two ends of a connection with small buffers."""
     here, there = socket.socketpair()
     with here, there:
         here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)

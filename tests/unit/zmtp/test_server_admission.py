@@ -24,7 +24,7 @@ LISTED = {ONE.public, OTHER.public}
 
 
 class Guarded(Port):
-    """A port that admits two keys, and whom it was asked about."""
+    """A port that admits two keys, and the keys it was asked about."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, bytes]] = []

@@ -112,7 +112,7 @@ def test_a_deferred_client_that_disconnects_is_removed() -> None:
 
 
 def hang_up(connection: socket.socket) -> None:
-    """As who ends with something unread: the connection is reset."""
+    """Close with unread data, which resets the connection."""
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.close()
 

@@ -31,7 +31,7 @@ def once(offsets: list[int]) -> str:
 
 
 def copy(batch_rows: Any, batch: int) -> None:
-    """Fails the first time, behind the commit."""
+    """Fail the first time, after the commit."""
     from pathlib import Path
 
     write(batch_rows.select("value"), batch)

@@ -31,7 +31,7 @@ def workers(_: object) -> Iterator[tuple[str, str, str]]:
 
 @udf("long")
 def held(offset: int) -> int:
-    """The offset, that of one record only when it is let go."""
+    """Return the offset; for the record of HOLD only after the release."""
     at = next((int(word.removeprefix("HOLD=")) for word in told if word.startswith("HOLD=")), -1)
     if offset == at:
         Path(shared, "held").write_text(os.getcwd())

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 
 class ApiServer:
-    """On a loopback port; what was made there, by kind."""
+    """Listens on a loopback port, and stores the created objects by kind."""
 
     def __init__(self) -> None:
         self.made: dict[str, Any] = {}

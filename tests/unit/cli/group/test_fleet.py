@@ -49,7 +49,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 class Dev:
-    """A `tutti dev` whose gateways are stand-ins."""
+    """A `tutti dev` with fake gateways."""
 
     def __init__(self, directory: Path, *options: str, port: int = 7400, stderr: int = subprocess.PIPE) -> None:
         self.directory = directory
@@ -257,7 +257,7 @@ def test_its_output_about_gateways_may_have_no_reader(start: Callable[..., Dev])
 
 
 def test_output_to_a_blocked_terminal_keeps_no_gateway_down(tmp_path: Path) -> None:
-    """A terminal that was stopped, and a pipe that nobody reads, take what there is room for and no more."""
+    """A stopped terminal and an unread pipe accept only as much as they have space for."""
     reading, writing = os.pipe()
     fcntl.fcntl(writing, fcntl.F_SETPIPE_SZ, 4096)
     os.write(writing, b"x" * 4096)

@@ -41,7 +41,7 @@ def member(name: str, **changed: object) -> dict[str, object]:
 
 
 class Group:
-    """Answers as one gateway of a group does; `asked` is what operators wanted, `after` what the members are from then on."""
+    """Answers as one gateway of a group does; `asked` has the operators' requests, `after` the later members."""
 
     def __init__(self, *found: dict[str, object]) -> None:
         self.members = list(found)
@@ -344,7 +344,7 @@ def test_a_disconnected_gateway_cannot_be_asked_to_leave(tutti: Callable[..., Sa
 
 
 def test_each_reason_of_a_wait_is_printed_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """One gateway after another is asked, and so their reasons take turns."""
+    """One gateway after another is asked, so their reasons alternate."""
     monkeypatch.setattr("tutti_gateway.cli.common.waiting.POLL_S", 0.001)
     reasons = ["", "no view", "silent"] * 4
     over = threading.Event()

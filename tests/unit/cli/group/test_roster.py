@@ -27,7 +27,7 @@ class Forced(Group):
 
 
 def three(gateway: FakeGateway) -> list[dict[str, object]]:
-    """One that answers there and remains, two that are gone."""
+    """One remaining gateway that answers, and two dead ones."""
     here = gateway.url.removeprefix("tutti://")
     return [member("jfk", address=here, state="minority"), member("lga", state="silent"), member("ewr", state="silent")]
 

@@ -20,7 +20,7 @@ from tutti_gateway.cli.records import replay
 
 @pytest.fixture
 def untouched() -> Iterator[str]:
-    """The address of a gateway that nobody may have connected to."""
+    """The address of a gateway that must get no connection."""
     with socket.socket() as gateway:
         gateway.bind(("127.0.0.1", 0))
         gateway.listen()
@@ -65,7 +65,7 @@ def test_input_that_is_refused(
 def test_the_commits_of_a_file_with_a_wrong_line_are_reported_in_json(
     untouched: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str | None
 ) -> None:
-    """Of a named producer nobody was asked, so from where on nothing is committed is not known."""
+    """No gateway was asked about the named producer, so the end of its commits is unknown."""
     file = tmp_path / "input"
     file.write_text("{}\n{bad\n")
     named = ["--producer", name] if name else []

@@ -22,7 +22,7 @@ CSV = b'carrier,flight,note\r\nUA,1545,"two\nlines, ""quoted"""\r\n\r\nAA,1141,\
 
 
 class Pieces(io.RawIOBase):
-    """A pipe that gives what it holds in pieces of a chosen size."""
+    """A pipe that returns its content in chunks of a chosen size."""
 
     def __init__(self, data: bytes, size: int) -> None:
         self._data, self._size = io.BytesIO(data), size

@@ -23,7 +23,7 @@ def knows(gateway: FakeGateway, sequence: int) -> None:
 
 
 def listed(capsys: pytest.CaptureFixture[str], *gateways: ReadableGateway) -> tuple[int, str]:
-    """The sequence that is shown, and what is noted."""
+    """Return the listed sequence, and the note."""
     url = "tutti://" + ",".join(gateway.url.removeprefix("tutti://") for gateway in gateways)
     assert main(["producers", "list", "--json", "--url", url]) == 0
     out, err = capsys.readouterr()

@@ -47,7 +47,7 @@ class Promise(NamedTuple):
 
 
 class FakeProducer:
-    """Commits at once, but for the batches that `aborts` names by their place in the run: they and all behind, until resume."""
+    """Commits at once, except for batches whose index is in `aborts`: they and all later ones abort, until a resume."""
 
     def __init__(self, log: Log, aborts: set[int], name: str | None) -> None:
         self._log, self._aborts, self._name = log, aborts, name
@@ -292,7 +292,7 @@ def test_unsent_records_are_not_reported_as_unknown(house: House, monkeypatch: p
 def test_records_handed_to_the_producer_during_ctrl_c_are_reported_as_unknown(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It may have left before the interpreter heard of it: to send it again would commit it twice."""
+    """They may have left before the interpreter saw the signal, so a second send would commit them twice."""
     commit = FakeProducer.send_batch
 
     def struck(producer: FakeProducer, topic: str, batch: pa.RecordBatch, progress: bytes) -> Promise:

@@ -69,7 +69,7 @@ def test_a_run_of_unordered_records_reports_each_lane_and_unknown_outcomes(monke
 
 
 class FailingOver(UnorderedProducer):
-    """Takes batches whose outcomes are as given, into the lane of one gateway and then of another."""
+    """Accepts batches with given outcomes, into the lane of one gateway and then of another."""
 
     def __init__(self, outcomes: list[int | Exception]) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class FailingOver(UnorderedProducer):
 def test_a_run_of_unordered_records_that_breaks_off_names_the_records_of_the_input_that_are_not_committed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """They are no prefix: what another lane took after one failed is committed."""
+    """They are not a prefix: another lane commits records after a failed one."""
     late, late_too, none, unsent = Unknown("late"), Unknown("late"), Aborted("no"), Unknown("never left")
     made = FailingOver([0, late, late_too, 0, none, 1, unsent])
     monkeypatch.setattr("tutti.producer.Producer", lambda url, producer=None: made)

@@ -21,7 +21,7 @@ from tutti.producer import Producer
 
 @pytest.fixture(params=["compiled", "python"])
 def producer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
-    """A producer with a feed and no thread behind it; by what is compiled, if that was, and without."""
+    """A producer with an accumulator and without a thread; with the compiled code, if it exists, and without."""
     if request.param == "python":
         monkeypatch.setattr(append, "compiled", None)
     else:
@@ -138,7 +138,7 @@ def test_a_signal_anywhere_in_send_leaves_the_accumulator_consistent(producer: P
 def test_an_exception_of_a_signal_handler_is_raised_and_the_record_removed(
     producer: Producer, monkeypatch: pytest.MonkeyPatch, fault: type[BaseException]
 ) -> None:
-    """The clock stands for the signal: it is read last, in the middle of a record."""
+    """The clock acts as the signal, because it is read last, in the middle of a record."""
     feed, due = producer._feed, [False]
 
     def clock() -> float:

@@ -32,7 +32,7 @@ class Told:
     """An on_delivery."""
 
     def __call__(self, error: object, receipt: object) -> None:
-        """Hear nothing."""
+        """Ignore the call."""
 
 
 TOLD = Told()
@@ -50,7 +50,7 @@ ITEMS = st.lists(
 
 
 def both(room: int) -> tuple[tuple[Batch, Appender, Append], tuple[Batch, Appender, Append]]:
-    """A batch with what is compiled, and one with its Python."""
+    """One batch filled by the compiled code, and one by the Python code."""
     compiled, written = Batch("t", room, 0.0), Batch("t", room, 0.0)
     made, running = swift.Taker(compiled, Receipt), generator(written)
     next(running)
@@ -58,7 +58,7 @@ def both(room: int) -> tuple[tuple[Batch, Appender, Append], tuple[Batch, Append
 
 
 def outcome(put: Append, item: object) -> object:
-    """What came of it: the index of a receipt, None, or that nothing more is taken."""
+    """The result: the index of a receipt, None, or that the batch is closed."""
     try:
         receipt = put(item)
     except StopIteration:
@@ -125,7 +125,7 @@ class Stand:
 
 
 def sender() -> tuple[type[Stand], list[tuple[tuple[object, ...], dict[str, object]]]]:
-    """A class whose `send` is compiled, and what went on to its function."""
+    """A class with a compiled `send`, and the calls that reached its Python function."""
     calls: list[tuple[tuple[object, ...], dict[str, object]]] = []
 
     def send(self: Stand, *args: object, **named: object) -> str:

@@ -36,7 +36,7 @@ class Rig:
     # -- the gateway
 
     def hears(self) -> list[Any]:
-        """What the delivery has to say now: requests, and frames one by one."""
+        """Return the delivery's output so far: requests, and frames one by one."""
         self.delivery.work(self.now)
         heard: list[Any] = []
         while self.delivery.outbox:
@@ -85,7 +85,7 @@ class Rig:
         return client_protocol.Welcome(**{**facts, **more})
 
     def connect(self, **more: Any) -> client_protocol.OpenProducer:
-        """Connect and welcome; what epoch is asked for."""
+        """Connect and welcome, and return the requested epoch."""
         self.delivery.connected(self.now)
         self.hear(client_protocol.Hello)
         self.say(self.welcome(**more))
@@ -96,7 +96,7 @@ class Rig:
         self.say(client_protocol.EpochOpened(asked.request, NUMBER, asked.epoch, sequence, progress))
 
     def ready(self, sequence: int = 0, progress: bytes = b"", **more: Any) -> Rig:
-        """In an open epoch; topics get numbers as they are asked for by `topic`."""
+        """Open an epoch; `topic` answers requests for topics with numbers."""
         self.opened(self.connect(**more), sequence, progress)
         return self
 

@@ -155,7 +155,7 @@ def test_a_running_producer_is_fenced() -> None:
 
 
 def test_after_an_abort_a_producer_requests_its_next_epoch_and_is_fenced_if_another_took_it() -> None:
-    """If it went on above the epoch named, two instances of one name would take it from each other without end."""
+    """If it requested an epoch above the named one, two instances of one name would fence each other without end."""
     rig, _ = in_flight(1)
     rig.say(client_protocol.AbortedAnswer(NUMBER, 1, 1, 1, "no space"))
     asked = rig.hear(client_protocol.OpenProducer)
@@ -265,7 +265,7 @@ def test_a_producer_that_was_forgotten_with_records_in_flight_is_over() -> None:
 
 
 def test_unknown_outcomes_after_an_abort_stay_unknown_if_the_producer_was_deleted_since() -> None:
-    """Proves it of a record that had committed, whose receipt was lost with the connection."""
+    """Proves it for a committed record whose receipt was lost with the connection."""
     rig, _ = in_flight(2)
     committed, aborted = list(rig.delivery.window)
     rig.say(client_protocol.AbortedAnswer(NUMBER, 1, 2, 1, "no space"))
@@ -277,7 +277,7 @@ def test_unknown_outcomes_after_an_abort_stay_unknown_if_the_producer_was_delete
 
 
 def test_no_progress_overtakes_a_topic_that_is_refused() -> None:
-    """Proves that what stands behind it is not sent, as its progress would say that all before it is in the log."""
+    """Proves that later records are not sent, because their progress would claim that all earlier ones are in the log."""
     rig = Rig().ready()
     bad, behind = rig.send(topic="bad", progress=b"1"), rig.send(topic="good", progress=b"2")
     asked = rig.hear(client_protocol.OpenTopic)

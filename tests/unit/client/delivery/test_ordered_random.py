@@ -23,7 +23,7 @@ ROUTING = b"client"
 
 
 class World:
-    """A producer, a gateway, and what is on its way between them."""
+    """A producer, a gateway, and the messages in flight between them."""
 
     def __init__(self, uses_progress: bool) -> None:
         self.rig = Rig(name="p", delivery_timeout=1e9, batch_bytes=1024, buffer_bytes=1 << 30)
@@ -97,7 +97,7 @@ class World:
             self.rig.delivery.receive(answer, self.rig.now)
 
     def break_connection(self, choice: int) -> None:
-        """What was on its way to the gateway is lost, or some of it still arrives; answers are lost."""
+        """Lose messages to the gateway, of which some may still arrive, and all answers."""
         if not self.connected:
             return
         for _ in range(choice % 4):
@@ -134,7 +134,7 @@ class World:
             self.next_frame.append(("lost", "refused", "lost", "refused", "abort", "malformed")[choice % 6])
 
     def heal(self) -> None:
-        """No more faults: everything comes to its end."""
+        """Stop the faults, and wait until everything completes."""
         self.next_frame.clear()
         with self.rig.feed.lock:
             self.rig.feed.close_open()

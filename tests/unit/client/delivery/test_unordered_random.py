@@ -30,7 +30,7 @@ URLS = {name: f"tutti://{name}:1" for name in NAMES}
 
 
 class Wire:
-    """One connection: what is on its way in both directions."""
+    """One connection: the messages in flight in both directions."""
 
     def __init__(self, gateway: str, routing: bytes) -> None:
         self.gateway = gateway
@@ -40,7 +40,7 @@ class Wire:
 
 
 class World:
-    """A producer, two gateways with lanes, and what is on its way."""
+    """A producer, two gateways with lanes, and the messages in flight."""
 
     def __init__(self, seed: int, timeout: float = 10.0, disks_last: bool = False) -> None:
         self.disks_last = disks_last
@@ -73,7 +73,7 @@ class World:
         return f"{self.disks}-{self.disks:032x}"
 
     def rule_of(self, gateway: Rules) -> Any:
-        """What is new is refused while its gateway says so."""
+        """Return a rule that refuses new batches while the gateway does."""
 
         def rule(heard: Any) -> list[Any] | None:
             code = self.low.get(gateway.name)
@@ -89,7 +89,7 @@ class World:
     # -- the ordered side
 
     def order(self) -> None:
-        """The ordered side says and hears everything at once."""
+        """Deliver all messages of the ordered side at once."""
         self.delivery.work(self.now)
         if self.delivery.state is State.OFFLINE:
             self.delivery.connected(self.now)
@@ -220,7 +220,7 @@ class World:
         gateway.lane = LaneLog(self.new_lane())
 
     def calm(self) -> None:
-        """The faults stop; everything comes to its end."""
+        """Stop the faults, and wait until everything completes."""
         self.away.clear()
         self.low.clear()
         for _ in range(4000):
@@ -281,7 +281,7 @@ def test_faults_that_pass_in_time_cost_no_record_its_place() -> None:
 
 @pytest.mark.parametrize("code", ["leaving", "not_primary", "lane"])
 def test_batches_that_one_gateway_refuses_go_to_the_other_one_as_soon_as_it_says_so(code: str) -> None:
-    """Nothing new goes there before: what was turned away could not follow it, and would wait for its own gateway for ever."""
+    """No new batch goes there earlier: refused ones could not follow it, and would wait for their own gateway permanently."""
     for seed in range(40):
         world = World(seed, timeout=1000.0)
         world.order()
@@ -339,7 +339,7 @@ def test_all_kinds_of_outcomes_occur() -> None:
 
 
 def test_a_lane_that_was_idle_is_not_asked_whether_it_is_there() -> None:
-    """An answer is waited for from when something was sent, not from when something was heard last."""
+    """The wait for an answer starts at the last send, not at the last received message."""
     world = World(0, timeout=1000.0)
     world.order()
     world.send()

@@ -41,7 +41,7 @@ def _pump(producer: Producer) -> ProducerIO:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[str]:
-    """The url of somebody who takes connections and says nothing."""
+    """The URL of a listener that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         yield f"tutti://127.0.0.1:{listener.getsockname()[1]}"
 
@@ -288,7 +288,7 @@ def test_a_producer_with_slow_notifications_delays_no_other(
 
 
 def test_a_wake_up_during_the_end_of_an_iteration_is_not_lost() -> None:
-    """Whichever of the two looks first sees what the other wrote."""
+    """Whichever thread checks first sees the other's write."""
 
     class Ending:
         """A pump whose turn ends just when who wakes it has looked whether it sleeps."""
@@ -310,7 +310,7 @@ def test_a_wake_up_during_the_end_of_an_iteration_is_not_lost() -> None:
 def test_events_between_the_work_of_an_iteration_and_its_sleep_do_not_wait(
     gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A topic that is new to the producer has to be asked for: another turn has to come at once, and not at the next timer."""
+    """A topic new to the producer causes a request: the next iteration must run at once, and not at the next timer."""
     with Producer(gateway.url) as producer:
         producer.send("t", b"x").result(10)
         pump = producer._running

@@ -171,7 +171,7 @@ def test_temporary_errors_are_retried_until_the_timeout(
 
 @contextmanager
 def _group_port(keys: Path | None) -> Iterator[Address]:
-    """The port between gateways, of one that is alone."""
+    """The group port of a lone gateway."""
     me = Introduction(group="ingest", gateway="jfk", incarnation=bytes(16), process=bytes(8), address="127.0.0.1:7400")
     keyring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk") if keys is not None else None
     address = Address("127.0.0.1", free_port())

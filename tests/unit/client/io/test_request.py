@@ -104,7 +104,7 @@ def test_an_idle_connection_that_ended_is_reopened_to_the_same_gateway_at_once(
 
 
 def _wait_for_the_end(talk: RequestClient) -> None:
-    """Until the kernel knows that the connection is over; nobody reads it."""
+    """Wait until the kernel knows that the connection ended, without a read."""
     link = talk._link
     assert link is not None
     until(lambda: not link.stands())

@@ -50,7 +50,7 @@ class Peer:
 
 @contextmanager
 def _up(receive_bytes: int = 0) -> Iterator[tuple[ZmtpConnection, Peer]]:
-    """A link that stands, and its other end, whose kernel holds about so much (0: as it likes)."""
+    """An open connection and its other end, whose kernel buffers about so many bytes (0: the default)."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         if receive_bytes:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)

@@ -66,7 +66,7 @@ _TEXTS = st.one_of(st.none(), st.binary(max_size=6), st.text(st.characters(exclu
 @given(_TEXTS, _TEXTS, _TEXTS, st.integers(TIME_US_MIN, TIME_US_MAX))
 @example(b"\0", b"12345678901234567890123", b"\\xff", TIME_US_MIN)
 def test_a_line_has_the_values_of_the_record(key: bytes | None, value: bytes | None, header: bytes | None, time_us: int) -> None:
-    """Proves that no two records have the same line: it is read back by name, and base64 where the name says so."""
+    """Proves that no two records have the same line: it is parsed by name, and base64 if the name says so."""
 
     def back(shown: dict[str, Any], name: str) -> bytes | None:
         coded: str | None = shown.get(f"{name}_base64")

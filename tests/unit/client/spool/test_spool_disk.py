@@ -69,7 +69,7 @@ def test_a_newer_format_is_left_alone(gateway: FakeGateway, spool: Path) -> None
 
 
 class Trouble(Storage):
-    """A disk that fails when it is told to."""
+    """A disk that fails on demand."""
 
     writes: int | None = None  # the error of writes
     syncs: int | None = None
@@ -175,7 +175,7 @@ def test_a_full_spool_holds_records_up(gateway: FakeGateway, spool: Path) -> Non
 
 
 def test_batches_with_a_callback_are_bounded(gateway: FakeGateway, spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves it for those that wait on the disk: what they have to call stays in memory, whatever room the spool has."""
+    """Proves it for those that wait on the disk: their callbacks stay in memory, whatever free space the spool has."""
     monkeypatch.setattr(limits, "SPOOL_WATCHED_MAX", 2)
     gateway.stop()
     with opened(gateway, spool, delivery_timeout=30, on_full="raise") as p:
@@ -189,7 +189,7 @@ def test_batches_with_a_callback_are_bounded(gateway: FakeGateway, spool: Path, 
 
 
 def test_dead_lettered_records_count_until_they_are_deleted(gateway: FakeGateway, spool: Path) -> None:
-    """Proves that refused batches take of the spool's room, also after a start, until somebody removes them."""
+    """Proves that refused batches count against the spool's limit, also after a restart, until an operator deletes them."""
     with opened(gateway, spool) as p:
         p.send("t", b"x").spooled(30)
         empty = p.spool.used_bytes

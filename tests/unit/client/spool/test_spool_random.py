@@ -36,7 +36,7 @@ RECORD_BYTES = 900
 
 
 class World:
-    """A producer with a spool, a gateway, and what is on its way between them."""
+    """A producer with a spool, a gateway, and the messages in flight between them."""
 
     def __init__(self, seed: int, root: Path, uses_progress: bool) -> None:
         self.chance = random.Random(seed)
@@ -74,7 +74,7 @@ class World:
         self.resumed = not self.uses_progress
 
     def opened(self) -> SpoolStore:
-        """The spool; it may find no room, and is opened again."""
+        """Open the spool; on a full disk, try again."""
         size = self.chance.choice([2000, 10_000])
         try:
             return SpoolStore(str(self.directory), "p", size, self.recorder)
@@ -83,7 +83,7 @@ class World:
             return SpoolStore(str(self.directory), "p", size, self.recorder)
 
     def end(self) -> None:
-        """The process is gone; what it sent may still arrive."""
+        """End the process; its sent messages may still arrive."""
         self.note()
         self.store.close()
         for _ in range(self.chance.randrange(3)):
@@ -91,7 +91,7 @@ class World:
         self.gateway.known.clear()
 
     def lose_power(self) -> None:
-        """The host goes on with what its disk may hold."""
+        """Restart the host with a possible state of its disk."""
         self.end()
         ops = self.recorder.ops
         target = self.root / str(self.lives)
@@ -114,7 +114,7 @@ class World:
         self.begin()
 
     def note(self) -> None:
-        """Remember which records are safe: they were told so."""
+        """Remember which records are reported as safe."""
         self.spooled.update(value for value, receipt in self.sent if receipt.batch.place is not None)
 
     # -- what happens
@@ -183,7 +183,7 @@ class World:
             self.delivery.receive(self.to_client.popleft(), self.now)
 
     def cut(self) -> None:
-        """What was on its way to the gateway is lost, or some of it still arrives; answers are lost."""
+        """Lose messages to the gateway, of which some may still arrive, and all answers."""
         if not self.connected:
             return
         for _ in range(self.chance.randrange(4)):
@@ -227,7 +227,7 @@ class World:
             self.now += self.chance.choice([0.01, 0.1, 1.5])
 
     def settle(self) -> None:
-        """The faults stop: everything comes to its end."""
+        """Stop the faults, and wait until everything completes."""
         self.fates.clear()
         self.recorder.after = None
         for _ in range(20_000):
@@ -244,7 +244,7 @@ class World:
     # -- what has to hold
 
     def refused(self) -> Iterator[bytes]:
-        """Records that were put aside."""
+        """Return the dead-lettered records."""
         for path in sorted((self.directory / "refused").glob("*.arrow")):
             with pa.ipc.open_stream(path.read_bytes()) as stream:
                 assert b"no Arrow" in stream.schema.metadata[b"reason"]

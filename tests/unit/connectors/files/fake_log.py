@@ -164,7 +164,7 @@ class Rig:
                 ledger.close()
 
     def turns(self, count: int = 2, between: Callable[[], object] = lambda: None) -> Connector:
-        """So many looks into the directory, with all that comes of them, and an orderly end."""
+        """Run so many scans of the directory with all their effects, and an orderly end."""
         with self.session() as (connector, session):
             session._after.carry_out()
             for number in range(count):

@@ -34,7 +34,7 @@ def change(rig: Rig, how: str, content: bytes) -> None:
 
 @pytest.mark.parametrize("what", ["move", "delete"])
 def test_a_name_is_free_when_its_file_was_put_away(tmp_path: Path, what: str) -> None:
-    """Proves that a file of the same name is a new one then, and that none of those moved is written over."""
+    """Proves that a file of the same name is a new one then, and that no moved file is overwritten."""
     rig = rig_of(tmp_path, what)
     for content in (b"1\n", b"1\n", b"2\n"):
         rig.write("a", content)
@@ -47,9 +47,7 @@ def test_a_name_is_free_when_its_file_was_put_away(tmp_path: Path, what: str) ->
 
 @pytest.mark.parametrize("what", ["move", "delete"])
 def test_a_name_is_free_wherever_the_process_ended(tmp_path: Path, what: str) -> None:
-    """Proves for each step that a file which came under the name of one that was put away is taken, and one that was not is not
-    taken twice.
-    """
+    """Proves for each step that a file under the name of a disposed one is read, and a file not yet disposed is not read twice."""
     steps, free = 0, set()
     while True:
         root = tmp_path / str(steps)
@@ -95,7 +93,7 @@ def test_a_kept_file_that_is_repaired_is_not_duplicated_silently(
 @pytest.mark.parametrize("changed", ["tell", "take"])
 @pytest.mark.parametrize("how", ["rewritten", "appended", "replaced", "again", "touched", "renamed", "gone"])
 def test_a_file_that_others_change_before_it_is_put_away(tmp_path: Path, what: str, changed: str, how: str) -> None:
-    """Proves that it is told and not doubled, and that nothing is put away that was not read; also when it is started anew."""
+    """Proves that it is reported and not duplicated, and that nothing unread is disposed of, also if it is rewritten."""
     content = {"rewritten": b"3\n4\n", "appended": b"1\n2\n3\n", "replaced": b"5\n6\n"}.get(how, b"1\n2\n")
     rig = rig_of(tmp_path, what, f'changed = "{changed}"')
     rig.write("a", b"1\n2\n")
@@ -126,7 +124,7 @@ def test_a_file_that_others_change_before_it_is_put_away(tmp_path: Path, what: s
 def test_a_file_that_is_replaced_while_it_is_put_away_is_not_deleted_unread(
     tmp_path: Path, changed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Proves it for what comes under the name of a file in the last moment."""
+    """Proves it for a file that gets the name at the last moment."""
     rig = rig_of(tmp_path, "delete", f'changed = "{changed}"')
     rig.write("a", b"1\n")
     real, looks = after_module._is, []
@@ -147,7 +145,7 @@ def test_a_file_that_is_replaced_while_it_is_put_away_is_not_deleted_unread(
 def test_a_file_written_after_its_rename_is_not_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Proves that what a writer adds to a file that it still has open is there, and where that is told."""
+    """Proves that later writes to the open file are kept, and the message says where."""
     rig = rig_of(tmp_path, "delete")
     rig.write("a", b"1\n")
     real = sync_directory
@@ -241,7 +239,7 @@ def test_a_renamed_file_that_disappears_is_reported(
 
 
 def test_a_file_that_cannot_be_moved_is_tried_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Proves that it keeps its name where there is no place for it, is not taken again, and goes when there is one."""
+    """Proves that it keeps its name while the target is unavailable, is not read again, and is moved later."""
     rig = Rig(tmp_path, top="# no topic", files=f'format = "lines"\nafter = "move"\ndone = "{tmp_path}/done"')
     rig.write("x/a", b"1\n")
     (tmp_path / "done").mkdir()

@@ -271,7 +271,7 @@ def through_a_file(table: pa.Table, picker: FieldExtractor, **options: Any) -> t
 
 
 def expected(kind: Kind, values: list[Any]) -> tuple[list[Any], list[int]]:
-    """What rows become, by their numbers: those that have a form, and those that have none."""
+    """Return the expected rows by number: those with a value, and those without."""
     good, bad = [], []
     for number, value in enumerate(values, 1):
         form = None if value is None else kind.form(value)
@@ -283,7 +283,7 @@ def expected(kind: Kind, values: list[Any]) -> tuple[list[Any], list[int]]:
 
 
 def exactly(value: Any) -> str:
-    """A text that tells -0.0 from 0.0 and 1 from 1.0."""
+    """Return a text in which -0.0 differs from 0.0 and 1 from 1.0."""
     return repr(value)
 
 

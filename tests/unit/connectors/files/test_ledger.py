@@ -28,7 +28,7 @@ sys.stdin.read()
 
 
 class FullAtTheEnd(sqlite3.Connection):
-    """A disk that has no room for a commit, once."""
+    """A disk that is full for one commit."""
 
     full = False
 
@@ -40,7 +40,7 @@ class FullAtTheEnd(sqlite3.Connection):
 
 
 def test_a_process_that_keeps_it_is_named_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves it for a start, and for an instance that runs, which loses nothing of what it had noted."""
+    """Proves it for a start, and for a running instance, which keeps everything it had recorded."""
     monkeypatch.setattr(limits, "LEDGER_WAIT_S", 0.1)
     ledger = Ledger(str(tmp_path), "orders", grows=False)
     ledger.begin(None, 1, "orders")

@@ -58,7 +58,7 @@ def test_blocks_change_nothing(data: bytes, block: int, form: RowParser) -> None
 @settings(max_examples=300, deadline=None)
 @given(TEXTS, st.data(), st.sampled_from(FORMS))
 def test_it_continues_after_any_record(data: bytes, draw: Any, form: RowParser) -> None:
-    """Proves that reading from the place of any record gives what comes behind it, and nothing else."""
+    """Proves that reading from the position of any record returns what follows it, and nothing else."""
     records, bad, _, _ = read(form, data)
     if not records:
         return
@@ -76,7 +76,7 @@ def test_it_continues_after_any_record(data: bytes, draw: Any, form: RowParser) 
 @settings(max_examples=200, deadline=None)
 @given(TEXTS, st.sampled_from(FORMS))
 def test_each_byte_is_in_one_row(data: bytes, form: RowParser) -> None:
-    """Proves that nothing is passed by in silence: what is in no record and no bad row is blank."""
+    """Proves that nothing is skipped silently: bytes in no record and no bad row are blank."""
     records, bad, at, _ = read(form, data)
     assert at == len(data)
     spans = sorted([(one.at, one.at + len(one.data)) for one in bad])
@@ -272,7 +272,7 @@ def test_a_row_of_parquet_without_a_time_is_in_quarantine_as_json() -> None:
 
 
 def test_decimals_have_all_their_digits() -> None:
-    """Python writes seven digits behind the point as 1E-7."""
+    """Python writes seven digits after the point as 1E-7."""
     amounts = [Decimal("0.0000001"), Decimal("0.0000000"), Decimal("-123.4560000"), None]
     rows = parquet_rows(pa.record_batch({"v": pa.array(amounts, pa.decimal128(10, 7))}), 0, FieldExtractor(Columns(key="v")))
     assert rows.keys == [b'"0.0000001"', b'"0.0000000"', b'"-123.4560000"', None]

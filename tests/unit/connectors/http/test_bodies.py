@@ -209,7 +209,7 @@ def test_a_repeat_has_the_same_digest_however_it_is_written() -> None:
 def test_any_printed_records_can_be_posted(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
 ) -> None:
-    """Proves that what `tutti tail` prints of a record is what a post takes: fields, text and base64, headers."""
+    """Proves that a post accepts the output of `tutti tail`: fields, text and base64, headers."""
     columns: dict[str, pa.Array[Any]] = {
         "key": pa.array([key for key, _, _ in records], pa.binary()),
         "value": pa.array([value for _, value, _ in records], pa.binary()),

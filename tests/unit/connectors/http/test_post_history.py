@@ -47,7 +47,7 @@ def test_a_new_producer_begins_with_one() -> None:
 
 
 def test_progress_informs_the_next_process() -> None:
-    """What was committed last is told with its place left open, as it is not known before; of those before it is."""
+    """The last commit is stored without its offset, which is not known yet; earlier ones have theirs."""
     history = committed((3, A, 10), (2, B, 20))
     told = History.decode(9, history.progress(4, C), "p")
     assert told.expected == 10

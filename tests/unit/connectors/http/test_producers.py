@@ -32,7 +32,7 @@ def process(log: FakeLog) -> Producers:
 
 
 def sent() -> None:
-    """Nobody waits for it."""
+    """Do nothing: no caller waits for the send."""
 
 
 def run(coroutine: Any) -> Any:
@@ -74,7 +74,7 @@ def test_conflicts_name_the_sequence_that_is_expected() -> None:
 
 
 def test_a_conflict_is_reported_from_the_current_state_of_the_log() -> None:
-    """Another process went on with the producer: what this one remembers is no reason to refuse what comes next."""
+    """Another process continued the producer, so what this one remembers is no reason to refuse the next post."""
     log = FakeLog()
     here, there = process(log), process(log)
 
@@ -106,7 +106,7 @@ def test_committed_posts_that_are_not_remembered_are_looked_up_and_compared() ->
 
 
 def test_a_deleted_producer_counts_from_one_in_every_process() -> None:
-    """The same content again is no repeat then, at the process that has the producer open neither."""
+    """The same content again is not a repeat then, also in a process that has the producer open."""
     log = FakeLog()
     here = process(log)
 

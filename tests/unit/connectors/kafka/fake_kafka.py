@@ -150,7 +150,7 @@ class Log:
         self.closing: Callable[[], None] = lambda: None
 
     def answer(self) -> None:
-        """As a gateway that is asked who it is."""
+        """Answer as a gateway that is asked for its name."""
         self.trouble("answer")
 
     def open(self, name: str, room: int) -> Any:
@@ -169,7 +169,7 @@ class Log:
         return progress
 
     def release(self) -> None:
-        """Deliver what is on its way."""
+        """Deliver the records in flight."""
         held, self.held = self.held or [], None
         for deliver in held:
             deliver()

@@ -25,7 +25,7 @@ NOBODY = "127.0.0.1:1"
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Kafka's client tries on as long as it may; what it logs is heard, as in the command."""
+    """Shorten the retries of Kafka's client; its log lines are captured, as in the command."""
     monkeypatch.setattr(limits, "KAFKA_S", 2.0)
     caplog.set_level(logging.INFO, CLIENT_LOG.name)
 
@@ -54,7 +54,7 @@ def closing() -> Iterator[str]:
 def test_an_unreachable_kafka_is_reported_with_the_cause(
     port: str, told: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """Proves it for both directions: that it timed out says neither that nobody listens nor that SASL or TLS is wanted."""
+    """Proves it for both directions: a bare timeout does not show that no process listens, or that SASL or TLS is required."""
     address = NOBODY if port == "nobody" else request.getfixturevalue(port)
     settings: dict[str, str | int | float | bool] = {
         "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"
@@ -68,7 +68,7 @@ def test_an_unreachable_kafka_is_reported_with_the_cause(
 
 
 def test_topics_that_are_known_to_be_there_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that they are asked for anew where there are more."""
+    """Proves that they are requested again if there are more."""
     monkeypatch.setattr(limits, "TARGETS_MAX", 2)
     sink = Sink(configs.Outflow("o", "tutti://127.0.0.1:1", configs.Target(NOBODY), str(tmp_path)))
     asked: list[str] = []
@@ -81,7 +81,7 @@ def test_topics_that_are_known_to_be_there_are_bounded(tmp_path: Path, monkeypat
 
 
 def test_only_a_connection_that_failed_since_is_the_cause() -> None:
-    """Proves that what was heard before the question, and lines of another kind, are not told as its cause."""
+    """Proves that earlier lines, and lines of another kind, are not reported as its cause."""
     cause = ConnectionFailureFilter()
 
     def say(text: str) -> None:

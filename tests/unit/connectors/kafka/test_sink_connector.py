@@ -160,7 +160,7 @@ class FakeReading:
 
 
 class Clock:
-    """Goes on by a tenth of a second at each look."""
+    """Advances by a tenth of a second at each read."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -178,7 +178,7 @@ def outflow_of(tmp_path: Path, log: FakeLog, kafka: Kafka, instance: str = "one"
 
 
 def run(outflow: Outflow, log: FakeLog, idle: int = 1) -> list[str]:
-    """Until there was nothing more to read `idle` times; what was said meanwhile."""
+    """Run until there was nothing to read `idle` times, and return the log lines."""
     stop, said = threading.Event(), list[str]()
     left = [idle]
 
@@ -194,7 +194,7 @@ def run(outflow: Outflow, log: FakeLog, idle: int = 1) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits before trying again."""
+    """Retry without waits."""
     monkeypatch.setattr(limits, "RETRY_S_MIN", 0.0)
 
 
@@ -258,7 +258,7 @@ def test_despite_any_failure_each_record_is_there_once_and_in_order(tmp_path: Pa
 
 @pytest.mark.parametrize("rows", [1, 3, 50])
 def test_a_record_that_may_be_too_large_is_sent_alone(tmp_path: Path, rows: int) -> None:
-    """Proves that one transaction fails for a record that is too large, and none where it is taken."""
+    """Proves that one transaction fails for an oversized record, and none if it is accepted."""
     log, kafka = FakeLog(50, rows=rows), Kafka()
     log.large, kafka.poison = {20, 33}, {33}
     outflow = outflow_of(tmp_path, log, kafka, records=10)
@@ -299,7 +299,7 @@ def test_a_connector_ends_after_a_takeover(tmp_path: Path) -> None:
 
 
 def test_the_position_moves_over_records_that_are_not_asked_for(tmp_path: Path) -> None:
-    """Proves that what retention removes of other topics is not taken for lost."""
+    """Proves that trimmed records of other topics do not count as lost."""
     log, kafka = FakeLog(1000, wanted=lambda offset: offset < 10), Kafka()
     run(outflow_of(tmp_path, log, kafka), log, idle=100)
     assert kafka.position == Position(LOG, 1000, "one")
@@ -384,7 +384,7 @@ def test_a_full_quarantine_holds_the_flow(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_problem_is_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Proves that what is met again and again is one line, whatever numbers it has, and that its end is told."""
+    """Proves that a repeated problem is one line, whatever numbers it contains, and that its end is logged."""
     log, kafka = FakeLog(50), Kafka()
     left = [20]
 

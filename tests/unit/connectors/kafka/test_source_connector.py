@@ -16,7 +16,7 @@ from tutti_connect.kafka.source.progress import KafkaPosition, offset_metadata
 
 @pytest.fixture(autouse=True)
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits before trying again."""
+    """Retry without waits."""
     for name in ("RETRY_S_MIN", "RETRY_S_MAX", "FENCED_S_MIN", "FENCED_S_MAX"):
         monkeypatch.setattr(limits, name, 0.0)
 
@@ -61,7 +61,7 @@ def test_despite_any_failure_each_record_is_there_once_and_in_order(tmp_path: Pa
 
 
 def test_it_is_ready_only_after_a_gateway_has_answered(tmp_path: Path) -> None:
-    """Proves that it ends where none does, without a word that it is there, and without a place in Kafka's group."""
+    """Proves that it ends without one, without a ready line and without membership in Kafka's group."""
     kafka, log = Kafka(1, range(5), 5), Log()
     connector, member = connector_of(tmp_path, kafka, log)
     heard: list[str] = []
@@ -83,7 +83,7 @@ def test_it_is_ready_only_after_a_gateway_has_answered(tmp_path: Path) -> None:
 
 
 def test_an_older_instance_is_fenced_and_nothing_is_doubled(tmp_path: Path) -> None:
-    """Proves that what it has on its way when another begins is in the log once."""
+    """Proves that its records in flight are in the log once when another instance starts."""
     kafka, log = Kafka(1, range(50), 50), Log()
     log.held = []
     old, member = connector_of(tmp_path, kafka, log)
@@ -104,7 +104,9 @@ def test_an_older_instance_is_fenced_and_nothing_is_doubled(tmp_path: Path) -> N
 
 
 def test_the_position_moves_over_messages_that_are_not_records(tmp_path: Path) -> None:
-    """Proves that a mark behind the last record leaves no lag, and that Kafka's retention of all of it is not told as a loss."""
+    """Proves that a mark after the last record leaves no lag, and that its deletion by Kafka's retention is not
+    reported as a loss.
+    """
     kafka, log = Kafka(1, range(10), 12), Log()  # 10 and 11: the end of a transaction, and another one that was aborted
     connector, member = connector_of(tmp_path, kafka, log)
     run(connector, member, done(connector, kafka))
@@ -163,7 +165,7 @@ def test_the_position_never_passes_records_in_flight(tmp_path: Path) -> None:
 
 
 def test_partitions_are_handed_over_after_records_in_flight_are_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that Kafka gives them to another instance no earlier: it would begin behind less, and have all of it fail."""
+    """Proves that Kafka assigns them to another instance no earlier, which would start too low and fail all of them."""
     monkeypatch.setattr(limits, "HANDOVER_S", 60.0)
     kafka, log = Kafka(3, range(5), 5), Log()
     connector, member = connector_of(tmp_path, kafka, log)
@@ -184,7 +186,7 @@ def test_partitions_are_handed_over_after_records_in_flight_are_delivered(tmp_pa
 
 @pytest.mark.parametrize(("partitions", "room"), [(1, 40), (4, 25), (20, 10)])
 def test_all_buffers_together_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int, room: int) -> None:
-    """Proves that partitions share the room that there is, with a least and a most for each."""
+    """Proves that partitions share the buffer memory, with a minimum and a maximum for each."""
     for name, size in (("ALL", 100), ("MIN", 10), ("MAX", 40)):
         monkeypatch.setattr(limits, f"BUFFER_BYTES_{name}", size)
     kafka, log = Kafka(partitions, range(5), 5), Log()
@@ -224,7 +226,7 @@ def test_a_recreated_topic_is_reported_before_its_offsets_are_used(tmp_path: Pat
 
 
 def test_existing_messages_are_skipped_on_request(tmp_path: Path) -> None:
-    """Proves that `latest` begins at the end, and where the first start began when nothing came since."""
+    """Proves that `latest` begins at the end, and again at the first start if no message came since."""
     kafka, log = Kafka(1, range(5), 5), Log()
     first, member = connector_of(tmp_path, kafka, log, start="latest")
     run(first, member, done(first, kafka))

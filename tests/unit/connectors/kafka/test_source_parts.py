@@ -144,7 +144,7 @@ def test_no_batch_is_too_large_for_a_frame(headers: Any) -> None:
 
 
 def test_a_frame_refused_at_once_lets_no_other_pass() -> None:
-    """Proves that nothing with a later progress is sent behind a frame whose receipt has failed."""
+    """Proves that nothing with a later progress is sent after a frame whose receipt has failed."""
     producer = FakeProducer(9)
     producer.refused = 1
     partition = flowing(producer)
@@ -155,7 +155,7 @@ def test_a_frame_refused_at_once_lets_no_other_pass() -> None:
 
 
 class FakeProducer:
-    """Takes so many batches."""
+    """Accepts so many batches."""
 
     def __init__(self, room: int) -> None:
         self.room = room

@@ -54,7 +54,7 @@ def test_each_topic_keeps_its_order_and_invalid_messages_are_named() -> None:
 
 
 def test_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that a part ends at its size, that a larger record is one by itself, and that topics are bounded."""
+    """Proves that a batch ends at its size, that a larger record is a batch of its own, and that topics are bounded."""
     monkeypatch.setattr(limits, "FRAME_BYTES", 100)
     monkeypatch.setattr(limits, "RECORD_BYTES_MAX", 300)
     monkeypatch.setattr(limits, "TOPICS_MAX", 2)
@@ -71,7 +71,7 @@ def test_parts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Log:
-    """What producers share: what is committed, the last progress, what comes next."""
+    """The shared state of producers: commits, the last progress, the next sequence."""
 
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
@@ -96,7 +96,7 @@ class Receipt:
 
 
 class FakeProducer:
-    """Takes some frames, and fails with all that it has at any of them, of which some committed."""
+    """Accepts some frames, and fails at any of them with all that are in flight, of which some committed."""
 
     def __init__(self, log: Log) -> None:
         if log.fails and log.chance.random() < 0.3:
@@ -177,7 +177,7 @@ def test_failed_records_are_resent_once_and_in_order(tmp_path: Path, monkeypatch
 
 
 def test_a_permanent_error_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that who was fenced does not fence back, and that somebody else's progress is refused."""
+    """Proves that a fenced connector does not fence back, and that progress of another program is refused."""
     log = Log(1)
     flow = flow_on(log, tmp_path, monkeypatch)
     flow.open()
@@ -232,7 +232,7 @@ def test_topics_that_are_refused_go_to_quarantine_and_the_others_continue(
 
 
 def test_a_refused_topic_that_the_configuration_names_holds_its_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that they wait for the right: whoever pushes is held back, and nothing goes to quarantine."""
+    """Proves that they wait for the right: the pusher is blocked, and nothing goes to quarantine."""
     log = Log(1)
     log.refuses = {"t"}
     flow = flow_on(log, tmp_path, monkeypatch)
@@ -427,7 +427,7 @@ def test_no_header_represents_other_bytes(tmp_path: Path) -> None:
 
 
 class FakeProgress:
-    """Gateways whose log begins, with records, at the third look. Remembers what was saved."""
+    """Gateways whose log starts, with records, at the third poll. Remembers saved positions."""
 
     def __init__(self, saved: dict[str, int], logs: list[tuple[str, int]]) -> None:
         self.saved, self.logs = saved, logs

@@ -28,12 +28,12 @@ def group() -> Group:
 
 
 def said(group: Group) -> list[tuple[int, type]]:
-    """What is under way: to whom, of which kind, in order."""
+    """Return the messages in flight: receiver and kind, in order."""
     return [(to.number, type(decode_message(data))) for _, to, data in group.network]
 
 
 def all_vote(group: Group) -> None:
-    """Everybody has what was ordered, and says so; the coordinator decides."""
+    """Deliver the ordered frames to all members and their votes to the coordinator, which decides."""
     while any(kind is not Confirm for _, kind in said(group)) or any(member.persists for member in group.members.values()):
         place = next((place for place, (_, kind) in enumerate(said(group)) if kind is not Confirm), None)
         if place is None:

@@ -43,7 +43,7 @@ TypeError: a value is no number
 
 
 def test_the_cause_is_the_last_exception_of_python() -> None:
-    """Proves that a fault in a Python process of Spark is told, not the first lines of where it was."""
+    """Proves that the message is the error of Spark's Python process, not the first lines of its traceback."""
     assert cause(_TASK) == "TypeError: a value is no number"
 
 
@@ -51,15 +51,15 @@ def test_the_cause_is_the_last_exception_of_python() -> None:
     "text", ["[PATH_NOT_FOUND] no such path\n\n  at A\n  at B\n  at C", "[PATH_NOT_FOUND] no such path at A at B"]
 )
 def test_the_cause_of_a_spark_error_is_its_beginning(text: str) -> None:
-    """Proves that other errors are told by their first lines."""
+    """Proves that the message of other errors is their first lines."""
     assert cause(text) == "[PATH_NOT_FOUND] no such path at A at B"
 
 
 def test_a_transform_that_fails_is_the_job_s_fault() -> None:
-    """Proves that an error of the user's function is told as one, with what it is."""
+    """Proves that an error of the user's function is reported as such, with its text."""
 
     def transform() -> None:
-        """Take no records."""
+        """Have no parameter for the records."""
 
     wrong: Any = transform
     records: Any = object()
@@ -68,7 +68,7 @@ def test_a_transform_that_fails_is_the_job_s_fault() -> None:
 
 
 def test_a_job_that_ends_the_process_is_refused(tmp_path: Path) -> None:
-    """Proves that a script which runs as a whole when it is loaded does not end the command without a word."""
+    """Proves that a script that runs completely on import does not end the command silently."""
     script = tmp_path / "script.py"
     script.write_text("import sys\nsys.exit(3)\n")
     with pytest.raises(UsageError, match="fails when it is loaded: SystemExit: 3"):

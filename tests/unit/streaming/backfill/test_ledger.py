@@ -40,7 +40,7 @@ def test_the_missing_ranges_are_in_no_span(start: int, end: int, there: list[tup
 
 
 def test_a_run_claims_slice_after_slice_until_the_range_is_done(tmp_path: Path) -> None:
-    """Proves that slices cover the range once, around what is done already, and that the ledger of the next run knows it."""
+    """Proves that slices cover the range once, around finished ranges, and that the ledger of the next run has them."""
     ledger = Ledger(tmp_path, ABOUT)
     taken = []
     while (step := ledger.step(0, 25, 10)) is not None:
@@ -59,7 +59,7 @@ def test_a_run_claims_slice_after_slice_until_the_range_is_done(tmp_path: Path) 
 
 
 def test_two_runs_share_the_work_and_the_last_waits(tmp_path: Path) -> None:
-    """Proves that no range is claimed by two runs that live, and that who finds nothing more waits for the other."""
+    """Proves that two live runs claim no common range, and that a run without work left waits for the other."""
     one, other = Ledger(tmp_path, ABOUT), Ledger(tmp_path, ABOUT)
     first, second = one.step(0, 20, 10), other.step(0, 20, 10)
     assert first is not None
@@ -77,7 +77,7 @@ def test_two_runs_share_the_work_and_the_last_waits(tmp_path: Path) -> None:
 
 
 def test_a_swap_has_the_table_to_itself(tmp_path: Path) -> None:
-    """Proves that while one is open nobody claims any range, wherever it lies, and that who lacks nothing need not wait."""
+    """Proves that no run claims any range during a swap, and that a run without missing ranges need not wait."""
     swapping, other = Ledger(tmp_path, ABOUT), Ledger(tmp_path, ABOUT)
     step = other.step(0, 10)
     assert step is not None
@@ -144,7 +144,9 @@ def test_claims_of_a_killed_run_are_resolved_by_the_next(tmp_path: Path) -> None
 
 
 def test_a_table_is_filled_from_one_thing(tmp_path: Path) -> None:
-    """Proves that another log, other topics and another format are refused, with both, and that a damaged ledger is told."""
+    """Proves that another log, other topics and another format are refused and both are named, and that a corrupt ledger is
+    reported.
+    """
     Ledger(tmp_path, ABOUT).close()
     with pytest.raises(UsageError, match="filled from log aa, and this is log bb"):
         Ledger(tmp_path, TableSource("bb", "delta", ""))
@@ -178,7 +180,7 @@ def test_a_table_that_is_a_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_recreated_ledger_has_another_id(tmp_path: Path) -> None:
-    """Delta Lake skips a transaction whose id it took before: claim 1 of the new ledger is not claim 1 of the old one."""
+    """Delta Lake skips a transaction whose id it has seen: claim 1 of the new ledger is not claim 1 of the old one."""
     ids = []
     for _ in range(2):
         for _ in range(2):

@@ -52,7 +52,7 @@ def _log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def end(tmp_path: Path, live: str, **wanted: Any) -> int:
-    """Where a backfill beside the query of a checkpoint ends."""
+    """Return the end of a backfill beside the query of a checkpoint."""
     return Plan(Backfill(str(tmp_path / "table"), {"gateways": "tutti://h:1"}, live=live, **wanted)).report.end
 
 
@@ -152,7 +152,7 @@ def test_stray_names_in_a_checkpoint_are_passed_over(tmp_path: Path) -> None:
     ["", "v2\n{}\nwithout a name", 'v1\n{}\n{"log": "log-1", "offset": 5, "from": -3}', b"v1\n{}\n\xff\xfe"],
 )
 def test_a_batch_that_cannot_be_read_is_refused(tmp_path: Path, text: str | bytes) -> None:
-    """Proves that an offset which is not understood is an error, and not taken for another source's."""
+    """Proves that an unreadable offset is an error, and not mistaken for another source's."""
     live = checkpoint(tmp_path / "c", {0: [Batch(40, 50)]}, done=0)
     (tmp_path / "c" / "offsets" / "1").write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(UsageError, match=r"--live .*/c cannot be read \("):
@@ -160,7 +160,7 @@ def test_a_batch_that_cannot_be_read_is_refused(tmp_path: Path, text: str | byte
 
 
 def test_a_path_that_is_not_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    """Proves that a wrong directory, and one whose batches do not fit together, are told."""
+    """Proves that a wrong directory, and one with inconsistent batches, are reported."""
     with pytest.raises(UsageError, match="has no offsets/N"):
         live_query(str(tmp_path / "nothing"), LOG)
     live = checkpoint(tmp_path / "c", {0: [Batch(40, 50)]}, done=0)

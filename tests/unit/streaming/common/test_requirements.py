@@ -28,14 +28,14 @@ ROOT = Path(requirements.__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def _asked_anew() -> Iterator[None]:
-    """What a process was asked once is kept by it."""
+    """Clear the cached answer: a process checks its requirements only once."""
     requirements.check.cache_clear()
     yield
     requirements.check.cache_clear()
 
 
 def test_the_table_has_the_requirements_of_the_project() -> None:
-    """Proves that a user is told the versions that an installation would bring."""
+    """Proves that the named versions are those that an installation brings."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     asked = {}
     for line in [*project["dependencies"], *project["optional-dependencies"]["spark"]]:
@@ -68,7 +68,7 @@ def test_versions_are_compared_by_their_numbers(need: VersionRange, found: str, 
 
 
 def test_this_environment_fits() -> None:
-    """Proves that what the tests run in is not refused."""
+    """Proves that the environment of the tests is not refused."""
     assert requirements.version_errors(requirements.describe_interpreter()) == []
     requirements.check()
 
@@ -132,7 +132,7 @@ def test_a_bare_python_reports_its_missing_requirements() -> None:
 
 
 def test_a_library_without_its_metadata_is_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Proves that what came by other ways than pip is asked itself."""
+    """Proves that a library installed without pip is asked for its version itself."""
     (tmp_path / "metadatafree.py").write_text("__version__ = '1.2'\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert requirements._version("metadatafree") == "1.2"

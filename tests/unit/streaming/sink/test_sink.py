@@ -63,7 +63,7 @@ def told(n: int) -> dict[str, Any]:
 
 
 def in_log(records: pa.RecordBatch) -> list[dict[str, Any]]:
-    """What the client makes of a batch."""
+    """Return the records that the client makes of a batch."""
     made = validated_batch(records, 0).batch
     fields = made.set_column(2, "timestamp", made.column(2).cast(pa.int64()))
     return [row | {"headers": row["headers"] or []} for row in fields.to_pylist()]
@@ -232,7 +232,7 @@ def test_a_commit_with_a_lost_answer_is_looked_up_in_the_log(log: Log, lost: lis
 
 
 def test_a_commit_without_an_answer_fails_and_names_how_to_find_its_outcome(log: Log) -> None:
-    """Proves that it ends, and that what may be visible is not let go."""
+    """Proves that it ends, and that batches that may be visible are not released."""
     log.lost = ["before"] * 9
     told = r"batch 3 of .spark-q. with 3 records is in the log \(has no outcome after 60 s\): repeat the same write"
     with pytest.raises(Unknown, match=told):
@@ -242,7 +242,7 @@ def test_a_commit_without_an_answer_fails_and_names_how_to_find_its_outcome(log:
 
 
 def test_a_write_without_a_name_is_never_committed_again(log: Log) -> None:
-    """Proves that what nobody can ask the log for is not sent twice, and that it is not said that it could be."""
+    """Proves that a write that cannot be looked up in the log is not sent twice, and that the message claims nothing else."""
     log.lost = ["behind"] * 9
     with pytest.raises(Unknown, match="check the log for its records before you repeat the write; a write with the option writeId"):
         BatchSink(SinkOptions(URL)).commit([StagedRecords("p1", (part("t", 2),), {"t": 4})])

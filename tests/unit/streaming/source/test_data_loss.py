@@ -18,7 +18,7 @@ from tutti_spark.source.stream import StreamReader
 
 
 class ShrinkingLog(FakeLog):
-    """Gives a few records at a time; what is removed is told to who asks for it."""
+    """Returns a few records at a time, and raises for removed ones."""
 
     def __init__(self, starts: list[int]) -> None:
         super().__init__(100, start=0)
@@ -43,7 +43,7 @@ def read(log: ShrinkingLog, monkeypatch: pytest.MonkeyPatch, passing: bool) -> l
 
 
 def test_remaining_records_are_returned_once_and_lost_ones_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that a task goes on behind what was removed under it, twice, with a warning for each."""
+    """Proves that a task continues after records removed under it, twice, with a warning for each."""
     with pytest.warns(UserWarning, match="were removed from the log of") as told:
         assert read(ShrinkingLog([25, 40]), monkeypatch, passing=True) == [*range(10), *range(25, 35), *range(40, 60)]
     assert [str(warning.message)[:19] for warning in told] == ["records 10 to 24 we", "records 35 to 39 we"]
@@ -60,7 +60,7 @@ def test_by_default_it_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class TrimmedLog(FakeLog):
-    """Retention goes on when the first question for a range comes."""
+    """Retention removes more at the first request for a range."""
 
     def check_range(self, start: int, end: int) -> None:
         self.start = max(self.start, 25)
@@ -68,7 +68,7 @@ class TrimmedLog(FakeLog):
 
 
 def test_records_lost_while_a_micro_batch_is_planned_are_skipped_too() -> None:
-    """Proves that the plan is made anew from what is left; it ended the query."""
+    """Proves that the plan is repeated from the remaining records; it ended the query before."""
     log = TrimmedLog(100)
     options = ReadOptions(gateways="tutti://h:1", fail_on_data_loss=False)
     with pytest.warns(UserWarning, match="records 0 to 24 are no longer in the log"):
@@ -140,7 +140,7 @@ def test_small_micro_batches_that_end_at_ticks_continue_after_lost_records(strea
 
 
 def test_a_range_that_is_refused_for_another_reason_is_an_error(stream_of: Callable[..., StreamReader]) -> None:
-    """Proves that what retention did not remove is not asked for again and again."""
+    """Proves that ranges that retention did not remove are not requested again and again."""
 
     class Refusing(FakeLog):
         def check_range(self, start: int, end: int) -> None:

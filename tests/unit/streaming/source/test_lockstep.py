@@ -35,7 +35,7 @@ def never() -> int:
 
 
 def joined(directory: Path, count: int, name: str = "x") -> list[Lockstep]:
-    """Sources of one query, as Spark makes them: all of them join before one is asked for an offset."""
+    """Return the sources of one query, as Spark creates them: all of them join before the first offset is requested."""
     steps = [Lockstep(name, directory) for _ in range(count)]
     for step in steps:
         step.join()
@@ -48,7 +48,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_one_asked_first_decides_and_the_others_end_where_it_does(tmp_path: Path) -> None:
-    """Proves that who joined first does not matter, and that a batch that is not there yet is there for none."""
+    """Proves that the order of joining does not matter, and that a batch that does not exist yet exists for none."""
     last, second, leader = joined(tmp_path, 3)
     begin = 10
     for end in (10, 10, 25, 25, 40):
@@ -59,7 +59,7 @@ def test_the_one_asked_first_decides_and_the_others_end_where_it_does(tmp_path: 
 
 
 def test_all_begin_at_the_start_of_the_first(tmp_path: Path) -> None:
-    """Proves that "latest" is one place, though the log grows between two questions."""
+    """Proves that "latest" is one position, although the log grows between two requests."""
     one, other = joined(tmp_path, 2)
     assert one.initial({"startingOffset": "latest"}, "log", told(7)) == 7
     assert other.initial({"startingOffset": "latest"}, "log", told(9)) == 7
@@ -97,7 +97,7 @@ def test_names_keep_queries_apart(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("impatient")
 def test_a_started_run_accepts_no_new_member(tmp_path: Path) -> None:
-    """Proves that a second query of the name is refused, and that the first goes on."""
+    """Proves that a second query of the name is refused, and that the first continues."""
     leader, follower = joined(tmp_path, 2)
     assert leader.end(TERMS, "log", 0, told(5)) == 5
     with pytest.raises(UsageError, match=r"another query.*lockstep 'x'.*a name that no other running query has"):
@@ -107,7 +107,7 @@ def test_a_started_run_accepts_no_new_member(tmp_path: Path) -> None:
 
 
 def test_remains_of_an_earlier_run_are_ignored(tmp_path: Path) -> None:
-    """Proves that a run begins anew when the members of the last are gone, however far it had come."""
+    """Proves that a run starts from scratch when the members of the last are dead, however far it had come."""
     earlier = joined(tmp_path, 2)
     earlier[0].initial({}, "log", told(3))
     for begin in range(5):
@@ -121,7 +121,7 @@ def test_remains_of_an_earlier_run_are_ignored(tmp_path: Path) -> None:
 
 
 def test_a_member_of_a_run_that_never_began_does_not_matter(tmp_path: Path) -> None:
-    """Proves that a process that a failed start left behind keeps nobody from starting again."""
+    """Proves that a process left by a failed start prevents no later start."""
     left = joined(tmp_path, 1)
     leader, follower = joined(tmp_path, 2)
     assert leader.end(TERMS, "log", 0, told(5)) == follower.end(TERMS, "log", 0, never) == 5
@@ -238,7 +238,7 @@ class Queried:
 
 
 def test_readers_in_lockstep(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Proves that a reader whose gateway is ahead ends where the leader does, and one whose gateway is behind waits for it."""
+    """Proves that a reader whose gateway is ahead ends where the leader does, and one whose gateway lags waits for it."""
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
     logs = {"tutti://ahead:1": FakeLog(100), "tutti://leads:1": FakeLog(90)}
     monkeypatch.setattr(stream, "source_of", lambda options: logs[options.gateways])

@@ -70,7 +70,7 @@ def reporter(gateways: FakeGateways) -> Iterator[Reporter]:
 
 
 def test_a_report_has_everything_known_of_a_query(gateways: FakeGateways, reporter: Reporter) -> None:
-    """Proves that a report has name, topics and lag, and that nothing is told before there is something to tell."""
+    """Proves that a report has name, topics and lag, and that none is sent before there is progress."""
     reporter.processed(5)
     reporter.flush(30)
     first = gateways.reports[0]
@@ -93,7 +93,7 @@ def test_a_run_goes_back_once(gateways: FakeGateways, reporter: Reporter) -> Non
 
 
 def test_only_the_latest_progress_is_reported(gateways: FakeGateways, reporter: Reporter) -> None:
-    """Proves that a gateway that takes long is not told what is over by then."""
+    """Proves that a slow gateway gets no outdated reports."""
     gateways.gate.clear()
     reporter.processed(1)
     wait_until(lambda: gateways.offsets)
@@ -105,7 +105,7 @@ def test_only_the_latest_progress_is_reported(gateways: FakeGateways, reporter: 
 
 
 def test_an_idle_query_is_still_reported(gateways: FakeGateways, reporter: Reporter, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that the same word comes again, under the same run."""
+    """Proves that the same report is repeated, under the same run."""
     monkeypatch.setattr(query_reports, "_KEEP_ALIVE_S", 0.01)
     reporter.processed(5)
     wait_until(lambda: len(gateways.reports) > 2)
@@ -116,7 +116,7 @@ def test_an_idle_query_is_still_reported(gateways: FakeGateways, reporter: Repor
 def test_a_failed_report_ends_nothing_and_is_retried(
     gateways: FakeGateways, reporter: Reporter, monkeypatch: pytest.MonkeyPatch, error: TuttiError
 ) -> None:
-    """Proves that a hint that does not get through is given again, and who is in a hurry does not wait for ever."""
+    """Proves that a lost report is repeated, and that an urgent one does not wait without limit."""
     monkeypatch.setattr(query_reports, "_KEEP_ALIVE_S", 0.01)
     monkeypatch.setattr(query_reports, "_UNSUPPORTED_PAUSE_S", 0.01)
     gateways.error = error
@@ -129,7 +129,7 @@ def test_a_failed_report_ends_nothing_and_is_retried(
 
 
 def test_a_stream_reports_processed_records_and_not_read_ones(gateways: FakeGateways) -> None:
-    """Proves that the end of the last finished micro-batch is told, at the end of a run, too, before the process goes."""
+    """Proves that the end of the last finished micro-batch is reported, also at the end of a run, before the process ends."""
     reader = stream.StreamReader(parse({**GATEWAYS, "queryName": "q"}, "stream"))
     start = {"log": "log-1", "offset": 40, "from": 20}
     try:
@@ -145,7 +145,7 @@ def test_a_stream_reports_processed_records_and_not_read_ones(gateways: FakeGate
 
 
 def test_reads_from_files_are_not_reported() -> None:
-    """Proves that a stream from files has nobody to tell, whatever its name."""
+    """Proves that a stream from files reports to no gateway, whatever its name."""
     log = FakeLog()
     reporter = Reporter(log, parse({"path": "/x", "queryName": "q"}, "stream"), lambda offset: (0, 0))
     reporter.processed(5)
@@ -154,7 +154,7 @@ def test_reads_from_files_are_not_reported() -> None:
 
 
 def test_the_option_requires_a_name_and_belongs_to_streams() -> None:
-    """Proves that a name that the log does not take is refused with the option, and a batch has none."""
+    """Proves that an invalid name is refused with the option, and that a batch read has no such option."""
     assert parse({**GATEWAYS, "queryname": "delays.v2"}, "stream").query_name == "delays.v2"
     assert parse(GATEWAYS, "stream").query_name == ""
     with pytest.raises(UsageError, match=r"'queryName' is 'my query' .*' '.*letters"):
