@@ -141,7 +141,7 @@ def test_a_line_comes_when_something_changed(capsys: pytest.CaptureFixture[str],
     with FakeGateway(rule=jfk) as one:
 
         def ends() -> bool:
-            """Return whether to stop: some polls after the gateway's state changed: a third request implies an answer to the first."""
+            """Return whether to stop, some polls after the change: a third request implies an answer to the first."""
             nonlocal looks, asked
             looks += 1
             if looks == 4:
