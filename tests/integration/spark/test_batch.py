@@ -87,7 +87,7 @@ def test_an_empty_log_has_no_rows(spark: SparkSession, own_gateway: GatewayProce
 
 
 def test_another_log_at_the_same_address_is_read_as_such(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's workers live on: what they remember of an address must not outlive the log there."""
+    """Spark's workers keep running, and must not keep what they know of an address beyond the log there."""
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     with GatewayProcess(tmp_path / "one") as one:

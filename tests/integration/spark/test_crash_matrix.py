@@ -32,7 +32,7 @@ CELLS = [
 def test_every_attempt_at_every_micro_batch_gives_the_rows_of_a_run_without_kills(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Proves that windows, what was sent twice and what is too late are the same whoever is killed, as are micro-batches."""
+    """Proves that windows, duplicates, late records and micro-batches are the same after any kill."""
     monkeypatch.setenv("SPARK_SCALA_VERSION", "2.13")
     with Three(tmp_path) as group:
         matrix.fill(group.url, matrix.values(7, len(CELLS) + 2))

@@ -43,7 +43,7 @@ def past(spark: SparkSession) -> DataFrame:
 
 @pytest.fixture(scope="module")
 def cut(spark: SparkSession) -> DataFrame:
-    """A stream whose micro-batches the log decides."""
+    """Return a stream whose micro-batches the log decides."""
     return stream(spark, **CUT)
 
 

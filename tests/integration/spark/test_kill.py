@@ -79,7 +79,7 @@ def test_every_record_is_there_once(spark: SparkSession, gateway: GatewayProcess
 
 
 def planned(checkpoint: Path) -> int:
-    """The last batch whose end is decided, -1 before any."""
+    """Return the last batch with a decided end, -1 before any."""
     return max((int(file.name) for file in (checkpoint / "offsets").glob("[0-9]*")), default=-1)
 
 

@@ -37,7 +37,7 @@ class Tap:
         self._thread.join(10)
 
     def swallow(self) -> None:
-        """Keep the connections that are there open, take what comes by them, and pass nothing on: nobody is told."""
+        """Keep the existing connections open, read from them, and forward nothing, without a sign to either end."""
         self._swallows.set()
         while self._swallows.is_set():
             time.sleep(0.01)

@@ -18,7 +18,7 @@ BOUND = 10
 
 
 def pair(place: Town, **said: Any) -> tuple[Node, Node, list[int]]:
-    """Two meshes that were told of each other."""
+    """Two meshes that list each other."""
     ports = free_ports(4)
     a = place.add("a", 1, f"127.0.0.1:{ports[0]}/{ports[1]}")
     b = place.add("b", 2, f"127.0.0.1:{ports[2]}/{ports[3]}", **said)

@@ -29,7 +29,7 @@ NAMES = ("ewr", "jfk", "lga", "sfo")
 
 
 class Lossy(MulticastSocket):
-    """A socket whose network loses what the test says."""
+    """A socket that loses the datagrams that the test names."""
 
     def __init__(self, group: Address) -> None:
         super().__init__(group, "127.0.0.1", 0)
@@ -80,7 +80,7 @@ class Group:
         return self.nodes[place].transport.facts()["multicast"]  # type: ignore[return-value]  # plain JSON
 
     def heard(self) -> None:
-        """Wait until everybody hears everybody."""
+        """Wait until every gateway receives from every other."""
         others = len(self.nodes) - 1
         run(self.nodes, lambda: all(self.hearing(place) == others for place in range(others + 1)))
 
@@ -88,7 +88,7 @@ class Group:
         return sum(peer["hears"] for peer in self.facts(place)["peers"].values())
 
     def said(self, place: int, *parts: str) -> None:
-        """Wait until a gateway says all that in one sentence; meanwhile all are heard of over the mesh, as members are."""
+        """Wait until a gateway logs all that in one sentence; the mesh keeps all members connected, as in a group."""
 
         def said() -> bool:
             for node in self.nodes:
@@ -181,7 +181,7 @@ def test_a_lost_datagram_costs_its_message_alone_and_is_counted(make: Callable[.
 
 
 def _lost_after(group: Group) -> bool:
-    """Messages go on; the one that waits for its fragment is given up after its time."""
+    """Send more messages; the one with a missing fragment is given up after its time."""
     group.to_all(order([3_000]))
     return bool(group.facts(1)["peers"]["ewr"]["lost"] == 1)
 
@@ -278,7 +278,7 @@ def test_no_more_leaves_than_the_pace_allows_and_the_rest_goes_over_the_mesh(mak
 
 
 class Stuck(Lossy):
-    """A socket whose kernel takes nothing for now."""
+    """A socket whose kernel accepts nothing for now."""
 
     def send(self, run: Sequence[bytes]) -> bool:
         return False

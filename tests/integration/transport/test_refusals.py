@@ -19,7 +19,7 @@ def address(ports: list[int], number: int) -> str:
 
 
 def pair(place: Town, ports: list[int], **said: Any) -> list[Node]:
-    """`jfk` and a second one, who says `said` of itself; both are told of each other."""
+    """`jfk` and a second gateway that introduces itself with `said`; each lists the other."""
     jfk = place.add("jfk", 1, address(ports, 1), release="1.0", configured={"jfk": address(ports, 1)})
     other = place.add("lga", 2, address(ports, 2), **{"release": "1.0", "configured": {"jfk": address(ports, 1)}} | said)
     jfk.transport.peers([(2, "lga", address(ports, 2))])
@@ -77,7 +77,7 @@ def test_different_member_lists_are_reported_and_messages_pass() -> None:
 
 
 def test_a_second_process_of_a_gateway_is_refused_while_the_first_one_talks() -> None:
-    """Somebody copied a data directory and started it elsewhere; the third gateway keeps to the one that it knows."""
+    """An operator copied a data directory and started it on another host; the third gateway keeps to the one that it knows."""
     with town() as place:
         ports = free_ports(6)
         nodes = pair(place, ports)

@@ -31,8 +31,8 @@ def publisher(root: Path, url: str, topics: str, zeromq: str = "") -> Connected:
 
 
 def test_records_are_published_in_order_and_a_gap_can_be_seen(group: Three, tmp_path: Path, peer: Peer) -> None:
-    """Proves that a subscriber gets every record of two topics in the log's order, as it is, and each with the offset before it;
-    and that nothing is published while nobody subscribes.
+    """Proves that a subscriber gets every record of two topics in the log's order, unchanged, each with the offset before it, and
+    that nothing is published without subscribers.
     """
     with Producer(group.url) as producer:
         producer.send("oa", b"first", key=b"k", timestamp=1_700_000_000_000_001, headers=[("h", b"1")])
@@ -67,7 +67,7 @@ def one_name(one: Connected) -> str:
 
 
 def test_a_slow_subscriber_is_waited_for(group: Three, tmp_path: Path, peer: Peer) -> None:
-    """Proves that with `slow = "wait"` a subscriber with little room gets all, in order."""
+    """Proves that with `slow = "wait"` a subscriber with small buffers gets everything in order."""
     count = 10_000
     with Producer(group.url) as producer:
         for number in range(count):
@@ -82,7 +82,7 @@ def test_a_slow_subscriber_is_waited_for(group: Three, tmp_path: Path, peer: Pee
 
 
 def test_gaps_of_a_subscriber_are_visible_across_kills(group: Three, tmp_path: Path, peer: Peer) -> None:
-    """Proves that it goes on at what was saved, and that a subscriber which is there is told when it missed something."""
+    """Proves that it continues at the saved position, and that a connected subscriber can see what it missed."""
     count = 10_000
     with Producer(group.url) as producer:
         for number in range(count):
@@ -114,7 +114,7 @@ def test_gaps_of_a_subscriber_are_visible_across_kills(group: Three, tmp_path: P
 
 
 def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(group: Three, tmp_path: Path, peer: Peer) -> None:
-    """Proves that what is sent after the first ready line is published by the next instance, and nothing from before it."""
+    """Proves that the next instance publishes records sent after the first ready line, and none from before it."""
     one = publisher(tmp_path, group.url, '["ol"]\nstart = "latest"')
     with Producer(group.url) as producer:
         producer.send("ol", b"before").result(30)

@@ -33,7 +33,7 @@ _LET_IN_OR_NOT = (
 
 
 def connector(root: Path, url: str, zeromq: str, top: str = "", more: str = "") -> tuple[Connected, str]:
-    """One that is bound to a free port, and its name, which is its topic's if `top` names none."""
+    """Start a connector that is bound to a free port. Return it with its name, which is also its topic unless `top` names one."""
     name = f"z{next(_names)}"
     top = top.replace("NAME", name) or f'topic = "{name}"'
     text = (
@@ -48,8 +48,8 @@ def measured(one: Connected, name: str, what: str) -> float:
 
 
 def test_pushed_messages_are_in_the_log_in_order_although_gateways_are_killed(group: Three, tmp_path: Path, peer: Peer) -> None:
-    """Proves that nothing is lost, doubled or out of order while the process lives, whatever becomes of gateways, and that who
-    pushes is held back and loses nothing.
+    """Proves that nothing is lost, duplicated or reordered while the process lives, whatever happens to gateways, and that a pusher
+    is blocked and loses nothing.
     """
     one, name = connector(tmp_path, group.url, 'socket = "pull"\nhigh_water_mark = 50')
     count = 20_000
@@ -73,7 +73,7 @@ def test_pushed_messages_are_in_the_log_in_order_although_gateways_are_killed(gr
 
 
 def test_frames_of_a_message(group: Three, tmp_path: Path, peer: Peer) -> None:
-    """Proves topic, key and value of a message, and that one that is none is kept aside with its frames and the reason."""
+    """Proves topic, key and value of a message, and that an invalid one is quarantined with its frames and the reason."""
     one, name = connector(
         tmp_path, group.url, 'socket = "sub"\nsubscribe = ["x"]\nframes = ["topic", "skip", "key", "value"]', "# none"
     )
@@ -135,7 +135,7 @@ def keys(tmp_path: Path) -> Path:
 
 
 def test_with_keys_only_listed_peers_are_accepted(group: Three, tmp_path: Path, peer: Peer, keys: Path) -> None:
-    """Proves that who has no key, or one that nobody knows, brings nothing into the log."""
+    """Proves that a peer without a key, or with an unlisted one, writes nothing into the log."""
     curve = f'[curve]\ncertificate = "{keys}/own.key_secret"\nclients = "{keys}/clients"'
     one, name = connector(tmp_path, group.url, 'socket = "pull"', more=curve)
     with one:
@@ -195,7 +195,7 @@ def test_a_topic_that_the_token_does_not_allow_holds_up_no_other(
 
 
 def test_an_error_at_the_start_is_reported(group: Three, tmp_path: Path, peer: Peer) -> None:
-    """Proves the exit codes: an address that is used, an older instance that is taken over from."""
+    """Proves the exit codes: an address in use, and an older instance after a takeover."""
     taken = peer(zmq.PULL)
     port = taken.bind_to_random_port("tcp://127.0.0.1")
     one, _ = connector(tmp_path, group.url, 'socket = "pull"')

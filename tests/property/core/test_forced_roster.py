@@ -36,7 +36,7 @@ class Forced:
         assert not wrong, wrong
 
     def begin(self) -> None:
-        """Records are decided by all, then perhaps by a part that some who remain are not in; then a majority is gone."""
+        """Decide records with all members, then perhaps with a part that excludes some survivors; then stop a majority."""
         chance = self.chance
         self.run(f"gateways {' '.join(self.names)}", f"until primary {' '.join(self.names)}")
         through = chance.choice(self.names)
@@ -50,7 +50,7 @@ class Forced:
         self.run("heal", f"beats {limits.FORCE_HEARTBEATS + 40}")
 
     def disturb(self) -> None:
-        """Somebody who remains crashes, or its disk stands still for a moment."""
+        """Crash a survivor, or suspend its disk for a moment."""
         chance, name = self.chance, self.chance.choice(self.kept)
         kind = chance.choice(("kill", "power", "slow", "nothing"))
         self.world.run(self.world.mono_us + chance.randrange(8_000))

@@ -40,7 +40,7 @@ class LosingRun(Run):
         self.clients.read()
 
     def wipe(self, number: int) -> None:
-        """A disk is not lost while it may be the last one that has what another one lost."""
+        """Wipe a disk, except one that may have the last copy of what another one lost."""
         if not self.group.healing:
             super().wipe(number)
             self.group.vote()

@@ -41,11 +41,11 @@ class Clients:
             self.group.submit(number, *batches, session=SESSION)
 
     def again(self, number: int, producer: int) -> None:
-        """Send again, from what is certain or from further back."""
+        """Resend, from the last certain sequence or from an earlier one."""
         self.send(number, producer, max(0, self.done.get((number, producer), 0) - self.group.random.randint(0, 2)))
 
     def read(self) -> None:
-        """Take the answers in."""
+        """Process the answers."""
         for number, gateway in self.group.gateways.items():
             for _, answer in gateway.answers:
                 if isinstance(answer, Committed | Duplicate):
@@ -118,13 +118,13 @@ class Run:
         self.clients.read()
 
     def wipe(self, number: int) -> None:
-        """Its disk is lost, and nothing that was sent into its lane is asked for any more."""
+        """Wipe its disk, and expect nothing more of the batches sent into its lane."""
         self.group.wipe(number)
         self.clients.sent = {key: bodies for key, bodies in self.clients.sent.items() if key[0] != number}
         self.clients.done = {key: last for key, last in self.clients.done.items() if key[0] != number}
 
     def split(self) -> None:
-        """Whole parts, or some links, or one way only."""
+        """Partition the network: complete parts, or some links, or one direction only."""
         if self.random.random() < 0.5:
             one = {number for number in self.numbers if self.random.random() < 0.5}
             self.group.split(one, set(self.numbers) - one)
@@ -132,7 +132,7 @@ class Run:
             self.group.cuts.add((self.random.choice(self.numbers), self.random.choice(self.numbers)))
 
     def arrive(self) -> None:
-        """A message arrives, is lost, comes twice, or comes damaged."""
+        """Let a message arrive, once, twice or corrupt, or lose it."""
         network = self.group.network
         if not network:
             return
@@ -148,8 +148,8 @@ class Run:
             self.group.deliver(place, keep=self.random.random() < self.double)
 
     def calm(self) -> None:
-        """Nothing fails any more, but who is down stays down and the network stays in parts: each part goes on by itself, lanes of
-        others included, and what one of it knows as decided all of it know.
+        """Stop further faults, with dead members and the partition as they are: each part continues, including lanes of others, and
+        all members of a part know what one of them knows as decided.
         """
         group = self.group
         parts: dict[int, set[int]] = {}
@@ -179,7 +179,7 @@ class Run:
                 assert len(set(ends.values())) <= 1, f"lane {key} ends at {ends}"
 
     def heal(self) -> None:
-        """The faults stop: everything comes to an end."""
+        """Stop all faults, and wait until everything completes."""
         group = self.group
         group.split()
         for number, gateway in group.gateways.items():
@@ -194,7 +194,7 @@ class Run:
             self.clients.read()
 
     def check(self) -> None:
-        """Everybody has every lane, whole; what was promised is in it, once and in order."""
+        """Check that all members have every lane completely, with every promised record once and in order."""
         group = self.group
         for (number, producer), bodies in self.clients.sent.items():
             assert self.clients.done.get((number, producer), 0) == len(bodies), f"gateway {number} owes an answer"

@@ -18,7 +18,7 @@ HISTORIES = 3000
 
 
 class Model:
-    """A group as far as its logs go: whole logs are adopted, ends are lost to views, what all members hold is decided."""
+    """The logs of a group: logs are adopted completely, ends are lost to views, and frames that all members have are decided."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -32,7 +32,7 @@ class Model:
         return self.chance.sample(self.voters, self.chance.randint(least, len(self.voters)))
 
     def view(self, number: int) -> None:
-        """One view change, which may be cut short anywhere, and what is ordered in the view."""
+        """Run one view change, which may stop anywhere, and order frames in the view."""
         chance = self.chance
         members = self.some(len(self.voters) // 2 + 1)
         best = max(members, key=lambda member: (self.accepted[member], len(self.logs[member]), -member))
@@ -53,7 +53,7 @@ class Model:
             self.learn(number)
 
     def learn(self, number: int) -> None:
-        """Who is in no view takes what is decided, and accepts nothing by that."""
+        """Let a member in no view copy decided frames, which accepts no view."""
         for member in self.voters:
             if self.accepted[member] < number and self.chance.random() < 0.4:
                 end = self.chance.randint(self.frontiers[member], len(self.decided))
@@ -62,7 +62,7 @@ class Model:
                 self.frontiers[member] = self.chance.randint(self.frontiers[member], end)
 
     def state(self, member: int, damaged: bool) -> State:
-        """What the member tells of its log."""
+        """Return the state that the member reports of its log."""
         chance, log, frontier = self.chance, self.logs[member], self.frontiers[member]
         base = chance.randint(0, frontier)
         damage, whole = None, len(log)

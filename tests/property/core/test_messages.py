@@ -76,7 +76,7 @@ class Silent(Whole):
 
 
 class Trio:
-    """Three real stacks, and how often each kind of drop was told."""
+    """Three real stacks, and the number of reports for each kind of drop."""
 
     def __init__(self, phase: str) -> None:
         self.told: list[Dropped] = []
@@ -129,7 +129,7 @@ class Trio:
         self.world.step(gateway, Submitted(2, (frame,)))
 
     def decides(self) -> bool:
-        """Whether every voter that runs hears of something new that is decided, within a while."""
+        """Return whether every running voter learns of a new decision within a while."""
         for name in NAMES:
             self.world.slow(name, False)
         for _ in range(40):
@@ -179,7 +179,7 @@ def wrong_bodies(state: Any) -> list[tuple[Kind, bytes, dict[str, int]]]:
 
 
 def fitting(draw: st.DrawFn, to: Gateway, sender: int) -> list[Message]:
-    """Messages that fit what the gateway is doing, one of each kind."""
+    """Return messages that fit the state of the gateway, one of each kind."""
     context = to.running.layers.context
     window, standing = context.window, context.standing
     view = standing.view or standing.promised or VIEW
@@ -290,7 +290,9 @@ def thrown(draw: st.DrawFn, to: Gateway, sender: int) -> Any:
 
 @st.composite
 def runs(draw: st.DrawFn, window: Any, view: int) -> tuple[Frame, ...]:
-    """A run of frames that is no good: what continues the chain does not follow, what would follow does not continue it."""
+    """Return an invalid run of frames: frames that continue the chain do not follow, or frames that would follow do not continue
+    it.
+    """
     first = draw(st.sampled_from([window.end + 1, window.frontier + 1, window.end + 3, window.end + 70_000, 1, 2**62]))
     chain = window.chain if first == window.end + 1 else 5
     frames = []
@@ -342,7 +344,7 @@ def test_no_message_stops_a_group_whatever_it_does(phase: str, data: st.DataObje
 
 
 def test_a_member_that_promised_an_unproposed_view_rejoins() -> None:
-    """The coordinator that it hears is the one that it waits for."""
+    """It waits for the coordinator that it hears."""
     trio = Trio("restarted")
     coordinator = next(gateway for gateway in trio.up if gateway.view is not None and gateway.view.coordinator == gateway.me)
     waiting = next(gateway for gateway in trio.up if gateway.view is None or not gateway.view.view)
@@ -408,7 +410,7 @@ def test_a_disk_that_is_not_the_members_counts_for_nothing_in_its_name() -> None
 
 
 def test_a_disk_that_the_roster_does_not_name_says_nothing_about_lanes() -> None:
-    """A gateway with another disk is no holder and no voter, whatever number it has."""
+    """A gateway with another disk is neither a source nor a voter, whatever its number."""
     trio = Trio("primary")
     assert trio.decides()
     gateway = trio.up[0]

@@ -30,7 +30,9 @@ SHARES = st.floats(0, 1)
 
 
 class Lives(RuleBasedStateMachine):
-    """The model: `history.frames[:written]` is the log, of which `decided` frames are decided; `lost` is what a start told."""
+    """The model: `history.frames[:written]` is the log, of which `decided` frames are decided; `lost` is the loss that a start
+    reported.
+    """
 
     folder: Path
 
@@ -72,7 +74,7 @@ class Lives(RuleBasedStateMachine):
         self.durable(max([self.synced, *(first - 1 for first in begun if first - 1 <= until)]))  # a segment begins behind a sync
 
     def durable(self, upto: int) -> None:
-        """All up to a position is; what was lost is there again once it is reached."""
+        """Mark everything up to a position as durable; a lost range counts as recovered once it is reached."""
         self.synced = upto
         if self.lost is not None and upto >= self.lost.last:
             self.lost = None
@@ -105,7 +107,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(share=SHARES, same=st.booleans())
     def cut(self, share: float, same: bool) -> None:
-        """Cut, and go on with the very same frames or in another view."""
+        """Truncate, and continue with the same frames or in another view."""
         position = self.history.settled(self.decided + round(share * (self.written - self.decided)))
         position = max(position, self.decided)
         if not position:
@@ -121,7 +123,7 @@ class Lives(RuleBasedStateMachine):
 
     @rule(reboot=st.booleans())
     def kill(self, reboot: bool) -> None:
-        """What was written is in the page cache; of what was decided another boot knows the watermark alone."""
+        """Kill the gateway: written data is in the page cache, and another boot knows the decided end from the watermark alone."""
         self.storage.dead = True
         self.close()
         self.start(reboot, None)
@@ -129,7 +131,7 @@ class Lives(RuleBasedStateMachine):
     @precondition(lambda self: 1 <= self.decided < self.written)
     @rule(share=SHARES)
     def rot(self, share: float) -> None:
-        """A frame above the frontier rots while the gateway is down: lost if it was durable for certain, else taken for torn."""
+        """Corrupt a frame above the frontier while the gateway is down: lost if it was certainly durable, otherwise torn."""
         self.storage.dead = True
         self.close()
         position = self.decided + 1 + round(share * (self.written - self.decided - 1))

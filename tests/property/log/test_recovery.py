@@ -48,7 +48,7 @@ class Case:
 
 
 def mark_at(data: bytes, at: int) -> tuple[int, int, int]:
-    """Sequence, position and frontier of the mark at a place; zeros where none is good."""
+    """Return sequence, position and frontier of the mark at a file position, zeros without a valid one."""
     raw = data[at : at + MARK.size + 4]
     if len(raw) < MARK.size + 4 or raw[:4] != b"TUTM":
         return (0, 0, 0)
@@ -59,8 +59,8 @@ def mark_at(data: bytes, at: int) -> tuple[int, int, int]:
 
 
 def good_frames(case: Case, data: bytes, frontier: int) -> int:
-    """How many frames from the segment's first on are as they were written, as far as a start looks: headers, bodies above the
-    frontier, bodies of what is not a BATCH.
+    """Return how many frames from the segment's first one are intact, as far as a start checks: headers, bodies above the frontier,
+    and bodies of frames other than BATCH.
     """
     place = FRAMES_AT
     for number, frame in enumerate(case.frames):
@@ -76,8 +76,8 @@ def good_frames(case: Case, data: bytes, frontier: int) -> int:
 
 
 def outcome(case: Case, data: bytes) -> tuple[str, int, int]:
-    """What must come out: ("damaged", position, 0) or ("found", frontier, end); ("header", 0, 0) when the segment's own is bad,
-    ("head", 0, 0) when its size or both marks are gone, which were durable before it was a segment.
+    """Return the expected result: ("damaged", position, 0) or ("found", frontier, end); ("header", 0, 0) if the segment's own
+    header is corrupt, ("head", 0, 0) if its size or both marks are lost, which were durable before it was a segment.
     """
     if data[:SEGMENT_HEADER] != case.whole[:SEGMENT_HEADER]:
         return "header", 0, 0
@@ -92,7 +92,7 @@ def outcome(case: Case, data: bytes) -> tuple[str, int, int]:
 
 
 def offset_before(history: History, position: int) -> int:
-    """The offset at a position, as far as frames before it tell: an ABORT behind it is not known."""
+    """Return the offset at a position from the frames before it: a later ABORT is not known."""
     before = History(begin=False)
     for frame in history.frames[: position - 1]:
         before.frames.append(frame)
@@ -107,7 +107,7 @@ def offset_before(history: History, position: int) -> int:
 
 
 def check(case: Case, data: bytes) -> None:
-    """Recover the changed segment, and hold what comes out against what must."""
+    """Recover the changed segment, and compare the result with the expected one."""
     case.file.write_bytes(data)
     kind, one, other = outcome(case, data)
     if kind != "found":
@@ -196,7 +196,7 @@ def test_a_last_segment_truncated_anywhere_is_damaged(places: dict[str, Case]) -
 @pytest.mark.parametrize("name", ["tiny", "large", "nothing decided"])
 @pytest.mark.parametrize(("start", "end"), [(4096, 12288), (4096, 16384), (4096, 65536)])
 def test_a_last_segment_without_a_good_mark_is_damaged(places: dict[str, Case], name: str, start: int, end: int) -> None:
-    """Its first mark was durable before it had its name: without one, nobody knows how much of what is gone was durable."""
+    """Its first mark was durable before its name, so without one it is unknown how much of the lost data was durable."""
     case = places[name]
     data = case.whole[:start] + bytes(end - start) + case.whole[end:]
     assert outcome(case, data)[0] == "head"
@@ -204,7 +204,7 @@ def test_a_last_segment_without_a_good_mark_is_damaged(places: dict[str, Case], 
 
 
 def test_a_log_overwritten_with_zeros_from_anywhere_on(places: dict[str, Case]) -> None:
-    """What a lost write leaves in a preallocated file."""
+    """As a lost write leaves a preallocated file."""
     case = places["tiny"]
     end = FRAMES_AT + sum(frame.size for frame in case.frames)
     for at in range(FRAMES_AT, end, 8):
@@ -228,7 +228,7 @@ def test_any_flipped_bits_are_classified_exactly(places: dict[str, Case], data: 
 @given(data=st.data())
 @settings(max_examples=100)
 def test_any_torn_sectors_above_the_mark_are_truncated(places: dict[str, Case], data: st.DataObject) -> None:
-    """Sectors of the last, unsynced write that did not make it: never damage, never a frame that is not whole."""
+    """Sectors of the last, unsynced write that are missing never count as damage, and never give a partial frame."""
     case = places[data.draw(st.sampled_from(sorted(places)))]
     _, durable, _ = max([case.scalars_mark, *(mark_at(case.whole, at) for at in SLOTS)])
     place = FRAMES_AT + sum(frame.size for frame in case.frames if frame.position <= durable)
@@ -243,7 +243,7 @@ def test_any_torn_sectors_above_the_mark_are_truncated(places: dict[str, Case], 
 
 
 def test_a_recovered_log_continues(tmp_path: Path) -> None:
-    """A log that was cut takes what comes next, and remnants behind the cut never join it."""
+    """A truncated log accepts new frames, and remnants after the truncation never join it."""
     history = sample(40)
     write_log(tmp_path, history, decided=20)
     other_boot(tmp_path)

@@ -33,7 +33,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trim(path: Path, history: History, position: int, batches: int) -> None:
-    """Have the log begin with a position, and go on."""
+    """Set the start of the log to a position, and continue."""
     end = len(history.frames)
     history.trim(position, history.offset_after(position - 1))
     for number in range(batches):

@@ -125,7 +125,7 @@ def test_an_unneeded_timer_is_moved(group: Group) -> None:
 
 
 def test_a_frontier_in_a_heartbeat_counts_as_notified(group: Group) -> None:
-    """Also in one that is sent behind the last decision of a step, as by a coordinator that leaves."""
+    """Also in a heartbeat sent after the last decision of a step, as by a leaving coordinator."""
     submit(group, "g2", 1)
     all_vote(group)
     one = group.members["g1"]

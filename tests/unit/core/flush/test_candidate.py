@@ -65,7 +65,9 @@ def test_a_connected_member_is_asked_although_it_does_not_suspect_its_coordinato
 
 
 def test_after_an_attempt_ended_by_corruption_no_connected_member_is_excluded() -> None:
-    """g1 lost what was on its disk alone; g2, with an older view, does not know whether it was decided; g3 was left out lately."""
+    """g1 lost frames that only its disk had; g2, with an older view, does not know whether they were decided; g3 was excluded
+    recently.
+    """
     script = played(
         "client g1 s1 ewr\nbeats 2\nsplit g1,g3 g2\nuntil primary g1 g3\nhold ORDER g1>g3\nsubmit g1 s1 p1/1 1+10\nsettle\n"
     )
@@ -96,7 +98,7 @@ def test_an_attempt_ends_when_all_answered_and_none_knows_the_corrupt_frames() -
 
 
 def refused() -> tuple[WholeScript, Gateway, int]:
-    """g1 asks g2, which is three heartbeats away there and back, and hears that it does not take the view."""
+    """Let g1 ask g2, whose round trip is three heartbeats, and learn that it does not accept the view."""
     script = played("power g1\npower g2\npower g3\nstart g1\nbeats 3\n")
     member = script.world.members["g1"]
     flush = member.running.layers.flush
@@ -112,7 +114,9 @@ def refused() -> tuple[WholeScript, Gateway, int]:
 
 
 def test_a_member_that_refused_and_then_accepted_frames_in_flight_counts() -> None:
-    """A candidate asks again before the first answer comes, and who heard another one then may hear nobody a moment later."""
+    """A candidate asks again before the first answer arrives, and a member that heard another one then may hear none a moment
+    later.
+    """
     script, member, view = refused()
     flush = member.running.layers.flush
     script.run("beats 2\n----\n")
@@ -140,7 +144,7 @@ def test_a_higher_promise_ends_the_attempt_at_once() -> None:
 
 
 def test_a_group_of_one_repeats_a_failed_attempt() -> None:
-    """Nobody waits and there is nobody to tell anything: it still needs heartbeats, or it stays without a view for good."""
+    """No other member waits or listens, but it still needs heartbeats, or it stays without a view permanently."""
     script = WholeScript()
     script.run("quiet\ngateways g1\nuntil primary g1\nkill g1\nslow g1\nstart g1\n----\n")
     told: list[Action | str] = []
@@ -154,7 +158,7 @@ def test_a_group_of_one_repeats_a_failed_attempt() -> None:
 
 
 def test_a_member_long_without_a_view_awaits_the_answer_to_its_promise_before_it_proposes() -> None:
-    """Or of two that are far apart each would undo the other's view just before it comes about, for ever."""
+    """Otherwise each of two distant members would undo the other's view just before it is installed, without end."""
     script = played("power g1\npower g2\npower g3\nstart g2\n----\n")
     member = script.world.members["g2"]
     for _ in range(3 * PERIOD):
@@ -173,7 +177,7 @@ def test_a_member_long_without_a_view_awaits_the_answer_to_its_promise_before_it
 
 
 def answers_after(script: WholeScript, beats: int) -> list[int]:
-    """g3 is there again, and tells of its log so many heartbeats after it is asked: the views that g1 proposes until then."""
+    """Reconnect g3, which reports its log so many heartbeats after each request; return the views that g1 proposes until then."""
     found = asked(script)
     script.run("hold STATE g3>g1\nstart g3\n----\n")
     waited = 0
@@ -192,7 +196,7 @@ def answers_after(script: WholeScript, beats: int) -> list[int]:
 
 
 def test_a_member_whose_answer_was_late_is_awaited_the_next_time() -> None:
-    """Or a gateway that is far or slow is asked and left out for ever, and the others change their view for it each time."""
+    """Otherwise a distant or slow gateway is asked and excluded without end, and the others change their view each time."""
     script = played("kill g3\nuntil primary g1 g2\n")
     assert len(answers_after(script, 3)) == 2
     candidate = script.world.members["g1"].running.layers.flush.candidate
@@ -231,7 +235,7 @@ def test_a_candidate_waits_two_round_trips_for_the_furthest_member(rtt_ms: int, 
 
 @pytest.mark.parametrize("higher", [1, 7])
 def test_the_next_view_is_above_the_one_in_a_refusal(higher: int) -> None:
-    """Else a candidate that was away would propose views that nobody may promise, one after the other."""
+    """Otherwise a candidate that was away would propose a series of views that no member may promise."""
     script, member, view = refused()
     named = view_of(counter_of(view) + higher, 3)
     script.world.step(member, Received(2, Reject(view, named, "a higher view is promised"), DISK_2))

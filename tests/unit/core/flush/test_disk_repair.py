@@ -55,7 +55,7 @@ class Others:
 
 
 class Bench:
-    """The part alone, and what it wants done."""
+    """The repair alone, and its requests."""
 
     def __init__(self) -> None:
         standing = ViewState()

@@ -38,7 +38,7 @@ def settled(position: int) -> int:
 
 
 class Bench:
-    """A member whose log goes to `end` and is decided up to `decided`."""
+    """A member whose log ends at `end` and is decided up to `decided`."""
 
     def __init__(self, decided: int = settled(10), end: int = settled(20)) -> None:
         self.standing = ViewState()

@@ -27,8 +27,8 @@ DECIDED, WHOLE, BEGIN, END = (HISTORY.settled(records) for records in (10, 20, 4
 
 
 class Bench:
-    """A member whose log is whole up to `WHOLE`, and damaged behind that up to `last`; g2 has the log to adopt, which ends at `END`
-    and begins behind `BEGIN`.
+    """A member whose log is intact up to `WHOLE`, and damaged after that up to `last`; g2 has the log to adopt, which ends at `END`
+    and begins after `BEGIN`.
     """
 
     def __init__(self, last: int) -> None:
@@ -59,7 +59,7 @@ class Bench:
         return [message.first for message in sent if isinstance(message, Fetch)]
 
     def gets_state(self) -> bool:
-        """The state with which the log of g2 begins comes; whether it takes the place of this log."""
+        """Deliver the state with which g2's log begins, and return whether it replaces this log."""
         data = self.state_at(BEGIN).to_bytes()
         piece = FetchedSnapshot(view=VIEW, position=BEGIN, size=len(data), at=0, data=data, source=0)
         assert self.adopting.on_snapshot(2, piece)
@@ -76,7 +76,7 @@ def test_a_state_that_covers_the_damage_replaces_the_log(last: int) -> None:
 
 @pytest.mark.parametrize("last", [BEGIN + 1, END])
 def test_a_damaged_end_that_reaches_beyond_the_state_stays(last: int) -> None:
-    """Its mark is all that tells of a frame that may be decided: with the log replaced, this disk would say that it ends before."""
+    """Only its mark shows a frame that may be decided: with the log replaced, this disk would report an earlier end."""
     bench = Bench(last)
     assert bench.asked() == [DECIDED + 1]
     assert not bench.gets_state()

@@ -21,7 +21,7 @@ FRAMES = (Fetched, FetchedSnapshot)
 
 
 class Bench:
-    """Gateway g1 of three in view 1.1, and what it does about one message."""
+    """Gateway g1 of three in view 1.1, and its reaction to one message."""
 
     def __init__(self, commands: str = "") -> None:
         self.script = WholeScript()
@@ -80,7 +80,7 @@ def test_a_view_change_is_served_while_its_view_is_promised() -> None:
 
 
 def test_a_view_change_is_refused_once_a_higher_view_is_promised() -> None:
-    """The log may become another one for the higher view: frames of both would be taken for one log."""
+    """The higher view may replace the log, and frames of both would be mixed into one."""
     bench = Bench("split g1 g2,g3\n")
     old = bench.promise(5)
     new = bench.promise(6, proposer=3)
@@ -109,7 +109,7 @@ def test_a_learner_is_served_by_a_member_of_an_installed_view() -> None:
 
 @pytest.mark.parametrize("promises", [False, True])
 def test_a_learner_is_not_served_by_a_gateway_in_no_view(promises: bool) -> None:
-    """What such a gateway has decided may be long behind: a learner that asks it is told nothing, and looks for another source."""
+    """The decided end of such a gateway may be far behind, so a learner gets nothing and tries another source."""
     bench = Bench("split g1 g2,g3\n")
     if promises:
         bench.promise(5)
@@ -155,7 +155,7 @@ def test_a_learner_asks_only_a_member_of_a_view_above_its_accepted_one(above: in
 
 @pytest.mark.parametrize(("above", "ready"), [(0, False), (1, True)])
 def test_a_learner_ignores_views_not_above_its_accepted_one(above: int, ready: bool) -> None:
-    """A source may have gone on in its old view since it was asked."""
+    """A source may have continued in its old view since the request."""
     bench = Bench("kill g2\nkill g3\nbeats 10\n")
     flush = bench.me.running.layers.flush
     flush.lost()

@@ -29,7 +29,7 @@ def batch(producer: int, sequence: int) -> Frame:
 
 
 def ready() -> tuple[Group, Member]:
-    """Producers 1 to 5 at epoch 1 and topic 1 are decided everywhere; what g2 says from now on is to come nowhere."""
+    """Decide producers 1 to 5 at epoch 1 and topic 1 everywhere, and drop all later messages of g2."""
     group = three()
     first = group.members["g1"]
     for number in range(1, 6):
@@ -40,7 +40,7 @@ def ready() -> tuple[Group, Member]:
 
 
 def further(member: Member) -> LogState:
-    """What the log says much further on: some of what was asked for here is in it, or can never be."""
+    """Return a log state much further on: some requests are in it, and others can never be."""
     state = member.stack.decided.copy()
     state.position += AHEAD
     state.next_offset += AHEAD

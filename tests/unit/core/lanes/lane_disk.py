@@ -34,7 +34,7 @@ class LaneDisk:
     heals: int = 0
 
     def lose(self, first: int, marked: int) -> None:
-        """Everything from a position on is gone, and a mark names a later one."""
+        """Lose everything from a position on, with a mark at a later one."""
         at, before = self.frames[marked - 1], self.frames[: first - 1]
         view = next(frame for frame in reversed(before) if frame.kind == Kind.VIEW)
         body = decode_body(LaneViewBody, view.body)
@@ -45,7 +45,7 @@ class LaneDisk:
         self.delivered = min(self.delivered, len(before))
 
     def found_lost(self) -> LostEnd | None:
-        """What a start finds lost: less than at first when some of it was learned again."""
+        """Return the loss that a start finds: less than at first if some frames were recovered."""
         if not self.heals or self.heals != self.attempt:
             return None
         last = self.frames[-1]
@@ -68,7 +68,7 @@ class LaneDisk:
             self.named = len(self.frames)
 
     def log(self, key: Key) -> LaneLog:
-        """What a start finds: everything up to `delivered`, and the tail."""
+        """Return what a start finds: everything up to `delivered`, and the tail."""
         at = self.delivered
         before = self.frames[:at]
         lines: Lines = {frame.producer: (frame.epoch, frame.last_sequence) for frame in before if frame.kind == Kind.BATCH}

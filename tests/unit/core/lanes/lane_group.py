@@ -159,11 +159,11 @@ class Group:
         self[number].disk += 1
 
     def vote(self) -> None:
-        """The log says who votes: all of them, with the disks that they have."""
+        """Make all gateways voters in the log, with their current disks."""
         self.state.roster = {number: Voter(number, f"g{number}", gateway.key[1], "") for number, gateway in self.gateways.items()}
 
     def lose_end(self, number: int) -> bool:
-        """It dies, and its disk loses the end of its own lane, as marks tell; whether there was one that others can give."""
+        """Stop a gateway whose disk loses the end of its own lane, as marks show; return whether others can restore it."""
         self.crash(number)
         gateway = self[number]
         disk = gateway.disks.get(gateway.key)
@@ -184,7 +184,7 @@ class Group:
         return {n for n, one in self.gateways.items() if one.key in one.disks and one.disks[one.key].found_lost() is not None}
 
     def sync(self, number: int, count: int = 1 << 30) -> None:
-        """The disk carries out what was written first."""
+        """Carry out the first `count` writes of the disk."""
         gateway = self[number]
         done, gateway.queue = gateway.queue[:count], gateway.queue[count:]
         for disk in gateway.disks.values():
@@ -237,7 +237,7 @@ class Group:
     # Network and membership
 
     def heard(self, number: int) -> tuple[int, ...]:
-        """The part of a gateway: those that it hears and that hear it."""
+        """Return the part of a gateway: those connected to it in both directions."""
         return tuple(
             other
             for other in self.gateways
@@ -284,7 +284,7 @@ class Group:
     # What a step wants done, and what must hold
 
     def carry_out(self, number: int) -> None:
-        """Take the actions of a step, and look at each."""
+        """Carry out the actions of a step, and check each."""
         gateway = self[number]
         assert gateway.layer is not None
         assert gateway.outbox is not None
@@ -329,7 +329,9 @@ class Group:
             assert of_attempt or max(decided, default=0) >= message.up_to, "a vote for a frame of another attempt"
 
     def delivered(self, gateway: Gateway, action: DeliverUnordered) -> None:
-        """One frame at one place, on all members of its attempt before anybody sees it; in order, without gap or duplicate."""
+        """Check that one frame is at a position, on all members of its attempt before any of them publishes it, in order, without
+        gap or duplicate.
+        """
         key = action.origin, action.incarnation
         offset = action.first_offset
         for frame in action.frames:
@@ -356,7 +358,7 @@ class Group:
         return len(frames) >= frame.position and frames[frame.position - 1].header == frame.header
 
     def answered(self, gateway: Gateway, answer: Answer) -> None:
-        """A receipt is about what is decided, and a refusal about what is not."""
+        """Check that a receipt is for a decided batch, and a refusal for an undecided one."""
         if isinstance(answer, Committed):
             frame = self.find(gateway.key, answer.producer, answer.epoch, answer.first_sequence)
             assert frame is not None, f"{answer} before it was decided"
@@ -386,14 +388,14 @@ class Group:
 
 
 def group(count: int = 3, beats: int = 1) -> Group:
-    """Gateways that hear each other, each in an attempt with all."""
+    """Return connected gateways, each in an attempt with all."""
     made = Group(count)
     made.settle(beats)
     return made
 
 
 def answers(made: Group, number: int) -> list[object]:
-    """What clients of a gateway were told since the last time."""
+    """Return the new answers to the clients of a gateway."""
     found = [answer for _, answer in made[number].answers]
     made[number].answers.clear()
     return list(found)
@@ -424,7 +426,7 @@ def quiet(made: Group, number: int) -> bool:
 
 
 def members(made: Group, number: int) -> tuple[int, ...]:
-    """Those of the gateway's last attempt."""
+    """Return the members of the gateway's last attempt."""
     return made.members[max(place for place in made.members if place[0] == made[number].key)]
 
 

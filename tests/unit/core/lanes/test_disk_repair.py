@@ -15,7 +15,7 @@ from tutti_gateway.core.protocol.messages import LaneFetch, LaneFetched
 
 
 def sent(batches: int = 3) -> Group:
-    """Three gateways; the first one's lane has a VIEW and some batches, decided everywhere and told so."""
+    """Three gateways; the first one's lane has a VIEW and some batches, decided and known everywhere."""
     made = group()
     for sequence in range(1, batches + 1):
         made.submit(1, (1, sequence, b"%d" % sequence))
@@ -25,7 +25,7 @@ def sent(batches: int = 3) -> Group:
 
 
 def lose(made: Group, number: int, first: int, last: int) -> None:
-    """The disk of a gateway says what it lost of the first one's lane."""
+    """Report a loss of the first one's lane from the disk of a gateway."""
     layer = made[number].layer
     assert layer is not None
     layer.rotted(LaneCorrupt(*made[1].key, first, last))
@@ -104,7 +104,7 @@ def test_an_answer_is_accepted_however_many_heartbeats_it_needs(late: int) -> No
 
 
 def answer(made: Group, source: int) -> None:
-    """What a gateway says that was asked for what the third one lost."""
+    """Deliver a gateway's answer to the request for what the third one lost."""
     layer = made[3].layer
     assert layer is not None
     layer.on_message(source, LaneFetched(*made[1].key, tuple(made[source].disks[made[1].key].frames[1:3])))

@@ -53,7 +53,7 @@ def test_an_origin_that_learns_of_more_of_its_lane_than_it_has_accepts_nothing()
 
 
 def with_a_batch_under_way() -> Group:
-    """Gateway 1 is in an attempt, and nobody heard of the batch that it placed."""
+    """Gateway 1 is in an attempt, and no other received the batch that it placed."""
     made = group()
     made.settle(2 * limits.LANE_REPEAT_HEARTBEATS)
     made.submit(1, (1, 1, b"a"))
@@ -70,7 +70,7 @@ def hear(made: Group, sender: int, message: LaneMessage) -> None:
 
 
 def halt(made: Group) -> None:
-    """Gateway 3 has more of the lane of gateway 1 decided than gateway 1 has at all."""
+    """Let gateway 3 have more decided frames of gateway 1's lane than gateway 1 has."""
     hear(made, 3, LaneEnds((LaneEnd(*made[1].key, 9),)))
     assert made[1].layer is not None
     assert made[1].layer.halted

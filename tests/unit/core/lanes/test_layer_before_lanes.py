@@ -14,7 +14,9 @@ NAMES = ("g1", "g2", "g3")
 
 @pytest.mark.parametrize(("lanes", "told"), [(True, 0), (False, 1)])
 def test_a_gateway_that_joins_logs_no_warning_for_lane_messages(lanes: bool, told: int) -> None:
-    """The others tell how far lanes are as soon as they see it; it has none before the log names it, and hears it again."""
+    """The others report the lanes as soon as it connects. It has none before the log names it, and then
+    receives the report again.
+    """
     world = Whole(StackConfig(lanes=lanes), lambda *_: None, USUAL)
     world.add("g1", {name: f"{name}:7400" for name in NAMES})
     world.start("g1")

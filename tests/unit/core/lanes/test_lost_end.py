@@ -13,7 +13,7 @@ from tutti_gateway.core.protocol.messages import LaneAsk, LaneTail, Settled
 
 
 def halted(made: Group) -> str:
-    """Why gateway 1 takes nothing."""
+    """Return why gateway 1 accepts nothing."""
     layer = made[1].layer
     assert layer is not None
     return layer.halted
@@ -93,7 +93,7 @@ def test_an_answer_to_another_run_counts_for_nothing() -> None:
 
 @pytest.mark.parametrize(("attempt", "decided"), [(1, 1), (2, 0)])
 def test_frames_durable_at_the_origin_decide_the_frame_of_that_attempt_alone(attempt: int, decided: int) -> None:
-    """Another attempt may have put another frame at the same place."""
+    """Another attempt may have another frame at the same position."""
     made = group()
     before = made[2].seen.get(made[1].key, 0)
     made.submit(1, (1, 1, b"a"))
@@ -117,7 +117,7 @@ def again(made: Group, **changes: object) -> None:
 
 
 def test_frames_published_after_the_mark_are_awaited() -> None:
-    """Clients know of it, and nobody who is asked has it: nothing else may take its place."""
+    """Clients know of them, and no connected gateway has them: no other frame may take their position."""
     made = lost(2, 3)
     for number in (2, 3):
         del made[number].disks[made[1].key].frames[3:]
@@ -162,7 +162,7 @@ def test_if_a_member_of_the_last_attempt_was_removed_all_members_are_asked() -> 
 
 
 def test_an_end_that_was_this_gateway_s_alone_is_asked_of_all_that_there_are() -> None:
-    """Who learned of it has it as decided, and was in no attempt of that time."""
+    """A gateway that copied it has it as decided, and was in no attempt of that time."""
     made = group()
     made.vote()
     for number in (2, 3):
@@ -191,7 +191,7 @@ def test_an_end_that_was_this_gateway_s_alone_is_asked_of_all_that_there_are() -
 
 
 def test_the_roster_is_believed_in_a_view_alone() -> None:
-    """What a start knows may be older: who is in the last attempt may have been removed since, and others added."""
+    """The roster at a start may be older: members of the last attempt may have been removed since, and others added."""
     made = lost(2, 3)
     made.standings[1].primary = False
     for number in (2, 3):

@@ -57,7 +57,7 @@ def resumed(count: int = 3) -> Group:
 
 
 def ended(made: Group) -> None:
-    """The lane goes on, the third batch is in it, once, as the last attempt placed it."""
+    """Check that the lane continues, with the third batch in it once, at its position in the last attempt."""
     assert halted(made) == ""
     frame = made.find(made[1].key, 1, 1, 3)
     assert frame is not None
@@ -69,7 +69,7 @@ def ended(made: Group) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_removed_member_is_no_longer_awaited(restarted: bool) -> None:
-    """What it had was heard before the attempt went on, so that nothing that was decided is behind the end."""
+    """Its frames arrived before the attempt continued, so no decided frame is after the end."""
     made = resumed()
     made.wipe(3)
     made.settle(_LONG)
@@ -157,7 +157,7 @@ def beat_without_tails(made: Group) -> None:
 
 
 def test_a_member_that_writes_nothing_is_reported_once() -> None:
-    """The attempt does not end for it, and the status says for whom the lane waits."""
+    """It does not end the attempt, and the status names the member that the lane waits for."""
     made = resumed()
     beats(made, 300, Posted, sender=3)
     assert [(one.member, one.reason) for one in made.suspects] == [
@@ -182,7 +182,7 @@ def test_a_low_disk_is_no_reason_to_end_frames_that_may_be_decided() -> None:
 
 
 def test_a_member_that_got_more_of_an_earlier_run_votes_for_the_end() -> None:
-    """What that run posted last comes late: nobody else has it, and it gives way to the next attempt."""
+    """The last post of that run arrives late: no other member has it, and the next attempt replaces it."""
     made = group()
     made.vote()
     for sequence in (1, 2):
@@ -213,7 +213,7 @@ def last(message: LaneMessage) -> int:
 
 
 def test_frames_trimmed_by_others_do_not_return_as_a_beginning() -> None:
-    """Who sent what is not in it, and the lane would take things twice."""
+    """Such a beginning lacks the producers' sequences, so the lane would accept duplicates."""
     made = group()
     made.vote()
     for sequence in (1, 2, 3):

@@ -72,7 +72,7 @@ def test_an_end_that_only_the_lost_disk_could_decide_is_reported_with_its_holder
 
 
 def test_an_end_that_got_a_no_is_not_named() -> None:
-    """The later attempt is still here, so that what gateway 2 holds in its place was never decided."""
+    """The later attempt still exists, so gateway 2's frame at that position was never decided."""
     made = alone_since(6, also=3)
     assert "position 6 of 7 is at no other gateway; if it cannot be restored" in halted(made)
     assert "gateway 2 holds" not in halted(made)
@@ -118,7 +118,7 @@ def test_requested_frames_are_reported_as_being_fetched() -> None:
 
 
 def test_frames_decided_at_any_gateway_come_before_the_last_attempt_continues() -> None:
-    """The copy of the only other member lost its end, and gateway 3, no member, learned it: nothing takes its place."""
+    """The copy of the only other member lost its end, and gateway 3, not a member, has it: no other frame takes its position."""
     made = group()
     made.vote()
     made.crash(3)

@@ -31,7 +31,7 @@ def test_without_a_member_the_origin_ends_its_attempt_durably_and_retries_with_t
 
 
 def test_members_are_notified_of_acknowledged_frames_once_they_have_all_of_the_lane() -> None:
-    """A VIEW that is posted says nothing yet: who is behind votes for it only when it has what comes before."""
+    """A posted VIEW proves nothing yet: a member that lags votes for it only when it has all earlier frames."""
     made = group()
     layer = made[1].layer
     assert layer is not None
@@ -54,12 +54,12 @@ def test_members_are_notified_of_acknowledged_frames_once_they_have_all_of_the_l
 
 
 def voting(made: Group) -> None:
-    """The log says who votes: all of them."""
+    """Make all gateways voters in the log."""
     made.state.roster = {number: Voter(number, f"g{number}", made[number].key[1], "") for number in made.gateways}
 
 
 def test_a_restarted_origin_accepts_nothing_alone_while_others_are_about_to_connect() -> None:
-    """A client that comes back at once would be told of a commit that stands on one disk, with all others there."""
+    """A client that reconnects at once would get a commit that is on one disk, with all others running."""
     made = group()
     voting(made)
     made.crash(1)
@@ -298,7 +298,7 @@ def test_a_wiped_origin_begins_a_lane_of_its_own() -> None:
 
 
 def test_a_member_truncates_nothing_for_a_new_attempt_before_it_knows_the_decisions() -> None:
-    """It voted for what the origin has decided since; it did not hear of that, and what it has must not be lost."""
+    """It voted for frames that the origin has decided since and does not know that yet; these frames must not be lost."""
     made = group()
     made.submit(1, (1, 1, b"a"))
     made.settle()

@@ -139,7 +139,7 @@ def test_a_stopping_gateway_answers_decided_batches_and_accepts_no_new_ones() ->
 
 
 def test_a_stopping_gateway_refuses_each_later_batch_too() -> None:
-    """Else its sender could not send it elsewhere. Not of one that is there in part."""
+    """Otherwise its sender could not send it to another gateway. A partly accepted batch is not refused."""
     made = group()
     made.submit(1, (1, 1, b"a"))
     made.settle()

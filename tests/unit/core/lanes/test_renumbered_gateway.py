@@ -50,7 +50,7 @@ def test_its_lane_is_over_and_it_continues_with_those_of_the_others() -> None:
 
 
 def test_frames_voted_for_under_its_old_number_are_decided_after_a_start() -> None:
-    """Its write came last and is the decision. Nobody else may have heard of it, and its lane's origin is nobody any more."""
+    """Its write came last and is the decision. No other member may know of it, and its lane's origin no longer exists."""
     standing, state = ViewState(), LogState()
     standing.me = 4
     state.roster = {4: Voter(4, "g1", incarnation(1), "h:1/2")}

@@ -51,7 +51,7 @@ def sent_in_a_part() -> Group:
 
 
 def whole_again(made: Group) -> None:
-    """Every record is there once, and the lane takes others."""
+    """Check that every record is there once, and that the lane accepts others."""
     made.cuts = set()
     made.settle(_LONG)
     assert halted(made) == ""
@@ -87,7 +87,7 @@ def disks_attempt(made: Group) -> int:
 
 
 def test_frames_named_in_an_answer_are_awaited_before_they_count_as_decided() -> None:
-    """Gateway 3 answers, and its word on what is decided is lost for a while."""
+    """Gateway 3 answers, and its message about the decided end is lost for a while."""
     made = sent_in_a_part()
     made.wipe(2)
     made.vote()
@@ -99,7 +99,7 @@ def test_frames_named_in_an_answer_are_awaited_before_they_count_as_decided() ->
 
 
 def test_a_disk_that_is_back_under_another_number_answers_for_the_attempt() -> None:
-    """Nobody else is waited for."""
+    """No other member is awaited."""
     made = sent_in_a_part()
     made.crash(4)
     made[4].disks[made[1].key] = made[2].disks[made[1].key]
@@ -116,7 +116,7 @@ def test_a_disk_that_is_back_under_another_number_answers_for_the_attempt() -> N
 
 
 def test_an_attempt_that_names_no_disks_is_asked_of_all_of_the_roster() -> None:
-    """A release that knew no disks began it: nothing says whether the disk of a member is still the one that voted."""
+    """A release without disk identities began it: it is unknown whether the disk of a member is still the one that voted."""
     made = group(4)  # there is no roster yet
     made.crash(4)
     made.settle(_LONG)
@@ -138,7 +138,7 @@ def test_an_attempt_that_names_no_disks_is_asked_of_all_of_the_roster() -> None:
 
 
 def test_an_answer_counts_for_the_disk_that_gave_it() -> None:
-    """Gateway 2 answered, then another disk took its place: what that one has is asked."""
+    """Gateway 2 answered, then another disk replaced its own: that one is asked again."""
     made = group()
     made.vote()
     made.crash(3)
@@ -183,7 +183,7 @@ def test_a_vote_counts_for_the_disk_that_gave_it() -> None:
 
 
 def test_an_attempt_ends_when_another_disk_replaces_a_members_one() -> None:
-    """It is there from one heartbeat to the next: the gateways that hear each other are the same."""
+    """It changes between two heartbeats, and the connected gateways stay the same."""
     made = group()
     made.vote()
     made.crash(3)
@@ -207,7 +207,7 @@ def test_an_attempt_ends_when_another_disk_replaces_a_members_one() -> None:
 
 
 def test_a_learner_s_first_named_disk_ends_no_attempt() -> None:
-    """The roster names the disk of a gateway that was added when it lets the gateway vote."""
+    """The roster names the disk of an added gateway when it gives it a vote."""
     made = group()
     made.submit(1, (1, 1, b"1"))
     made.settle()
@@ -218,7 +218,7 @@ def test_a_learner_s_first_named_disk_ends_no_attempt() -> None:
 
 
 def test_a_disk_that_was_replaced_is_a_source_no_more() -> None:
-    """Gateway 3 said that it has more of the lane of gateway 1, and was replaced: its new disk is not asked for it for ever."""
+    """Gateway 3 reported that it has more of gateway 1's lane, and was replaced: its new disk is not asked for it without end."""
     made = group()
     made.vote()
     made.crash(2)

@@ -26,12 +26,12 @@ def send(made: Group, first: int, last: int) -> None:
 
 
 def held(made: Group, number: int, key: Key) -> int:
-    """How far the disk of a gateway was told last that everybody has a lane."""
+    """Return the last reported position up to which every gateway has a lane."""
     return max((one.position for one in made[number].held if (one.origin, one.incarnation) == key), default=0)
 
 
 def begin_of(frames: list[Frame]) -> LaneBegin:
-    """How a lane begins behind these."""
+    """Return the beginning of a lane after these frames."""
     last = frames[-1]
     return LaneBegin(last.position, last.view, last.header_crc, sum(frame.count for frame in frames), (1, 2, 3))
 
@@ -67,7 +67,7 @@ def test_a_gateway_that_the_log_does_not_name_trims_nothing() -> None:
 
 
 def behind() -> tuple[Group, list[Frame]]:
-    """The third one lacks what the first one sent while it was away; the frames of the lane."""
+    """Let the third one lack what the first one sent while it was down; return the frames of the lane."""
     made = group_of_roster()
     send(made, 1, 1)
     made.crash(3)

@@ -55,7 +55,7 @@ def behind(*unreadable: int) -> Unreadable:
 
 @pytest.mark.parametrize("beats", [0, 1, 2, 3])
 def test_a_source_that_cannot_read_is_passed_over_for_one_that_can(beats: int) -> None:
-    """Whoever of them says first that it has more, and however the words of both fall in time."""
+    """Whichever of them reports more first, and for any timing of their messages."""
     made = behind(1)
     for _ in range(beats):
         made.beat(2)
@@ -110,7 +110,7 @@ def test_a_slow_sole_source_is_asked_again() -> None:
 
 
 def test_an_empty_answer_is_no_reason_to_ask_again_at_once() -> None:
-    """Whoever answers so would be asked as fast as the network goes."""
+    """Otherwise that gateway would be asked at the speed of the network."""
     made = behind(1)
     made.crash(2)
     made.start(3)

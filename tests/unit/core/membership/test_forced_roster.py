@@ -22,14 +22,14 @@ ALONE = "quiet\ngateways g1 g2 g3 g4 g5\nuntil primary g1 g2 g3 g4 g5\nkill g3\n
 
 
 def two(beats: int = limits.FORCE_HEARTBEATS + 20) -> WholeScript:
-    """Two of five, the others gone for so many heartbeats."""
+    """Two connected gateways of five; the others are gone for so many heartbeats."""
     script = WholeScript()
     script.run(f"{ALONE}beats {beats}\n----\n")
     return script
 
 
 def asked(script: WholeScript, *names: str, gateway: str = "g1") -> list[Denied | Done]:
-    """What the gateway answers at once."""
+    """Return the gateway's immediate answers."""
     before = len(script.world.members[gateway].replies)
     script.world.step(script.world.members[gateway], RosterForced(1, 1, names))
     return [answer for _, answer in script.world.members[gateway].replies[before:] if isinstance(answer, Denied | Done)]
@@ -61,7 +61,7 @@ def test_nothing_is_forced_while_a_majority_may_still_come() -> None:
 
 @pytest.mark.parametrize("names", [("g1", "g2", "g3"), ("g1", "g9"), ("g2",), ("g1",)])
 def test_a_deciding_view_is_reported_before_the_names_are_checked(names: tuple[str, ...]) -> None:
-    """To start a gateway that runs, or to name another one, would be advice for a group that stands still."""
+    """Advice to start a running gateway, or to name another one, fits only a stopped group."""
     script = WholeScript()
     script.run("quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\n----\n")
     (denied,) = asked(script, *names)
@@ -129,7 +129,7 @@ def test_a_member_connected_to_a_majority_does_not_promise_a_forced_view() -> No
 
 
 def renumbered() -> WholeScript:
-    """A voter whose log is old hears one of four others. All of these were removed and added again while it was down."""
+    """A voter with an old log is connected to one of four others. All of these were removed and added again while it was down."""
     script = WholeScript()
     text = (TRANSCRIPTS / "group_renumbered_voters.txt").read_text("utf-8")
     script.run(text[: text.index("# All stop")])
@@ -183,7 +183,7 @@ def test_the_last_one_of_three_continues_alone() -> None:
 
 
 def test_a_named_member_does_not_leave_because_of_a_heartbeat() -> None:
-    """Only a roster that was forced later than the own one can leave somebody out."""
+    """Only a roster that was forced later than its own can exclude a member."""
     script = two()
     script.run("force g1 s1 #9 g1 g2\nuntil answer g1 s1 #9 Done\n----\n")
     member = script.world.members["g2"]
@@ -199,8 +199,8 @@ def test_a_named_member_does_not_leave_because_of_a_heartbeat() -> None:
 
 
 def removed_undecided(group: str, removed: str, lost: str, message: str = "CONFIRM") -> WholeScript:
-    """A group whose `lost` gateways are gone for good, and whose others hold the removal of a voter undecided, since each `message`
-    was lost.
+    """A group whose `lost` gateways are permanently gone, and whose others have the removal of a voter undecided, because each
+    `message` was lost.
     """
     script = WholeScript()
     script.run(f"quiet\ngateways {group}\nuntil primary {group}\nbeats 2\nlose {message} *>*\nlose HEARTBEAT *>*\n----\n")
@@ -212,7 +212,7 @@ def removed_undecided(group: str, removed: str, lost: str, message: str = "CONFI
 @pytest.mark.parametrize("removed", ["g1", "g2"])
 @pytest.mark.parametrize("restarted", [False, True])
 def test_a_member_with_an_undecided_removal_continues_by_force_alone(removed: str, restarted: bool) -> None:
-    """The last decided roster still counts, and with it the gateway that is gone."""
+    """The last decided roster still counts, and with it the lost gateway."""
     script = removed_undecided("g1 g2", removed, "g1")
     if restarted:
         script.run(f"kill g2\nstart g2\nbeats {limits.FORCE_HEARTBEATS + 20}\n----\n")
