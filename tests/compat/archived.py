@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.compat.facts import sum_of
-from tests.unit.archive.logs import LOG, Log, table_of
+from tests.unit.archive.memory_log import LOG, Log, table_of
 from tutti.archive.archiver import Archiver, Settings
 from tutti.archive.catalog import Archive
 from tutti.archive.layout import MARKER

@@ -1,4 +1,6 @@
-"""Proves that records at a pace go on over the end of their gateway, each with its receipt, and that the figures show the pause."""
+"""Tests of the paced benchmark: records continue after the end of their gateway, each with its receipt, and the figures show the
+pause.
+"""
 
 from __future__ import annotations
 

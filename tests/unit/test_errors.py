@@ -1,4 +1,4 @@
-"""Proves that an error of the operating system comes with advice that fits it, wherever a path is opened."""
+"""Tests of operating system errors: the message has fitting advice wherever a path is opened."""
 
 from __future__ import annotations
 

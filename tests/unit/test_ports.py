@@ -1,4 +1,4 @@
-"""Ports that tests take are lent once, whoever else asks meanwhile, and are none that the system hands out."""
+"""Tests of the ports for tests: each is lent once, to any process, and is outside the range that the system assigns."""
 
 import socket
 import subprocess
@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ASK = "from tests.support.ports import free_base, free_ports\nfor _ in range(50): print(*free_ports(2), free_base(), free_base(3))"
 
 
-def test_nobody_gets_a_port_that_another_process_was_lent() -> None:
+def test_a_port_lent_to_another_process_is_not_lent_again() -> None:
     processes = [subprocess.Popen([sys.executable, "-c", ASK], stdout=subprocess.PIPE, text=True, cwd=ROOT) for _ in range(3)]
     lines = [line.split() for process in processes for line in process.communicate(timeout=100)[0].splitlines()]
     lent: list[int] = []
@@ -24,7 +24,7 @@ def test_nobody_gets_a_port_that_another_process_was_lent() -> None:
     assert FIRST <= min(lent) <= max(lent) < END
 
 
-def test_a_port_where_somebody_listens_is_passed_by() -> None:
+def test_a_port_with_a_listener_is_skipped() -> None:
     after = free_ports(1)[0] + 1  # the next one, unless somebody else takes it now
     with socket.create_server(("127.0.0.1", after)):
         assert after not in free_ports(3)

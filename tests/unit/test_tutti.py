@@ -1,4 +1,4 @@
-"""Errors of the public face: a traceback names them as users import them, and they go from process to process."""
+"""Tests of the public errors: a traceback shows the names that users import, and errors can be pickled."""
 
 from __future__ import annotations
 

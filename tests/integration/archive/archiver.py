@@ -1,4 +1,4 @@
-"""A real `tutti archive run` for tests: started, killed, stopped."""
+"""A real `tutti archive run` that tests start, kill and stop."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ArchiverProcess:
             )
 
     def start(self, *, wait: bool = True) -> Self:
-        """Start it and, unless told otherwise, wait until it says that it is there."""
+        """Start it and, by default, wait for its ready line."""
         self.process = self._begin()
         assert self.process.stdout is not None
         if wait:
@@ -43,7 +43,7 @@ class ArchiverProcess:
         return self
 
     def once(self) -> dict[str, Any]:
-        """Have it archive what is closed, and end."""
+        """Run it once over the closed ranges."""
         process = self._begin("--once", "--json")
         said, _ = process.communicate(timeout=STOP_WAIT_S)
         assert process.returncode == 0, self.log.read_text()
@@ -64,7 +64,7 @@ class ArchiverProcess:
         return self.end()
 
     def end(self) -> int:
-        """Wait until it ends by itself; its exit code."""
+        """Wait until it ends, and return its exit code."""
         assert self.process is not None
         self.process.communicate(timeout=STOP_WAIT_S)
         code = self.process.returncode

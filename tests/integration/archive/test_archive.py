@@ -1,4 +1,6 @@
-"""Proves with real gateways and archivers that what retention removes is archived, and read on without a seam."""
+"""Tests with real gateways and archivers: records that retention removes are in the archive, and reads continue across both without
+a gap.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 @pytest.fixture(scope="module")
 def filled(gateway: GatewayProcess, tmp_path_factory: pytest.TempPathFactory) -> tuple[GatewayProcess, Path, pa.Table]:
-    """A gateway whose oldest records are in the archive alone; that archive; all records as the log gave them."""
+    """Return a gateway whose oldest records are only in the archive, that archive, and all records of the log."""
     fill(gateway.url, 4)
     wait_until(lambda: gateway.status()["retention"]["held_bytes"] > 0)
     told = gateway.status()
@@ -127,7 +129,7 @@ def test_tail_reads_on_from_the_archive(
 
 
 def test_offsets_ticks_and_plans_cover_log_and_archive(filled: tuple[GatewayProcess, Path, pa.Table]) -> None:
-    """Wherever the log begins, what is asked of both is what a log that has everything would say."""
+    """Proves that archive and log together answer as a complete log does, wherever the log begins."""
     gateway, where, records = filled
     archive, reads = Archive(where), FlightSource(gateway.url)
     start, chance = gateway.status()["start"], random.Random(7)

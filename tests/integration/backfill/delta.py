@@ -1,4 +1,4 @@
-"""Where the tests of Delta tables get Delta Lake from, and what such a table holds, read without it and without Spark."""
+"""Delta Lake for the tests, and the contents of a Delta table, read with Spark and without Spark and Delta Lake."""
 
 from __future__ import annotations
 
@@ -51,6 +51,6 @@ def rows(table: Path) -> list[tuple[int, Any]]:
 
 
 def claims(table: Path) -> list[str]:
-    """What backfills said of their commits: what they did, and with which range, in order."""
+    """Return what backfills recorded in their commits: the operation and its range, in order."""
     told = [json.loads(actions[0]["commitInfo"].get("userMetadata", "{}")) for actions in commits(table)]
     return [f"{one['did']} {one['start']}-{one['end']}" for one in told if one]

@@ -1,4 +1,4 @@
-"""Backfills into Delta tables: beside a streaming query, over what others wrote, and killed."""
+"""Tests of backfills into Delta tables: in parallel with a streaming query, over existing data, and killed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.backfill import beside
+from tests.integration.backfill import concurrent_backfill
 from tests.integration.backfill.delta import arguments, claims, rows
 from tests.integration.spark.rows import numbered, send, until
 from tests.support.gateway_process import GatewayProcess
@@ -53,28 +53,28 @@ def in_the_log(url: str) -> list[tuple[int, str]]:
 
 @pytest.mark.soak
 def test_beside_a_query_over_other_rows_and_after_dead_runs(gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Proves that each record is in the table once: with a query that appends meanwhile, with rows that were there before, after a
-    swap, and where what a dead run did is found out, also when its Spark commits later.
+    """Proves that each record is in the table once: with a query that appends in parallel, over existing rows, after a swap, and
+    after dead runs whose Spark commits later.
     """
-    command = [sys.executable, beside.__file__, gateway.url, str(tmp_path)]
+    command = [sys.executable, concurrent_backfill.__file__, gateway.url, str(tmp_path)]
     ran = subprocess.run(command, env=os.environ | spark_environment(), capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert ran.returncode == 0, ran.stderr[-4000:]
     told: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
     log = in_the_log(gateway.url)
 
     live = told["beside_a_query"]
-    swapped = range(100, beside.LIVE_FROM + 20)
+    swapped = range(100, concurrent_backfill.LIVE_FROM + 20)
     assert rows(tmp_path / "live") == [(at, value.upper() if at in swapped else value) for at, value in log]
     assert re.search(r"the query of --live began at 600 and", live["refused"])
-    assert live["ends"] == [beside.LIVE_FROM] * 2
-    assert sum(end - start for spans in live["spans"] for start, end in spans) == beside.LIVE_FROM
-    assert live["merge_end"] > beside.LIVE_FROM
+    assert live["ends"] == [concurrent_backfill.LIVE_FROM] * 2
+    assert sum(end - start for spans in live["spans"] for start, end in spans) == concurrent_backfill.LIVE_FROM
+    assert live["merge_end"] > concurrent_backfill.LIVE_FROM
     assert live["again"]
 
     assert rows(tmp_path / "two") == log[:800], "two topics, each from its own begin, and the rest by the merge"
     assert "began at offsets 40 and 600, and an append ends at one offset" in told["beside_two_streams"]["refused"]
 
-    assert rows(tmp_path / "merged") == log[: beside.LIVE_FROM]
+    assert rows(tmp_path / "merged") == log[: concurrent_backfill.LIVE_FROM]
     assert "has rows with offsets 102 to 597 in the range" in told["merged"]["refused"]
     assert told["merged"]["counts"] == [2, 0]
 

@@ -1,4 +1,4 @@
-"""One gateway for all tests of a module that do it no harm."""
+"""Fixture of this folder: one gateway for all tests of a module that leave it intact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`tutti dev` over real gateways: one that was removed from its group is left out, at once and when all are started again."""
+"""Tests of `tutti dev` with real gateways: one that was removed from its group does not restart, at once and after a restart of
+all.
+"""
 
 from __future__ import annotations
 

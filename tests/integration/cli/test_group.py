@@ -1,4 +1,6 @@
-"""Three real gateways with keys, and what an operator does with them: look, add one, replace a disk, let one leave."""
+"""Tests of three real gateways with keys and the operator's tasks: status, adding a gateway, replacing a disk,
+removing a gateway.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,7 @@ def pid_of(group: DevGroup, name: str) -> int:
 
 @contextmanager
 def fourth(group: DevGroup) -> Iterator[subprocess.Popen[str]]:
-    """One more gateway, that nobody has added yet."""
+    """One more gateway, which is not in the group yet."""
     listed = [f'g{number + 1} = "127.0.0.1:{group.port + 10 * number}"' for number in range(4)]
     config = group.directory / "g4.toml"
     config.write_text(
@@ -70,7 +72,7 @@ def fourth(group: DevGroup) -> Iterator[subprocess.Popen[str]]:
 
 
 def _heeds_ctrl_c() -> None:
-    """A suite that a shell started in the background ignores it, and so does what it starts."""
+    """Restore SIGINT: a suite started in the background ignores it, and its children inherit that."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
@@ -118,7 +120,7 @@ def test_a_message_is_followed_through_all_of_them(group: DevGroup) -> None:
     assert all([name, what] in whats for name in ("g1", "g2", "g3") for what in ("written", "durable", "decided"))
 
 
-def test_one_is_added_under_way_and_removed_again(group: DevGroup) -> None:
+def test_a_gateway_is_added_during_writes_and_removed_again(group: DevGroup) -> None:
     with fourth(group) as running:
         address = f"127.0.0.1:{group.port + 30}"
         added = tutti("members", "add", "g4", address, "--timeout", str(2 * WAIT_S), "--json", url=group.url)
@@ -156,7 +158,7 @@ def test_the_coordinator_is_killed_and_comes_back(group: DevGroup) -> None:
     wait_until(lambda: votes(group, "g1", "g2", "g3"))
 
 
-def test_one_leaves_in_order_and_is_not_started_again(group: DevGroup) -> None:
+def test_a_gateway_leaves_in_order_and_is_not_started_again(group: DevGroup) -> None:
     wait_until(lambda: votes(group, "g1", "g2", "g3"))
     left = tutti("leave", "g2", url=group.url)
     assert (left.code, left.err) == (0, "g2 has left\n")

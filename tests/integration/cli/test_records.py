@@ -1,4 +1,4 @@
-"""Records go in by `tutti produce` and come out by `tutti tail` and `tutti replay`, each once, with all that belongs to them."""
+"""Tests of `tutti produce`, `tutti tail` and `tutti replay`: each record comes out once, with all its fields."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_wrong_range_is_one_sentence(running: DevGroup, options: list[str], co
     assert done.err.count("\n") == 1
 
 
-def test_follow_prints_what_commits_until_it_is_interrupted(running: DevGroup) -> None:
+def test_follow_prints_commits_until_it_is_interrupted(running: DevGroup) -> None:
     tutti("produce", "--topic", "live", given=b"before\n", url=running.url)
     missing = tutti("tail", "--topic", "lvie", "--last", "1", url=running.url)
     assert (missing.code, missing.out) == (2, "")

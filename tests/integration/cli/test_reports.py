@@ -1,4 +1,4 @@
-"""What the reporting commands say of a running gateway and of its directory, as JSON and as plain lines."""
+"""Tests of the reporting commands on a running gateway and its directory, as JSON and as plain lines."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_status_reports_members_and_frontiers(running: DevGroup) -> None:
     assert json.loads(tutti("status", url=running.url).out)["log"] == told["log"]
 
 
-def test_admin_pages_answer_beside(running: DevGroup) -> None:
+def test_admin_pages_answer_in_parallel(running: DevGroup) -> None:
     for page in ("healthz", "readyz", "v1/status"):
         with urllib.request.urlopen(f"http://127.0.0.1:{running.port + 3}/{page}", timeout=10) as answer:
             assert answer.status == 200
@@ -165,7 +165,7 @@ def test_a_config_is_checked(tmp_path: Path) -> None:
     assert (told["ok"], [mistake["key"] for mistake in told["mistakes"]]) == (False, ["name", "nam", "data"])
 
 
-def test_the_doctor_tells_ports_that_a_gateway_has(running: DevGroup, tmp_path: Path) -> None:
+def test_the_doctor_names_ports_of_a_gateway(running: DevGroup, tmp_path: Path) -> None:
     told = tutti("doctor", "--port", str(running.port), "--data", str(tmp_path / "new" / "directory"), "--json").json
     found = {finding["subject"]: finding for finding in told["findings"]}
     assert {"python", "packages", "open files", "ports", "disk space", "fdatasync", "java", "pyspark"} <= found.keys()
@@ -176,7 +176,7 @@ def test_the_doctor_tells_ports_that_a_gateway_has(running: DevGroup, tmp_path: 
 
 
 def test_queries_and_named_readers(running: DevGroup) -> None:
-    """Proves that a query is listed with what it told last, a named reader with what it saved, and both with their lag."""
+    """Proves that a query is listed with its last report, a named reader with its saved position, and both with their lag."""
     from tutti.sources.query_progress import QueryProgress
 
     assert tutti("queries", url=running.url).out == "no queries and no named readers\n"

@@ -1,4 +1,4 @@
-"""How a gateway starts, ends and comes back; and what a start that cannot be is answered with."""
+"""Tests of `tutti serve`: start, stop, restart, and the errors of an impossible start."""
 
 from __future__ import annotations
 

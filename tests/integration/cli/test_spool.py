@@ -1,4 +1,4 @@
-"""Proves what `tutti spool` shows of a spool, whole and damaged; no gateway is needed for it."""
+"""Tests of `tutti spool` on intact and corrupt spools, without a gateway."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.commands import tutti
 from tests.support.ports import free_base
-from tests.unit.client.fake import FakeGateway
+from tests.unit.client.fake_gateway import FakeGateway
 from tutti import Producer
 from tutti.errors import Refused
 from tutti.spool.block_format import HEAD_BYTES, Block
@@ -82,7 +82,7 @@ def test_quarantined_records_are_shown_with_the_reason(spool: Path) -> None:
     assert len(tutti("spool", str(spool), "--records").lines) == 7
 
 
-def test_produce_takes_a_pipe_into_a_spool_and_a_later_run_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_produce_reads_a_pipe_into_a_spool_and_a_later_run_sends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tutti_gateway.cli.records.sender.SPOOL_DELIVERY_S", 0.1)
     command = ["produce", "--topic", "t", "--producer", "jfk", "--spool", str(tmp_path / "spool"), "--json", "--url"]
     with FakeGateway() as gateway:

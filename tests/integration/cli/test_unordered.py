@@ -1,4 +1,4 @@
-"""Unordered records go in by `tutti produce --unordered` and come out by `tutti tail --unordered`; no other command shows them."""
+"""Tests of `tutti produce --unordered` and `tutti tail --unordered`: unordered records are shown there, and by no other command."""
 
 from __future__ import annotations
 

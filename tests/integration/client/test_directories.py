@@ -1,4 +1,6 @@
-"""Proves reading of directories with every gateway down: copies stand in for each other, damage and strangers are told."""
+"""Tests of reads from directories with every gateway down: copies replace each other, and corruption and foreign directories are
+reported.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves that the programs in docs/how-to/clients.md run as they stand, against a real gateway."""
+"""Tests of the programs in docs/how-to/clients.md: they run as printed, against a real gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves producers and readers against a real gateway: what the interface promises, word for word."""
+"""Tests of producers and readers with a real gateway: the promises of the interface, word for word."""
 
 from __future__ import annotations
 

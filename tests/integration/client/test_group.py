@@ -1,4 +1,6 @@
-"""Proves producers and readers on three real gateways: whichever is killed, cut off or gone, order, identity and place are kept."""
+"""Tests of producers and readers with three real gateways: order, identity and positions survive kills,
+disconnects and removals.
+"""
 
 from __future__ import annotations
 

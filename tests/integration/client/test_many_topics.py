@@ -1,4 +1,4 @@
-"""Reads of more topics than fit into a page: patterns over thousands of topics, one by one and as they appear."""
+"""Tests of reads of more topics than fit into a page: patterns over thousands of topics, existing and new."""
 
 from __future__ import annotations
 

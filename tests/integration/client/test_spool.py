@@ -1,4 +1,4 @@
-"""Proves with real gateways that a host with a spool rides out a minority, gateways that are all down, and its own kills."""
+"""Tests of a spool with real gateways: it survives a minority, an outage of all gateways, and kills of its own process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves that a traced producer's sends are spans from the call to the outcome, whose context comes out where a record is read."""
+"""Tests of tracing: each send is a span from the call to the outcome, and its context is available where the record is read."""
 
 from __future__ import annotations
 

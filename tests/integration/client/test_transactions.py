@@ -1,4 +1,4 @@
-"""Proves that a client stages and commits through a real gateway, and that what cannot be is told before anything is sent."""
+"""Tests of transactions with a real gateway: a client stages and commits, and invalid requests fail before anything is sent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_staged_records_become_visible_at_commit_in_the_named_order(gateway: Gat
     assert seen(gateway, "order") == [b"0", b"1", b"2", b"3"]
 
 
-def test_a_transaction_that_cannot_be_is_refused_and_the_next_one_is_taken(gateway: GatewayProcess) -> None:
+def test_an_invalid_transaction_is_refused_and_the_next_one_is_accepted(gateway: GatewayProcess) -> None:
     with StagingProducer(gateway.url) as staging:
         parts = StagingProducer.parts(staging.stage("refused", values(b"x")))
         with Transactor(gateway.url, producer="refused") as committer:

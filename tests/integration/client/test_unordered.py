@@ -1,4 +1,4 @@
-"""Proves unordered records on three real gateways: whichever is killed, stopped or gone, receipts are true and lanes in order."""
+"""Tests of unordered records with three real gateways: receipts stay true and lanes in order despite kills, stops and removals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from tests.integration.lanes.lane_files import agree, digests, frontiers
 from tests.support.running_group import NAMES, RunningGroup
 from tests.support.waiting import wait_until
-from tests.unit.client.fake import deliver_within
+from tests.unit.client.fake_gateway import deliver_within
 from tutti import Producer, Reader, Receipt
 from tutti.delivery.session import State
 from tutti.errors import Unknown
@@ -39,7 +39,7 @@ def group(tmp_path: Path) -> Iterator[RunningGroup]:
 
 
 class Sender(threading.Thread):
-    """Sends `name-0`, `name-1`, ... unordered until it is told to stop."""
+    """Sends `name-0`, `name-1`, ... unordered until it is stopped."""
 
     def __init__(self, name: str, url: str) -> None:
         super().__init__(daemon=True)
@@ -83,7 +83,7 @@ def settled(group: RunningGroup) -> None:
 
 
 def noticed(producer: Producer) -> bool:
-    """Whether the producer knows that a gateway which it sent to is gone."""
+    """Return whether the producer has noticed that a gateway it sent to is down."""
     there = producer._io.lanes if producer._io else None
     return there is not None and any(lane.session.state is State.OFFLINE for lane in there.lanes)
 
@@ -102,7 +102,7 @@ def lanes(url: str) -> dict[bytes, list[Place]]:
 
 
 def in_order(found: dict[bytes, list[Place]], name: str) -> dict[str, list[int]]:
-    """A producer's records in each lane, as they stand there; they are in the order sent."""
+    """Return a producer's records in each lane, after a check that they are in the order sent."""
     mine = [value for value in found if value.startswith(name.encode() + b"-")]
     places = sorted((place, int(value.rpartition(b"-")[2])) for value in mine for place in found[value])
     result: dict[str, list[int]] = {}

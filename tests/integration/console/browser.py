@@ -1,4 +1,4 @@
-"""A headless Chromium, asked over its debugging pipe: one page, evaluated, waited for and pictured."""
+"""A headless Chromium, controlled over its debugging pipe: one page, with evaluation, waits and screenshots."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Browser:
         self.until("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def run(self, script: str) -> Any:
-        """The value of an expression, or of what it promises."""
+        """Return the value of an expression, or of its promise."""
         answer = self.ask("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
@@ -120,7 +120,7 @@ class Browser:
         return found
 
     def text(self, selector: str = "body") -> str:
-        """What a person reads there."""
+        """Return the visible text of an element."""
         return str(self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))
 
     def press(self, *keys: str) -> None:
@@ -137,7 +137,7 @@ class Browser:
         self.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
     def picture(self, path: Path, *, whole: bool = False) -> None:
-        """Keep a picture of the page as PNG, of all of it or of what is seen."""
+        """Save a screenshot of the page as PNG, of all of it or of the visible part."""
         data = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)["data"]
         path.write_bytes(base64.b64decode(data))
 
@@ -162,5 +162,5 @@ class Browser:
 
 
 def same_origin(urls: Sequence[str], origin: str) -> bool:
-    """Whether nothing was asked for elsewhere."""
+    """Return whether all requests went to the page's own origin."""
     return all(url.startswith((origin, "data:", "about:", "blob:")) for url in urls)

@@ -1,5 +1,5 @@
-"""Proves in a real browser that the console shows a group as it is, live, cut off and gone; that nothing which it shows can run;
-that it asks nobody else for anything; and that it can be used by keyboard alone.
+"""Tests of the console in a real browser: it shows the live, disconnected and removed members of a group, executes no data, loads
+nothing from other hosts, and works with the keyboard alone.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.console.browser import Browser, same_origin
-from tests.integration.console.stub import EVIL, Stub, hostile
+from tests.integration.console.fake_admin_port import EVIL, Stub, hostile
 from tests.support.running_group import NAMES, RunningGroup
 from tutti.producer import Producer
 from tutti_gateway.reads.admin import assets
@@ -108,7 +108,7 @@ def test_a_token_is_asked_for_and_kept_in_memory_alone(browser: Browser) -> None
         assert not any(WORD in url for url in browser.requests)
 
 
-def test_an_hour_open_takes_no_more_than_a_minute(browser: Browser) -> None:
+def test_an_hour_with_an_open_page_needs_no_more_memory_than_a_minute(browser: Browser) -> None:
     """3600 looks, without the time between them."""
     with Stub(hostile()) as stub:
         browser.open(stub.url)
@@ -122,7 +122,7 @@ def test_an_hour_open_takes_no_more_than_a_minute(browser: Browser) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(400)
 def test_the_running_page_keeps_no_passed_records(browser: Browser) -> None:
-    """Looks one behind another, more than the page keeps: its heap is the same after a hundred and after a thousand more."""
+    """Polls more often than the page keeps points: its heap is equal after a hundred and after a thousand more."""
     answers = hostile()
     first: Any = answers["history"]({})
     looks = itertools.count(1)

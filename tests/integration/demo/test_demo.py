@@ -1,4 +1,4 @@
-"""The demo in a smaller form: coordinator and query killed on the way, every promise checked; and how it ends where it cannot."""
+"""Tests of a smaller demo: the coordinator and the query are killed, every promise is checked, and errors end it correctly."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def test_a_promise_that_did_not_hold_fails_and_leaves_everything(
     assert (tmp_path / "demo" / "logs").is_dir()
 
 
-def test_a_process_that_fails_ends_the_run_with_its_last_words(
+def test_a_failing_process_ends_the_run_with_its_last_output(
     demo: Callable[..., Result], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(run, "load", lambda _: [])

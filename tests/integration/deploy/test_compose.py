@@ -1,4 +1,4 @@
-"""Proves that image and compose file fit together: their own commands found a group from their own files, and stop in order."""
+"""Tests of the image with the compose file: the image's own commands found a group from the compose files, and stop in order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compose_spec import PyOptions
 from compose_spec.models import ComposeSpecification
 
 from tests.faults.lab.network import Network
-from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
+from tests.integration.deploy.sandbox import ROOT, Box, Mount, ready, stopping
 from tutti_connect.kafka.config import load_inflow
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(600)]
@@ -30,7 +30,7 @@ def compose() -> dict[str, Any]:
 
 
 def instructions(dockerfile: Path) -> dict[str, list[str]]:
-    """Instruction -> what stands behind it, each time; of the last stage."""
+    """Map each instruction of the last stage to its arguments, one entry for each use."""
     text = dockerfile.read_text("utf-8").replace("\\\n", " ")
     lines = [line for line in text[text.rindex("\nFROM ") :].splitlines() if line and not line.startswith("#")]
     found: dict[str, list[str]] = {}
@@ -52,7 +52,7 @@ def merged() -> PyOptions:
 
 
 def words(command: str | list[str]) -> list[str]:
-    """A command as compose takes it."""
+    """Split a command as compose does."""
     return shlex.split(command) if isinstance(command, str) else command
 
 
@@ -101,7 +101,7 @@ def test_configurations_of_the_gateways_differ_in_names_alone() -> None:
 
 
 @pytest.mark.soak
-def test_its_commands_found_a_group_that_takes_records_and_stops_in_order(tmp_path: Path) -> None:
+def test_its_commands_found_a_group_that_accepts_records_and_stops_in_order(tmp_path: Path) -> None:
     services = compose()["services"]
     assert ENTRYPOINT == ["tini", "--", "tutti"]
     with Network(list(GATEWAYS)) as network, ExitStack() as opened:

@@ -1,5 +1,5 @@
-"""Proves that the image's build does what its Dockerfile says: its own commands, on the files that it copies, make an environment
-that runs a gateway and has what a connector needs, without pip or Spark. It downloads what the image has.
+"""Tests of the image's build: the commands and files of the Dockerfile make an environment that runs a gateway and the connectors,
+without pip and Spark. The test downloads the image's packages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.deploy.box import ROOT
+from tests.integration.deploy.sandbox import ROOT
 from tests.support.ports import free_base
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
@@ -21,7 +21,7 @@ WAIT_S = 300.0
 
 
 def build(place: Path) -> Path:
-    """Carry out the first stage below `place`: what it copies to there, what it runs there; its environment."""
+    """Carry out the first stage below `place`: its copies and its commands. Return the directory of its environment."""
     text = DOCKERFILE.read_text("utf-8").replace("\\\n", " ")
     stage = text[text.index("\nFROM ") : text.rindex("\nFROM ")]
     source, made = place / "src", place / "opt"

@@ -1,4 +1,6 @@
-"""Proves that the manifests are good and fit together, and that what their pods run founds a group and takes records."""
+"""Tests of the Kubernetes manifests: they are valid and consistent, and the commands of their pods found a group that accepts
+records.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ import pytest
 import yaml
 
 from tests.faults.lab.network import Network
-from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
+from tests.integration.deploy.sandbox import ROOT, Box, Mount, ready, stopping
 from tutti.security.tokens import Access, change_tokens, digest_of, new_token
 from tutti_connect.kafka.config import load_inflow
 from tutti_gateway.transport.keys import generate
@@ -50,7 +52,7 @@ PODS = [f"gateway-{number}" for number in range(one("StatefulSet")["spec"]["repl
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("folder", ["", "kafka-in"])
-def test_manifests_have_the_form_that_kubernetes_takes(folder: str, version: str) -> None:
+def test_manifests_are_valid_for_kubernetes(folder: str, version: str) -> None:
     for document in documents(FOLDER / folder):
         kubernetes_validate.validate(document, version, strict=True)
     wrong = one("StatefulSet", FOLDER / folder)
@@ -93,7 +95,7 @@ def test_references_between_documents_resolve() -> None:
 
 
 class Pod:
-    """What a pod of the set runs, in boxes with its volumes."""
+    """Runs the commands of a pod of the set in sandboxes with its volumes."""
 
     def __init__(self, name: str, network: Network, scratch: Path, names: dict[str, str], opened: ExitStack) -> None:
         self.name = name
@@ -102,7 +104,7 @@ class Pod:
         self._volumes = self._made(scratch / "volumes" / name)
 
     def _made(self, place: Path) -> dict[str, Path]:
-        """Its volumes: those of config maps and secrets with what is in them, the others empty."""
+        """Create its volumes: those of config maps and secrets with their contents, the others empty."""
         keys = self._scratch / "keys"
         found = {}
         for volume in [
@@ -140,12 +142,12 @@ class Pod:
         )
 
     def command(self, container: dict[str, Any], key: str) -> list[str]:
-        """What it runs."""
+        """Return its command."""
         return [self._text(word) for word in container[key]]
 
 
 def answered(url: str) -> int:
-    """The status of a page; as a kubelet does, whoever signed the certificate."""
+    """Return the status of a page; like a kubelet, without a check of the certificate."""
     with urllib.request.urlopen(url, timeout=30, context=ssl._create_unverified_context()) as page:  # noqa: S310, S323 - a pod's own
         return int(page.status)
 

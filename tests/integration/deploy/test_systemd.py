@@ -1,4 +1,4 @@
-"""Proves that the units are good: systemd finds nothing wrong, they are confined, and their commands run as they stand."""
+"""Tests of the systemd units: systemd accepts them, they are confined, and their commands run as written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.faults.lab.network import Network
-from tests.integration.deploy.box import ROOT, Box, Mount, ready, stopping
+from tests.integration.deploy.sandbox import ROOT, Box, Mount, ready, stopping
 from tutti_gateway.cli.commands import COMMANDS
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(300)]

@@ -1,5 +1,5 @@
-"""Proves that a group goes from an older release to this one, gateway by gateway, under load: nothing is lost, doubled, reordered,
-and back, as docs/reference/formats.md says; also a group with keys. The older release is a commit of this repository; its processes
+"""Tests of an upgrade under load from an older release to this one and back, gateway by gateway, also with keys: no record is lost,
+duplicated or reordered, as docs/reference/formats.md promises. The older release is a commit of this repository, and its processes
 run their own code.
 """
 
@@ -57,13 +57,13 @@ def older(keyed: bool, tmp_path_factory: pytest.TempPathFactory) -> dict[str, st
 
 
 def runs(gateway: GatewayProcess, environment: dict[str, str]) -> bool:
-    """Whether its process has the environment of a release: asked of the kernel, not of what was told."""
+    """Return whether its process has the environment of a release, according to the kernel."""
     found = Path(f"/proc/{gateway.pid}/environ").read_bytes().split(b"\0")
     return (b"PYTHONSAFEPATH=1" in found) == bool(environment)
 
 
 class Load:
-    """A producer that goes on whatever happens, and what it was told."""
+    """A producer that continues through every failure, and its receipts."""
 
     def __init__(self, url: str, name: str) -> None:
         self.name = name
@@ -127,7 +127,7 @@ def until_all_vote(group: RunningGroup) -> None:
 
 
 def security_in(directory: Path) -> Callable[[str], str]:
-    """What the configuration of each gateway says of its keys, which are made."""
+    """Create keys, and return a function that gives the configuration of a gateway for them."""
     keys = directory / "keys"
     generate(keys, NAMES)
     return lambda name: f'[security]\nsecret_key = "{keys}/{name}.secret"\npublic_keys = "{keys}/group.keys"\n'
@@ -183,7 +183,7 @@ def test_a_group_is_upgraded_under_load_and_goes_back(keyed: bool, older: dict[s
 
 
 def command(environment: dict[str, str], *arguments: str) -> str:
-    """A command of a release; what it printed."""
+    """Run a command of a release, and return its output."""
     done = subprocess.run(
         [sys.executable, "-m", "tutti_gateway", *arguments],
         env={**os.environ, **environment},

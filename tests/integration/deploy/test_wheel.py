@@ -1,4 +1,4 @@
-"""Proves what `pip install tutti-ingest` gives: a library that is typed and light, beside any modules of a user's own."""
+"""Tests of `pip install tutti-ingest`: the library is typed and light, and works beside a user's modules of any name."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def _base(name: str = "tutti-ingest", extra: str = "") -> set[str]:
-    """Return the distributions that `name` needs without extras, and what those need in their turn."""
+    """Return the distributions that `name` needs without extras, and their own requirements."""
     found: set[str] = set()
     for text in distribution(name).requires or []:
         requirement = Requirement(text)

@@ -1,8 +1,7 @@
-"""Terminals that somebody follows a page with: real shells on pseudo-terminals, and what they show.
-
-A page is Markdown. A block that begins with `sh title="Terminal 1"` behind its fence holds what is typed there, line by line; `^C`
-alone on a line is that key. The `text` blocks behind it hold lines that must show there, in this order; `...` is anything, and
-other lines may come in between. A line whose command comes back must end with 0; the last one of a block may go on until a `^C`.
+"""Runs the terminals of a page: real shells on pseudo-terminals, and their output. A page is Markdown. A block that starts with `sh
+title="Terminal 1"` after its fence contains the input of that terminal, line by line; `^C` alone on a line is that key. The `text`
+blocks after it contain lines that must appear there, in this order; `...` matches anything, and other lines may come between. A
+command that returns must end with 0; the last one of a block may run until a `^C`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class Step(NamedTuple):
 
 
 def steps(page: Path) -> list[Step]:
-    """The blocks of a page, in order. What is shown belongs to the terminal that was typed in last, unless it names one."""
+    """Return the blocks of a page in order. Output belongs to the terminal of the last input, unless it names one."""
     found: list[Step] = []
     terminal = ""
     for kind, title, text in _FENCE.findall(page.read_text("utf-8")):
@@ -78,13 +77,13 @@ class Terminal:
             os.write(self._fd, line.encode() + b"\n")
 
     def back(self) -> None:
-        """Wait until the line that was typed last has come back: with 0, or however what was interrupted ends."""
+        """Wait until the last command returns: with 0, or with any code if it was interrupted."""
         self._wait(lambda: len(_PROMPT.findall(self.shown)) >= self._open, "the prompt")
         code = int(_PROMPT.findall(self.shown)[-1])
         assert code == 0 or self._interrupted, f"it ended with {code}: {self.shown[-3000:]}"
 
     def expect(self, line: str) -> None:
-        """Wait until the line shows behind what was expected before."""
+        """Wait until the line appears after the last expected one."""
         wanted = re.compile(".*".join(re.escape(part.strip()) for part in line.split("...")))
         self._wait(lambda: bool(wanted.search(self.shown, self._seen)) or self._failed(), f"the line {line!r}")
         found = wanted.search(self.shown, self._seen)
@@ -92,7 +91,7 @@ class Terminal:
         self._seen = found.end()
 
     def _failed(self) -> bool:
-        """Whether what was typed last has come back, and not with 0: it shows nothing more."""
+        """Return whether the last command returned a code other than 0, and so prints nothing more."""
         codes = _PROMPT.findall(self.shown)
         return len(codes) >= self._open > 0 and codes[-1] != "0" and not self._interrupted
 
@@ -131,7 +130,7 @@ class Terminals:
         self.all: dict[str, Terminal] = {}
 
     def follow(self, page: Path) -> None:
-        """Do what a page says."""
+        """Type the commands of a page, and check the output."""
         blocks = steps(page)
         for number, (name, typed, lines) in enumerate(blocks):
             terminal = self.all.get(name) or self.all.setdefault(name, Terminal(*self._how))

@@ -1,4 +1,4 @@
-"""Proves docs/how-to/drill.md: a group whose disks are all lost comes back from a backup, by the commands of the page."""
+"""Tests of docs/how-to/drill.md: a group that lost all disks is restored from a backup by the page's commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves that the examples run as their README says, against one gateway: what they send is there once, and is read."""
+"""Tests of the examples with one gateway: each runs as its README says, and its records are in the log once and can be read."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 
 def environment(gateway: GatewayProcess) -> dict[str, str]:
-    """What the README has set: the address, and the Python of the environment on PATH."""
+    """Return the environment that the README requires: the address, and the Python of the environment on PATH."""
     return {**os.environ, "TUTTI_URL": gateway.url, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 
 def run(gateway: GatewayProcess, *command: str) -> str:
-    """One command of the README to its end; what it printed."""
+    """Run one command of the README to its end, and return its output."""
     done = subprocess.run(command, cwd=ROOT, env=environment(gateway), capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def values(gateway: GatewayProcess, topic: str) -> list[bytes]:
-    """What the log has of a topic."""
+    """Return the values of a topic in the log."""
     with Reader(gateway.url, topics=[topic], start=0) as reader:
         return [record.value or b"" for record in reader.records()]
 

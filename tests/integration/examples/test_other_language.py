@@ -1,5 +1,5 @@
-"""Proves that docs/reference/wire.md and formats.md suffice: code written from them alone, in JavaScript, agrees with every test
-vector, sends to a real gateway, and reads its files.
+"""Tests that docs/reference/wire.md and formats.md suffice: JavaScript code written from them alone agrees with every test vector,
+sends to a real gateway, and reads its files.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Proves that the site of docs/ builds strictly: each page is there, every link leads somewhere, no page fetches from elsewhere."""
+"""Tests of the documentation site: it builds strictly, every page exists, every link resolves, and no page loads
+from other hosts.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def test_every_page_is_there(site: Path) -> None:
 
 
 class Addresses(HTMLParser):
-    """What a page makes a browser fetch by itself."""
+    """Collects the addresses that a browser loads for a page."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,7 +65,7 @@ def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
 
 
 def test_a_link_that_leads_nowhere_ends_the_build(tmp_path: Path) -> None:
-    """The same build with one page that has a wrong link, a wrong file beside the docs, and a wrong place in a page."""
+    """Builds with one page that has a wrong link, a wrong file beside the docs, and a wrong anchor."""
     for name in ("mkdocs.yml", "tools/site.py"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)

@@ -1,4 +1,4 @@
-"""Proves docs/tutorial/getting-started.md: each command, typed as it stands there, shows what the page says."""
+"""Tests of docs/tutorial/getting-started.md: each command, typed as printed, shows the output of the page."""
 
 from __future__ import annotations
 

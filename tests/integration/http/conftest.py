@@ -1,4 +1,4 @@
-"""Three gateways and two processes of the connector before them, for all tests of a worker."""
+"""Fixtures of this folder: three gateways and two processes of the HTTP connector, for all tests of a worker."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Proves that nothing that arrives at the port stops the process, makes it grow, or commits what was not posted: noise, requests
-and bodies that are almost right, callers that go away in the middle. Others are served all the while.
+"""Tests of random input at the port: noise, almost valid requests and bodies, and callers that disconnect never stop the process,
+make it grow, or commit an unposted record, and other callers are served meanwhile.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.figures import proportional_memory_bytes
 from tests.faults.almost import attack, mutations
-from tests.integration.http.front import ARROW, JSON, NDJSON, Front
+from tests.integration.http.connector import ARROW, JSON, NDJSON, Front
 from tests.support.running_group import RunningGroup
 from tests.support.waiting import wait_until
 from tutti.reader import Reader
@@ -101,7 +101,7 @@ def test_requests_that_are_almost_right(front: Front, seed: int, made: bytes) ->
 
 @pytest.mark.usefixtures("_sound")
 def test_bodies_that_are_almost_right(group: RunningGroup, front: Front) -> None:
-    """Each is taken or refused, never with an error of the process; what is taken is in the log, and nothing else is."""
+    """Each is accepted or refused, never with an error of the process; accepted ones are in the log, and no other is."""
     taken = 0
     for content_type, body in ((ARROW, arrow()), (NDJSON, b'{"key":"k","value":"a"}\n{"value":"b"}\n'), (JSON, b'{"value":"c"}')):
         for data in (body, *mutations(body, 7, COUNT)):

@@ -1,4 +1,6 @@
-"""Proves that a process with a certificate and tokens lets in who may, says why to others, and keeps secrets out of its log."""
+"""Tests of the connector with a certificate and tokens: permitted callers are authenticated, others get the reason, and no secret
+is in its log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Kafka broker for the tests of a worker, three gateways for those of a module."""
+"""Fixtures of this folder: one Kafka broker for the tests of a worker, and three gateways for those of a module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.spark_classes import SHORT
 
 @pytest.fixture(scope="session")
 def the_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """The broker of this test run: who kills it starts it again."""
+    """The broker of this test run; a test that kills it restarts it."""
     folder = broker_jars()
     assert folder is not None, "Kafka's jars could not be fetched from Maven's central repository, or there is no pyspark or Java"
     with broker(tmp_path_factory.mktemp("session-kafka"), folder, SHORT.split()) as made:

@@ -1,4 +1,4 @@
-"""Proves that examples/kafka brings what is in Kafka into the log, as its README says; only the addresses are this test's."""
+"""Tests of examples/kafka: it copies Kafka's messages into the log, as its README says; only the addresses differ."""
 
 from __future__ import annotations
 

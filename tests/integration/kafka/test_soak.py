@@ -1,4 +1,7 @@
-"""From Kafka through the log back to Kafka, both connectors killed 50 times: `python -m pytest -m soak tests/integration/kafka`."""
+"""Soak test from Kafka through the log to Kafka, with both connectors killed 50 times.
+
+Run it with `python -m pytest -m soak tests/integration/kafka`.
+"""
 
 from __future__ import annotations
 

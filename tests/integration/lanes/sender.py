@@ -1,4 +1,4 @@
-"""A client of the wire: it sends unordered batches to one gateway and keeps what it is answered, and nothing else."""
+"""A client at the level of the wire protocol: it sends unordered batches to one gateway and keeps the answers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Sender:
         self._socket.send(encode_control(message))
 
     def submit(self, first: int, count: int = 1, *, unordered: bool = True) -> None:
-        """Batches of one record each, whose value names producer and sequence."""
+        """Send batches of one record each, whose value names producer and sequence."""
         frames = [
             batch_frame(
                 [f"{self.name}-{sequence}".encode()], producer=self.number, epoch=self.epoch, sequence=sequence, topic=self.topic
@@ -85,7 +85,7 @@ class Sender:
         self._socket.send_multipart(encode_submit(frames, unordered=unordered))
 
     def read(self, timeout_s: float) -> bool:
-        """Take in one message of the gateway; False if none came."""
+        """Receive one message of the gateway; return False if none came."""
         if not self._socket.poll(round(timeout_s * 1000)):
             return False
         data = self._socket.recv()
@@ -115,7 +115,9 @@ class Sender:
         raise AssertionError(f"no {kind} came, but {self.told}")
 
     def send_until(self, last: int, window: int = 16, timeout_s: float = WAIT_S) -> None:
-        """Have everything up to a sequence acknowledged: what is not answered is sent again in order, as any client does."""
+        """Wait for the acknowledgement of everything up to a sequence: unanswered batches are resent in order,
+        as any client does.
+        """
         deadline = time.monotonic() + timeout_s
         while (low := self.missing(last)) is not None:
             assert time.monotonic() < deadline, f"{self.name}: {low} of {last} is not acknowledged; {self.told[-3:]}"

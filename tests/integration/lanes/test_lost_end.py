@@ -1,4 +1,6 @@
-"""Proves with three real gateways that an own lane whose end is lost says for whom it waits, comes back whole, and goes on."""
+"""Tests with three real gateways of an own lane with a lost end: it names the gateways that it waits for, is recovered completely,
+and continues.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +34,14 @@ def lose_end(directory: Path, offset: int) -> None:
 
 
 def halted(group: RunningGroup, lane: str) -> str:
-    """Why g1's lane takes nothing."""
+    """Return why g1's lane accepts nothing."""
     return next((str(line["halted"]) for line in group.status("g1")["lanes"] if line["lane"] == lane), "no lane yet")
 
 
 @pytest.mark.timeout(400)
 @pytest.mark.soak
 def test_an_own_lane_comes_back_when_all_are_there_that_may_have_more_of_it(tmp_path: Path) -> None:
-    """g3 was away when g1 wrote what its disk loses, and g2, which has it, is away when g1 comes back."""
+    """g3 is down when g1 writes the frames that its disk loses. g2 has them, and is down when g1 restarts."""
     with RunningGroup(tmp_path) as group:
         with closing(Sender(group["g1"].port, "p").open()) as sender:
             sender.send_until(BEFORE)

@@ -1,5 +1,5 @@
-"""Proves with real gateways that the remedy named for a lane that has halted for good gives a group of one a new lane and keeps its
-ordered log.
+"""Tests with real gateways of the remedy for a permanently halted lane: a group of one gets a new lane and keeps
+its ordered log.
 """
 
 from __future__ import annotations

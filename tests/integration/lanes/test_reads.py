@@ -1,4 +1,4 @@
-"""Proves that the reads port serves a lane as it serves the log: ranges, plans, times, followers, and what is refused."""
+"""Tests of lanes at the reads port: ranges, plans, times, followers and refusals work as for the log."""
 
 from __future__ import annotations
 

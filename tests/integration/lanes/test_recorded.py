@@ -1,4 +1,4 @@
-"""Proves that a run with unordered batches, and the start after a kill in the middle of them, run again as they were recorded."""
+"""Tests of recordings with unordered batches: a run, and the start after a kill in the middle of it, replay as recorded."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Proves on the loopback interface that three gateways with `transport = "multicast"` commit by it, go on without one of them, and
-hold the same log in the end.
+"""Tests of three gateways with `transport = "multicast"` on the loopback interface: they commit over it, continue without one of
+them, and have equal logs at the end.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def hears(group: RunningGroup, name: str, count: int) -> bool:
 
 
 def expect_by_multicast(group: RunningGroup, sender: str) -> None:
-    """What `sender` had all others write came to them by multicast."""
+    """Check that all others received the frames of `sender` by multicast."""
     assert multicast(group, sender)["messages"]
     assert all(multicast(group, name)["peers"][sender]["received"] for name in NAMES if name != sender)
 

@@ -1,4 +1,4 @@
-"""Proves how a real gateway process starts, ends and fails: a ready line, an orderly stop, no process left over, clear words."""
+"""Tests of a real gateway process: its ready line, an orderly stop, no remaining process, and clear errors."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_two_signals_end_it_too(gateway: GatewayProcess) -> None:
 
 
 def test_a_signal_to_all_its_processes_is_no_error(gateway: GatewayProcess) -> None:
-    """As service managers send it: the reads process was told to have ended, and started again while the gateway stopped."""
+    """As service managers send it: the reads process got its signal, and the stopping gateway restarted it."""
     os.kill(reads_process(gateway), signal.SIGTERM)
     os.kill(gateway.pid, signal.SIGTERM)
     assert gateway.wait_end() == 0

@@ -1,6 +1,6 @@
-"""Proves at the level of the node what a SIGKILL cannot show: no receipt leaves before its frame is durable, and after a power loss
-at any moment the log holds every record that was acknowledged. The stack, the log and the driver are the real ones; sockets are
-recorded, and the disk forgets whatever was not synced.
+"""Tests at the level of the node what a SIGKILL cannot show: no receipt leaves before its frame is durable, and after a power loss
+at any moment the log has every acknowledged record. Stack, log and driver are real; sockets are recorded, and the disk loses
+unsynced data.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.node.platter import Platter
+from tests.integration.node.volatile_disk import Platter
 from tests.unit.node.fakes import LOG, Clients, HandClock, LaneQueue, Lookups, batch_frame, message, network
 from tutti.data.client_protocol import (
     PROTOCOL,
@@ -125,7 +125,7 @@ class Bench:
         return view is not None and view.primary and not self.driver.halted
 
     def turn(self, *parts: list[bytes]) -> None:
-        """One turn of the socket thread, with what the disk reported so far."""
+        """Run one iteration of the socket thread, with the disk's reports so far."""
         self.clock.time_us += 1000
         happenings, self.reports[:] = list(self.reports), []
         self.driver.run_once([message(b"client", one) for one in parts], happenings)

@@ -1,4 +1,6 @@
-"""Proves with real gateways that the oldest records go, on all of them from the same offset, and that who missed them goes on."""
+"""Tests of retention with real gateways: the oldest records are deleted on all gateways from the same offset, and a gateway that
+missed this continues.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Proves docs/how-to/security.md with a real gateway with keys, tokens and a certificate: who comes in at each port, what each may
-do, and that no secret is heard on the way or left behind.
+"""Tests of docs/how-to/security.md with a real gateway with keys, tokens and a certificate: which clients each port admits, their
+rights, and that no secret is visible in traffic or files.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def refused(error: pytest.ExceptionInfo[NotAllowed], house: SecuredFiles, code: 
 
 
 @pytest.mark.parametrize("name", ["late", "unknown", "missing"])
-def test_a_token_that_holds_no_longer_or_never_did_opens_no_port(house: SecuredFiles, gateway: GatewayProcess, name: str) -> None:
+def test_an_expired_or_unknown_token_opens_no_port(house: SecuredFiles, gateway: GatewayProcess, name: str) -> None:
     token = house.tokens.get(name, "tutti_nobody" if name == "unknown" else "")
     credentials = Credentials(token, house.place / "group.keys", house.place / "tls.pem")
     with pytest.raises(NotAllowed) as error:
@@ -165,7 +165,7 @@ def test_a_revoked_token_ends_requests_in_flight(house: SecuredFiles, gateway: G
     assert "a session ends: its token is no longer valid" in gateway.log_tail()
 
 
-def test_a_gateway_with_another_key_is_not_spoken_with(house: SecuredFiles, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_a_gateway_with_another_key_is_not_contacted(house: SecuredFiles, gateway: GatewayProcess, tmp_path: Path) -> None:
     generate(tmp_path, ["g1"])
     credentials = Credentials(house.tokens["feed"], tmp_path / "group.keys")
     with recording_proxy(gateway.port) as proxy, pytest.raises(Unavailable, match="none of the public keys that are known here"):
@@ -173,7 +173,7 @@ def test_a_gateway_with_another_key_is_not_spoken_with(house: SecuredFiles, gate
     assert all(len(to) == 64 for to, _ in proxy.recorded)  # a greeting, and not a word more
 
 
-def test_a_gateway_that_does_not_encrypt_is_shown_no_token(house: SecuredFiles, tmp_path: Path) -> None:
+def test_an_unencrypted_gateway_gets_no_token(house: SecuredFiles, tmp_path: Path) -> None:
     with GatewayProcess(tmp_path) as open_one, recording_proxy(open_one.port) as proxy:
         with pytest.raises(Unavailable, match="does not encrypt, and credentials are never sent"):
             Producer(f"tutti://127.0.0.1:{proxy.port}", credentials=house.credentials("feed"), connect_timeout=4.0)
@@ -371,7 +371,7 @@ def test_rejections_at_every_port_are_counted_in_the_status(house: SecuredFiles,
 # What is left behind
 
 
-def test_no_secret_is_in_logs_status_or_what_runs(house: SecuredFiles, gateway: GatewayProcess) -> None:
+def test_no_secret_is_in_logs_status_or_command_lines(house: SecuredFiles, gateway: GatewayProcess) -> None:
     secret = (house.place / "g1.secret").read_text().split('secret = "')[1][:40]
     told = page(gateway, house, "/v1/status", "ops")[1] + page(gateway, house, "/metrics", "ops")[1] + gateway.log_tail(10**7)
     for pid in (gateway.pid, json.loads(page(gateway, house, "/v1/status", "ops")[1])["reads_process"]["pid"]):

@@ -1,7 +1,6 @@
-"""A query with asynchronous progress tracking, in a process of its own, to be killed: async_query.py URL TOPIC ROOT.
-
-The values of a batch are the lines of ROOT/batches/N. In its first run the query stands still in a batch whose end Spark has kept
-after one that it has not kept, and writes the number of that batch to ROOT/gap.
+"""A query with asynchronous progress tracking, as a process to be killed: async_query.py URL TOPIC ROOT. The values of a batch are
+the lines of ROOT/batches/N. In its first run the query blocks in a batch whose end Spark has stored after one that it has not
+stored, and writes the number of that batch to ROOT/gap.
 """
 
 from __future__ import annotations

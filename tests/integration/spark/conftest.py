@@ -1,4 +1,4 @@
-"""One Spark session and one gateway for all tests of this folder; tests keep apart by their topics and directories."""
+"""Fixtures of this folder: one Spark session and one gateway for all tests, which use different topics and directories."""
 
 from __future__ import annotations
 
@@ -54,6 +54,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 @pytest.fixture
 def own_gateway(tmp_path: Path) -> Iterator[GatewayProcess]:
-    """One that a test may stop, or whose whole log it reads."""
+    """A gateway that a test may stop, or whose complete log it reads."""
     with GatewayProcess(tmp_path) as running:
         yield running

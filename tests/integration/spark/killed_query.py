@@ -1,4 +1,4 @@
-"""A query in a process of its own, to be killed: killed_query.py URL TOPIC START CHECKPOINT OUT."""
+"""A query as a process to be killed: killed_query.py URL TOPIC START CHECKPOINT OUT."""
 
 from __future__ import annotations
 

@@ -1,6 +1,5 @@
-"""A query over two streams that move together: a join by time, duplicates dropped, and state with timers.
-
-Run as a process of its own, to be killed: paired.py OPTIONS CHECKPOINT OUT, with the options of both streams as JSON.
+"""A query over two streams in lockstep: a join by time, duplicates dropped, and state with timers. It also runs as a process to be
+killed: paired.py OPTIONS CHECKPOINT OUT, with the options of both streams as JSON.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What tests of this folder share: records in, rows out, queries that are watched."""
+"""Helpers of this folder: records in, rows out, and observed queries."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def send(url: str, topic: str, values: Iterable[bytes], **options: Any) -> list[
 
 
 def numbered(prefix: str, count: int, first: int = 0) -> list[bytes]:
-    """Values that tell their place."""
+    """Return values that contain their index."""
     return [f"{prefix}{number}".encode() for number in range(first, first + count)]
 
 
 def until(happened: Callable[[], object], what: str, query: StreamingQuery | None = None) -> None:
-    """Wait for a condition, and fail at once with the error of the query if there is one."""
+    """Wait for a condition, and fail at once query's error the error of the query if there is one."""
 
     def checked() -> object:
         if query is not None and query.exception() is not None:
@@ -55,7 +55,7 @@ def settings(spark: SparkSession, given: Mapping[str, str]) -> Iterator[None]:
 
 
 def until_tick(gateway: GatewayProcess) -> None:
-    """Wait until a micro-batch may end at what was sent."""
+    """Wait for a tick after the sent records, at which a micro-batch may end."""
     reads = FlightSource(gateway.url)
     frontier = reads.frontier().offset
     until(lambda: reads.tick_end(frontier - 1, frontier, frontier, 1) == frontier, "a tick behind the records")
@@ -86,7 +86,7 @@ class Query:
         return self
 
     def run(self) -> Query:
-        """Read what is there, then end."""
+        """Read the existing records, then end."""
         self.start(available_now=True).running.awaitTermination(WAIT_S)
         return self
 

@@ -1,4 +1,4 @@
-"""Proves that Spark reads on from the archive to the log: batches, streams from an old checkpoint, and with the gateway gone."""
+"""Tests of Spark reads across archive and log: batches, streams from an old checkpoint, and with the gateway down."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 from tests.integration.spark.rows import Query, numbered, send
 from tests.support.gateway_process import GatewayProcess
-from tests.unit.archive.logs import Log
-from tests.unit.archive.made import CLOSED, COUNT, ODD_TOPICS, TABLE, archived
+from tests.unit.archive.memory_archive import CLOSED, COUNT, ODD_TOPICS, TABLE, archived
+from tests.unit.archive.memory_log import Log
 from tutti import Producer
 from tutti import limits as common_limits
 from tutti.archive.archiver import Archiver, Settings
@@ -99,7 +99,7 @@ def test_records_trimmed_after_planning_are_read_from_the_archive(short: Short) 
         assert [value for batch in batches for value in batch.column("value").to_pylist()] == ALL
 
 
-def test_with_the_gateway_gone_files_and_archive_serve_and_the_archive_alone(spark: SparkSession, short: Short) -> None:
+def test_with_the_gateway_down_files_and_archive_serve_and_the_archive_alone(spark: SparkSession, short: Short) -> None:
     short.gateway.kill()
     try:
         assert values(spark, path=short.gateway.data, archive=short.archive) == ALL

@@ -1,4 +1,6 @@
-"""A query with asynchronous progress tracking, for which Spark keeps the ends of some batches only, goes on after a SIGKILL."""
+"""Tests of asynchronous progress tracking, for which Spark stores the ends of some batches only: a query continues
+after a SIGKILL.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def running(url: str, root: Path) -> Iterator[Callable[[Callable[[], object]], o
 
 
 def test_a_killed_query_reads_the_gap_between_two_recorded_ends(own_gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Proves that a checkpoint with gaps is taken, that the batch after it has all records of the gap, and that none is lost."""
+    """Proves that a checkpoint with gaps is accepted, that the batch after a gap has all of its records, and that none is lost."""
     sent = [value.decode() for value in numbered("v", 60)]
     root, gap = tmp_path, tmp_path / "gap"
     send(own_gateway.url, "async", [value.encode() for value in sent])

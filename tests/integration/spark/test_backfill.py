@@ -1,4 +1,4 @@
-"""Backfills into Parquet: whatever is run twice, side by side, or killed, the table holds each record of the range once."""
+"""Tests of backfills into Parquet: run twice, in parallel, or killed, the table has each record of the range once."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def job(tmp_path: Path, text: str, name: str = "job_rows") -> str:
 
 
 def rows(table: Path) -> list[tuple[int, str]]:
-    """Offset and value of what is in a table, in the order of offsets."""
+    """Return offset and value of the rows of a table, in the order of offsets."""
     found = ds.dataset(table, partitioning="hive").to_table(["offset", "value"])
     return sorted((row["offset"], row["value"]) for row in found.to_pylist())
 
@@ -111,7 +111,9 @@ def test_a_range_is_backfilled_once(spark: SparkSession, log: tuple[GatewayProce
 def test_a_swap_replaces_whole_ranges_in_one_step(
     spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path
 ) -> None:
-    """Proves that a swap gives the new rows of its range and leaves the others, and refuses what it would cut or make unequal."""
+    """Proves that a swap writes the new rows of its range and leaves the others, and refuses a range that would split or disagree
+    with existing ones.
+    """
     gateway, values = log
     table, read_files = tmp_path / "t", {"path": str(gateway.data)}
     plain, shout = (
@@ -176,7 +178,7 @@ def open_claims(table: Path) -> list[Claim]:
 def test_jobs_that_would_not_come_out_the_same_are_refused(
     spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path
 ) -> None:
-    """Proves that chance, a slice through a group, another schema and other topics are refused, and leave nothing behind."""
+    """Proves that randomness, a slice through a group, another schema and other topics are refused, and leave no files."""
     gateway, values = log
     table, read_files = tmp_path / "t", {"path": str(gateway.data)}
     with pytest.raises(UsageError, match=r"--allow-nondeterministic"):
@@ -215,7 +217,9 @@ def killed(arguments: list[str], when: Callable[[], object]) -> None:
 def test_a_killed_run_leaves_nothing_that_is_seen(
     spark: SparkSession, log: tuple[GatewayProcess, list[str]], tmp_path: Path
 ) -> None:
-    """Proves that a SIGKILL in the middle of a range leaves whole ranges alone, and that the next run completes the table."""
+    """Proves that after a SIGKILL in the middle of a range only complete ranges are visible, and that the next run completes the
+    table.
+    """
     gateway, values = log
     table, rows_job = tmp_path / "t", job(tmp_path, ROWS)
     arguments = ["--path", str(gateway.data), "--table", str(table), "--format", "parquet", "--job", rows_job, "--slice", "40"]

@@ -1,4 +1,4 @@
-"""Batch reads: through a gateway and from its files alone they give the same rows; every option does what it says."""
+"""Tests of batch reads: the gateway and its files alone give the same rows, and every option works."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_an_empty_log_has_no_rows(spark: SparkSession, own_gateway: GatewayProce
 
 
 def test_another_log_at_the_same_address_is_read_as_such(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's workers live on: what they remember of an address must not outlive the log there."""
+    """Spark's workers keep running, and must not keep what they know of an address beyond the log there."""
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
     with GatewayProcess(tmp_path / "one") as one:
@@ -127,7 +127,7 @@ def test_wrong_options_are_named(
         assert word in str(error.value)
 
 
-def test_what_cannot_be_read_is_named(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_an_unreadable_range_is_named(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     port = free_base()
     with pytest.raises(PySparkException, match=f"127.0.0.1:{port}"):
         read(spark, gateways=f"tutti://127.0.0.1:{port}").collect()

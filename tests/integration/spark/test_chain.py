@@ -1,4 +1,6 @@
-"""Two jobs in a chain, `first` -> Tutti -> `second` -> Tutti: their driver left behind and killed, tasks and gateways killed."""
+"""Tests of two jobs in a chain, `first` -> Tutti -> `second` -> Tutti, with an outdated driver, and killed drivers, tasks and
+gateways.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.faults, pytest.mark.slow, pytest.ma
 
 
 class Here(Job):
-    """A job of the chain in this session, which goes on with its checkpoint."""
+    """A job of the chain in this session, which continues from its checkpoint."""
 
     def __init__(self, spark: SparkSession, link: Link) -> None:
         super().__init__(link)
@@ -34,8 +36,8 @@ class Here(Job):
 
 
 def test_a_chain_writes_each_micro_batch_once_under_kills(spark: SparkSession, tmp_path: Path) -> None:
-    """Proves that what two jobs write is what their micro-batches had to give, each in one place, in order; that a driver left
-    behind by another one of its checkpoint writes nothing and says why; and that what a killed task staged is never seen.
+    """Proves that each micro-batch of two jobs is in the log once, contiguous and in order; that an outdated driver, replaced by
+    another one of its checkpoint, writes nothing and reports why; and that batches staged by a killed task are never visible.
     """
     with RunningGroup(tmp_path) as group, Chain(tmp_path, group, 1, print) as chain:
         left = Chained(*(chain.link(kind) for kind in TOPICS))

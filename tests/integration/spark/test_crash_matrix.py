@@ -1,5 +1,5 @@
-"""A query with state on a cluster of two executors, with one process after another killed in its micro-batches: the driver,
-executors, Python workers, one gateway, all of them. `make spark-soak` does so at every step.
+"""Tests of a query with state on a cluster of two executors, with a kill in its micro-batches of the driver, executors, Python
+workers, one gateway, or all of them. `make spark-soak` kills at every step.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CELLS = [
 def test_every_attempt_at_every_micro_batch_gives_the_rows_of_a_run_without_kills(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Proves that windows, what was sent twice and what is too late are the same whoever is killed, as are micro-batches."""
+    """Proves that windows, duplicates, late records and micro-batches are the same after any kill."""
     monkeypatch.setenv("SPARK_SCALA_VERSION", "2.13")
     with RunningGroup(tmp_path) as group:
         matrix.fill(group.url, matrix.values(7, len(CELLS) + 2))

@@ -1,4 +1,6 @@
-"""`deterministic(df)`: each thing that need not come out the same twice is found, and a near twin that does is not."""
+"""Tests of `deterministic(df)`: each cause of different results in two runs is found, and a similar expression
+without it is not.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def past(spark: SparkSession) -> DataFrame:
 
 @pytest.fixture(scope="module")
 def cut(spark: SparkSession) -> DataFrame:
-    """A stream whose micro-batches the log decides."""
+    """Return a stream whose micro-batches the log decides."""
     return stream(spark, **CUT)
 
 
@@ -422,7 +424,7 @@ def test_a_stateful_stream_without_tick_batches_is_found(spark: SparkSession) ->
     assert deterministic(latest(stream(spark, **CUT))) == []
 
 
-def test_where_a_read_begins_or_ends_by_the_time_it_is_made_is_found(spark: SparkSession) -> None:
+def test_a_range_that_depends_on_the_time_of_the_read_is_found(spark: SparkSession) -> None:
     (found,) = deterministic(stream(spark).select("value"))
     assert found.expression == "startingOffset latest"
     read = spark.read.format("tutti").option("gateways", NOWHERE)

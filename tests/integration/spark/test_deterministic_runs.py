@@ -1,5 +1,5 @@
-"""What `deterministic` says of Spark, seen in Spark: seeds in streams, micro-batches without records; and a job without findings
-gives the same rows in the same micro-batches, however slow it ran.
+"""Tests in Spark of the assumptions of `deterministic`: seeds in streams, and micro-batches without records. A job without findings
+gives the same rows in the same micro-batches at any speed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def stream(spark: SparkSession, url: str, topic: str, start: int) -> DataFrame:
 
 
 def run(df: DataFrame, checkpoint: Path) -> dict[int, list[Any]]:
-    """The rows of each micro-batch of what is there."""
+    """Return the rows of each micro-batch over the existing records."""
     batches: dict[int, list[Any]] = {}
     writer = df.writeStream.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     query = writer.foreachBatch(lambda rows, batch: batches.update({batch: sorted(map(tuple, rows.collect()))})).start()
@@ -40,7 +40,7 @@ def run(df: DataFrame, checkpoint: Path) -> dict[int, list[Any]]:
 
 
 def test_a_seed_does_not_help_a_stream(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Proves that Spark draws it anew for each run."""
+    """Proves that Spark draws it again for each run."""
     start = send(gateway.url, "seed", [b"a", b"b", b"c"])[0]
     drawn = stream(spark, gateway.url, "seed", start).select("offset", f.rand(3))
     assert run(drawn, tmp_path / "one") != run(drawn, tmp_path / "two")
@@ -49,10 +49,10 @@ def test_a_seed_does_not_help_a_stream(spark: SparkSession, gateway: GatewayProc
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("empty_batches", [True, pytest.param(False, marks=pytest.mark.soak)])
-def test_micro_batches_without_records_decide_what_is_late(
+def test_micro_batches_without_records_decide_which_records_are_late(
     spark: SparkSession, gateway: GatewayProcess, tmp_path: Path, empty_batches: bool
 ) -> None:
-    """Proves that with `cut` a slow and a quick run come to the same rows in the same micro-batches, once Spark puts none in."""
+    """Proves that with `cut` a slow and a fast run give the same rows in the same micro-batches, once Spark adds no empty ones."""
     topic = f"late-{empty_batches}"
     spark.conf.set(EMPTY_BATCHES, empty_batches)
     try:
@@ -72,7 +72,7 @@ def test_micro_batches_without_records_decide_what_is_late(
 
 
 def seconds(gateway: GatewayProcess, topic: str, *named: int) -> int:
-    """Send a record for each, with a tick behind each; the first offset."""
+    """Send a record for each second, with a tick after each, and return the first offset."""
     offsets = []
     for second in named:
         offsets += send(gateway.url, topic, [str(second).encode()])

@@ -1,4 +1,4 @@
-"""The departures job: what it gives live, in several runs, is byte for byte what it gives when its log files are replayed."""
+"""Tests of the departures job: its live result, over several runs, equals the result of a replay of the log files byte for byte."""
 
 from __future__ import annotations
 

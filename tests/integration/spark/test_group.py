@@ -1,4 +1,6 @@
-"""A gateway of three is killed under a batch read and under a stream: tasks and the driver's poll go on at another one."""
+"""Tests of a killed gateway of three during a batch read and during a stream: tasks and the driver's polls
+continue at another one.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The jobs with state on real departures: live in two runs from a gateway, they come to what a replay of the files comes to."""
+"""Tests of the jobs with state on real departures: two live runs from a gateway give the result of a replay of the files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PARTS = 4
 
 @dataclass(frozen=True)
 class Lived:
-    """Where the live runs wrote to, and what their gateway left behind."""
+    """The output of the live runs, and the directory of their gateway."""
 
     out: Path
     data: Path
@@ -61,7 +61,7 @@ def all_jobs(spark: SparkSession, out: Path, arguments: dict[str, list[str]]) ->
 
 @pytest.fixture(scope="module")
 def lived(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Lived:
-    """Departures sent part by part; jobs that read what is there, end, and read the rest in a second run."""
+    """Send departures part by part, with jobs that read the existing ones, end, and read the rest in a second run."""
     root = tmp_path_factory.mktemp("jobs")
     airports = [airport.rows() for airport in load(DEPARTURES)]
     with GatewayProcess(root) as gateway:

@@ -1,4 +1,4 @@
-"""SIGKILL of a whole query, Spark and all, while records stream in: with a sink that lists its files each record is there once."""
+"""Tests of a SIGKILL of a complete query, including Spark, during a stream: a sink that lists its files has each record once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_every_record_is_there_once(spark: SparkSession, gateway: GatewayProcess
 
 
 def planned(checkpoint: Path) -> int:
-    """The last batch whose end is decided, -1 before any."""
+    """Return the last batch with a decided end, -1 before any."""
     return max((int(file.name) for file in (checkpoint / "offsets").glob("[0-9]*")), default=-1)
 
 

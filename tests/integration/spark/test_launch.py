@@ -1,4 +1,6 @@
-"""Spark finds the format and its Python outside of an activated environment, and where the package is shipped and not installed."""
+"""Tests of the launch: Spark finds the format and its Python outside of an activated environment, and if the package is shipped and
+not installed.
+"""
 
 from __future__ import annotations
 

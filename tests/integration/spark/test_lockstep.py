@@ -1,5 +1,5 @@
-"""Two streams of one query that move together: a join, duplicates, watermarks and state with timers come to the same rows, late
-records, state and micro-batches live, restarted, killed, and replayed from files with the gateway down.
+"""Tests of two streams of one query in lockstep: a join, duplicates, watermarks and state with timers give the same rows, late
+records, state and micro-batches if they run live, restarted, killed, or replayed from files with the gateway down.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ STEP_S = 30
 
 @dataclass(frozen=True)
 class Run:
-    """What came of a query: its rows by micro-batch, what its checkpoint says of each, and its state."""
+    """The result of a query: its rows by micro-batch, its checkpoint of each, and its state."""
 
     rows: dict[int, list[str]]
     batches: dict[int, tuple[int, list[Any]]]
@@ -49,7 +49,9 @@ def _settings(spark: SparkSession) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, dict[str, Any]]:
-    """A query from "latest" beside its producers, stopped and started again on its way; and the options of a replay from files."""
+    """Run a query from "latest" in parallel with its producers, with a restart in between. Return its result, and the options
+    of a replay from files.
+    """
     root = tmp_path_factory.mktemp("live")
     with GatewayProcess(root) as gateway:
         begin = send(gateway.url, "orders", [b"before 0"])[0] + 1
@@ -77,7 +79,7 @@ def live(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple
 
 @pytest.mark.soak
 def test_live_batches_match_the_log(live: tuple[Run, dict[str, Any]]) -> None:
-    """Proves that what is compared below has all in it: both streams at one place, late records, pairs, timers."""
+    """Proves that the compared result covers every case: both streams at one position, late records, pairs, timers."""
     run, options = live
     ends = [[source["offset"] for source in sources] for _, sources in run.batches.values()]
     assert all(one == other for one, other in ends)
@@ -91,7 +93,7 @@ def test_live_batches_match_the_log(live: tuple[Run, dict[str, Any]]) -> None:
 
 
 def test_a_replay_from_files_is_the_live_run_again(spark: SparkSession, live: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
-    """Proves that micro-batches, watermarks, rows and state are the same where all records are there at once."""
+    """Proves that micro-batches, watermarks, rows and state are the same if all records exist from the start."""
     run, options = live
     job = paired.paired(spark, options)
     assert deterministic(job) == []
@@ -100,7 +102,7 @@ def test_a_replay_from_files_is_the_live_run_again(spark: SparkSession, live: tu
 
 
 def test_streams_that_do_not_have_one_name_are_found(spark: SparkSession) -> None:
-    """Proves that `deterministic` asks for the same lockstep of all streams of a query."""
+    """Proves that `deterministic` requires the same lockstep of all streams of a query."""
     options = {"gateways": "tutti://127.0.0.1:1", "startingOffset": 0, "cut": "tick:1", "maxRecordsPerTrigger": 1}
     for one, other, found in ("a", "a", []), ("a", "b", ["2 streams"]), ("a", None, ["2 streams"]), (None, None, ["2 streams"]):
         named = [options | ({"lockstep": name} if name else {}) for name in (one, other)]
@@ -113,7 +115,7 @@ def test_streams_that_do_not_have_one_name_are_found(spark: SparkSession) -> Non
 @pytest.mark.faults
 @pytest.mark.soak
 def test_killed_and_started_again_it_is_the_same(spark: SparkSession, live: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
-    """Proves that SIGKILL of all of Spark between two ends changes nothing, whoever is asked first afterwards."""
+    """Proves that a SIGKILL of all of Spark between two ends changes nothing, whichever stream is asked first afterwards."""
     run, options = live
     (tmp_path / "scratch").mkdir()
     environment = os.environ | spark_environment() | {"SPARK_LOCAL_DIRS": str(tmp_path / "scratch")}
@@ -130,7 +132,7 @@ def test_killed_and_started_again_it_is_the_same(spark: SparkSession, live: tupl
 
 
 def step(gateway: GatewayProcess, number: int) -> None:
-    """Orders and payments of 30 s, with duplicates, one order that is not paid, and one that comes too late; a tick behind them."""
+    """Send orders and payments of 30 s, with duplicates, one unpaid order, one late order, and a tick after them."""
     at = 100 + number * STEP_S
     # Late is what is behind the watermark that the micro-batch before began with: in that one, this would be in time.
     late = at - 2 * STEP_S - 20

@@ -1,4 +1,4 @@
-"""Proves that a producer's wait for a query ends when the sink has the record and Spark has noted it, at any gateway."""
+"""Tests of a producer's wait for a query: it ends when the sink has the record and Spark has stored the batch, at any gateway."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 
 class Gated(Query):
-    """A query whose batches end when the test lets them: always, until it shuts the gate."""
+    """A query whose batches end while the gate is open."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
@@ -49,7 +49,9 @@ def committed(checkpoint: Path) -> int:
 def test_the_position_of_two_streams_is_that_of_the_one_that_lags(
     spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
 ) -> None:
-    """Proves that a query name stands for all streams of the query: no record passes for processed that one of them has to read."""
+    """Proves that a query name covers all streams of the query: a record that one of them has not read does not
+    count as processed.
+    """
     first = send(gateway.url, "pair", numbered("p", 20))[0]
     source = spark.readStream.format("tutti").option("gateways", gateway.url).option("topics", "pair").option("queryName", "pair")
     streams = [source.option("startingOffset", first).option("maxRecordsPerTrigger", most).load() for most in (20, 5)]
@@ -77,8 +79,8 @@ def test_the_position_of_two_streams_is_that_of_the_one_that_lags(
 
 
 def test_a_record_is_processed_when_its_batch_has_ended(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Proves that the reply comes after the sink and the checkpoint have the record, with a record in a batch that failed too, and
-    that `tutti queries` shows where the query is.
+    """Proves that the reply comes after the sink and the checkpoint have the record, also for a record in a failed batch, and that
+    `tutti queries` shows the query's position.
     """
     checkpoint = tmp_path / "c"
     with Producer(gateway.url) as producer, QueryProgress(gateway.url) as gateways:
@@ -115,8 +117,8 @@ def test_a_record_is_processed_when_its_batch_has_ended(spark: SparkSession, gat
         assert "@" in line["label"]
 
 
-def test_a_new_checkpoint_takes_the_position_back(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Proves that who asks anew waits until the query is there again, and who has seen it there does not."""
+def test_a_new_checkpoint_resets_the_position(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+    """Proves that a new waiter waits until the query reaches the record again, and one that has seen it there does not."""
     with Producer(gateway.url) as producer, Producer(gateway.url) as other, QueryProgress(gateway.url) as gateways:
         seen, unseen = producer.send("back", b"b0"), other.send("back", b"b1")
         first = min(seen.result(WAIT_S), unseen.result(WAIT_S))
@@ -135,8 +137,8 @@ def test_a_new_checkpoint_takes_the_position_back(spark: SparkSession, gateway: 
         again.stop()
 
 
-def test_a_query_tells_the_next_gateway_when_its_own_dies(spark: SparkSession, tmp_path: Path) -> None:
-    """Proves that progress is told and heard of although the gateway that both asked is killed."""
+def test_a_query_reports_to_the_next_gateway_when_its_own_dies(spark: SparkSession, tmp_path: Path) -> None:
+    """Proves that progress is reported and received although the gateway of both sides is killed."""
     with RunningGroup(tmp_path) as group, Producer(group.url) as producer:
         send(group.url, "three", numbered("t", 2))
         options = {"topics": "three", "startingOffset": "earliest", "queryName": "three"}

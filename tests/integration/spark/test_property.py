@@ -1,4 +1,6 @@
-"""Random restarts, rates, options and gateways: the windows of a query with state are those of the events that were sent."""
+"""Property test with random restarts, rates, options and gateways: the windows of a query with state have exactly
+the sent events.
+"""
 
 from __future__ import annotations
 

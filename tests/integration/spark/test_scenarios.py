@@ -1,4 +1,4 @@
-"""The scenarios of the tests of Spark's own Kafka source, thought over for one ordered log. NOTES.md lists which is where."""
+"""The scenarios of the tests of Spark's own Kafka source, adapted to one ordered log. NOTES.md lists where each is."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sources(query: StreamingQuery) -> list[tuple[int, int, int]]:
 
 
 def timed(url: str, topic: str, *minutes: int) -> int:
-    """A record for each, whose value is its number and whose time is so many minutes after `BEGIN`; the first offset."""
+    """Send a record for each number, whose time is so many minutes after `BEGIN`, and return the first offset."""
     with Producer(url) as producer:
         receipts = [
             producer.send(topic, str(number).encode(), timestamp=BEGIN + timedelta(minutes=minute))
@@ -42,7 +42,7 @@ def timed(url: str, topic: str, *minutes: int) -> int:
 
 
 def test_available_now_ends_at_the_frontier_of_its_start(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Proves that what comes during the run is left to the next one, also where several micro-batches follow."""
+    """Proves that records that arrive during the run are left to the next one, also if several micro-batches follow."""
     first = send(gateway.url, "s-now", numbered("n", 30))[0]
     query = Meanwhile(spark, gateway.url, tmp_path / "c", topics="s-now", startingOffset=first, maxRecordsPerTrigger=20)
     query.act = lambda: send(gateway.url, "s-now", numbered("n", 30, 30))
@@ -54,7 +54,7 @@ def test_available_now_ends_at_the_frontier_of_its_start(spark: SparkSession, ga
 
 
 def test_limits_are_exact_in_offsets_of_all_topics(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Proves that a limit counts places in the log, whichever topics are read, and that rows reported are those of the topics."""
+    """Proves that a limit counts offsets in the log, whichever topics are read, and that reported rows are those of the topics."""
     with Producer(gateway.url) as producer:
         receipts = [producer.send(("s-rate", "s-other")[number % 2], b"%d" % number) for number in range(50)]
     first = receipts[0].result(WAIT_S)
@@ -68,7 +68,9 @@ def test_limits_are_exact_in_offsets_of_all_topics(spark: SparkSession, gateway:
     assert sources(most.running) == [(first + 50, first + 60, 10)]
 
 
-def test_once_reads_all_and_a_timed_trigger_continues(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
+def test_once_reads_all_and_a_timed_trigger_continues(
+    spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
+) -> None:
     first = send(gateway.url, "s-once", numbered("o", 30))[0]
     stream = spark.readStream.format("tutti").options(gateways=gateway.url, topics="s-once", startingOffset=str(first))
     taken: list[int] = []
@@ -88,9 +90,7 @@ def test_once_reads_all_and_a_timed_trigger_continues(spark: SparkSession, gatew
 def test_a_time_begins_with_the_first_of_its_records_wherever_others_lie(
     spark: SparkSession, own_gateway: GatewayProcess, tmp_path: Path
 ) -> None:
-    """Proves that of records with one time none is left out, that the order of the log counts, and what a time beyond its end
-    means.
-    """
+    """Proves that no record of a time is left out, that the order of the log counts, and how a time beyond its end is handled."""
     first = timed(own_gateway.url, "s-time", 0, 10, 10, 10, 5, 20)
     options = {"topics": "s-time", "startingTimestamp": (BEGIN + timedelta(minutes=10)).isoformat()}
     ties = Query(spark, own_gateway.url, tmp_path / "ties", **options).run()
@@ -155,7 +155,7 @@ def test_a_stream_used_twice_in_a_query_is_right_in_both_uses(spark: SparkSessio
 
 
 def test_a_restarted_query_may_have_other_options(spark: SparkSession, own_gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Proves that a checkpoint is a place in the log and no more: topics, limits, parts and where it is read from may change."""
+    """Proves that a checkpoint is a position in the log and no more: topics, limits, partitions and the source may change."""
     send(own_gateway.url, "one", numbered("a", 10))
     send(own_gateway.url, "two", numbered("b", 10))
     checkpoint = tmp_path / "c"

@@ -1,5 +1,5 @@
-"""What a query cannot go on with is said before a record is read: which log, what is left of it, which option decides, who was
-asked and for how long.
+"""Tests of queries that cannot continue: the error comes before any record is read, and names the log, its remaining range, the
+deciding option, the contacted gateways and the wait.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ RECORD = 1_000_000
 
 
 def refusal(query: Query) -> str:
-    """What a run of it fails with."""
+    """Return the error of a run."""
     with pytest.raises(PySparkException) as caught:
         query.run()
     return str(caught.value)
 
 
 def edit(checkpoint: Path, batch: int, **changes: object) -> None:
-    """Write something else into a planned batch's end, as nobody should; the batch is to be run again."""
+    """Overwrite the end of a planned batch with a wrong value; the batch will run again."""
     file = checkpoint / "offsets" / str(batch)
     lines = file.read_text().splitlines()
     file.write_text("\n".join([*lines[:2], json.dumps(json.loads(lines[2]) | changes)]))
@@ -45,8 +45,10 @@ def edit(checkpoint: Path, batch: int, **changes: object) -> None:
         old.unlink(missing_ok=True)
 
 
-def test_a_checkpoint_whose_batches_do_not_join_is_refused(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Proves that offsets which go back, or overlap, are told and not followed."""
+def test_a_checkpoint_whose_batches_are_not_contiguous_is_refused(
+    spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
+) -> None:
+    """Proves that offsets that go back, or overlap, are reported and not used."""
     first = send(gateway.url, "r-back", numbered("b", 20))[0]
     query = Query(spark, gateway.url, tmp_path / "c", topics="r-back", startingOffset=first, maxRecordsPerTrigger=10).run()
     end = first + 20
@@ -84,7 +86,7 @@ def test_a_checkpoint_of_another_log_names_both(
 
 
 def test_the_error_names_each_silent_gateway_and_the_waiting_time(spark: SparkSession, tmp_path: Path) -> None:
-    """Proves that a stream says what was met at every address, and for how long it was tried."""
+    """Proves that a stream reports the failure at every address, and the time waited."""
     ports = [free_base(), free_base()]
     url = "tutti://" + ",".join(f"127.0.0.1:{port}" for port in ports)
     seconds = f"within {common_limits.REQUEST_TIMEOUT_US / 1e6:g} s"
@@ -96,7 +98,7 @@ def test_the_error_names_each_silent_gateway_and_the_waiting_time(spark: SparkSe
 
 @pytest.fixture(scope="module")
 def shortened(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> Iterator[tuple[GatewayProcess, Path, int]]:
-    """A gateway whose log lost its first records to retention; a checkpoint from before, and its place."""
+    """A gateway whose log lost its first records to retention, and a checkpoint from before with its position."""
     root = tmp_path_factory.mktemp("shortened")
     with GatewayProcess(root, extra=KEPT) as running:
         send(running.url, "t", numbered("a", 10))
@@ -107,7 +109,7 @@ def shortened(tmp_path_factory: pytest.TempPathFactory, spark: SparkSession) -> 
 
 
 def shorten(gateway: GatewayProcess, upto: int) -> None:
-    """Send until the records below an offset are gone."""
+    """Send records until those below an offset are deleted."""
     with Producer(gateway.url) as producer:
         while FlightSource(gateway.url).frontier().start < upto:
             for receipt in [producer.send("fill", bytes(RECORD)) for _ in range(16)]:
@@ -118,13 +120,15 @@ Shortened = tuple[GatewayProcess, Path, int]
 
 
 def check_told(said: str, first: int) -> None:
-    """It says what is gone, what is left, and which option decides. More may go meanwhile."""
+    """Check that the error names the lost range, the remaining one, and the deciding option. More may be lost in between."""
     found = re.search(rf"records {first} to (\d+) are no longer in the log of .*, it has (\d+) to \d+: .* failOnDataLoss", said)
     assert found is not None, said
     assert int(found[2]) == int(found[1]) + 1
 
 
-def test_a_query_whose_next_records_were_removed_reports_the_rest_and_the_option(spark: SparkSession, shortened: Shortened) -> None:
+def test_a_query_whose_next_records_were_removed_reports_the_rest_and_the_option(
+    spark: SparkSession, shortened: Shortened
+) -> None:
     gateway, checkpoint, place = shortened
     check_told(refusal(Query(spark, gateway.url, checkpoint, topics="t")), place)
     for reading in (spark.read, spark.readStream):
@@ -142,7 +146,7 @@ def begin(rows: DataFrame, beside: Path) -> Any:
 
 
 def test_lost_records_are_passed_over_where_that_is_wanted(spark: SparkSession, shortened: Shortened, tmp_path: Path) -> None:
-    """Proves that all that is left comes once: from a checkpoint, in micro-batches that begin before the log, in a batch."""
+    """Proves that all remaining records come once: from a checkpoint, in micro-batches that begin before the log, in a batch."""
     gateway, checkpoint, place = shortened
     start = FlightSource(gateway.url).frontier().start
     send(gateway.url, "t", numbered("z", 5))
@@ -169,7 +173,9 @@ def test_lost_records_are_passed_over_where_that_is_wanted(spark: SparkSession, 
 def test_records_that_go_while_a_micro_batch_runs_are_passed_over(
     spark: SparkSession, shortened: Shortened, tmp_path: Path
 ) -> None:
-    """Proves that a task is no worse off than the plan: what went between the two is passed over, what is left is read."""
+    """Proves that a task handles a loss as the plan does: records lost between the two are skipped, and the remaining ones are
+    read.
+    """
     gateway = shortened[0]
     offsets = send(gateway.url, "going", numbered("g", 5))
     query = Meanwhile(spark, gateway.url, tmp_path / "c", topics="going", startingOffset=offsets[0], failOnDataLoss="false")

@@ -1,4 +1,4 @@
-"""Proves that Spark reads and writes a secured group, its tasks too, and that no plan and no message has the token."""
+"""Tests of Spark with a secured group: the driver and tasks read and write, and no plan and no message has the token."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves that micro-batches and batch writes are in the log once, each in one place, and that wrong ones write nothing."""
+"""Tests of the sink: micro-batches and batch writes are in the log once, each contiguous, and a wrong write writes nothing."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_two_writes_of_a_micro_batch_need_names(
     spark: SparkSession, own_gateway: GatewayProcess, numbers: Producer, tmp_path: Path
 ) -> None:
     """Proves that the second one is refused in the run of the first and in each later one, though both look the same from outside,
-    and that nothing is lost once it has a name: it was taken for the first write, and left out without a word.
+    and that nothing is lost once it has a name: without one it was mistaken for the first write, and skipped silently.
     """
 
     def write(rows: DataFrame, batch: int, name: str) -> None:
@@ -256,7 +256,7 @@ def test_a_table_is_inserted_into_with_the_options_of_the_statement(
 
 @pytest.mark.parametrize("insert", ["INSERT INTO out VALUES ('x')", "CREATE TABLE other USING tutti AS SELECT 'x' AS value"])
 def test_an_insert_without_options_gets_an_error_with_advice(spark: SparkSession, table: str, insert: str) -> None:
-    """Fails when Spark begins to pass a table's options to a write: then docs/how-to/spark.md is to say so."""
+    """Fails when Spark begins to pass a table's options to a write: then change docs/how-to/spark.md."""
     with pytest.raises(PySparkException, match=r"Spark does not pass a table's own options.*INSERT INTO t WITH \('gateways'"):
         spark.sql(insert)
 
@@ -279,7 +279,7 @@ def in_thread(thread: type[threading.Thread], work: Callable[[], None]) -> None:
 
 
 def test_a_thread_of_the_driver_writes_once_it_has_registered(spark: SparkSession, own_gateway: GatewayProcess) -> None:
-    """Fails when Spark finds a sink in a thread without a session: then nobody needs `register` there."""
+    """Fails when Spark finds a sink in a thread without a session: then `register` there is unnecessary."""
 
     def write() -> None:
         row = spark.sql("SELECT 'x' AS value")
@@ -321,8 +321,8 @@ def test_a_thread_of_foreach_batch_is_known_by_its_micro_batch(
     assert [record.value for record in records(own_gateway, "out")] == [b"%d" % number for number in range(10)]
 
 
-def test_large_records_may_stand_together(spark: SparkSession, own_gateway: GatewayProcess) -> None:
-    """Slices go by what their records have: those that went by the average were over the limit, again in each attempt."""
+def test_large_records_may_be_consecutive(spark: SparkSession, own_gateway: GatewayProcess) -> None:
+    """Slices are split by the size of their records: by the average, some were over the limit, again in each attempt."""
     rows = spark.range(0, 3000, 1, 1).selectExpr(
         "if(id between 100 and 111, repeat('x', 1000000 + id), cast(id as string)) as value"
     )

@@ -1,4 +1,4 @@
-"""Streams: whatever ends a query, it goes on from its checkpoint with no record lost and none twice."""
+"""Tests of streams: a query continues from its checkpoint after any end, with no record lost and none duplicated."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_failed_batch_is_read_again(spark: SparkSession, gateway: GatewayProce
 def test_a_failure_in_batch_0_loses_nothing_although_the_start_was_latest(
     spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
 ) -> None:
-    """Spark asks for the initial offset again; "latest" is another one by then."""
+    """Spark requests the initial offset again, and "latest" is another one by then."""
     send(gateway.url, "zero", numbered("before", 5))
     query = Query(spark, gateway.url, tmp_path / "c", topics="zero").start()
     query.fail_at = 0

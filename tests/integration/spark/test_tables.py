@@ -1,4 +1,4 @@
-"""Tables and views in SQL: `CREATE TABLE ... USING tutti`, and which of them see the records that came since."""
+"""Tests of tables and views in SQL: `CREATE TABLE ... USING tutti`, and which of them show records that arrive later."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def count(spark: SparkSession, query: str) -> int:
 
 
 def test_a_table_reads_the_log_whenever_it_is_asked(tables: SparkSession, own_gateway: GatewayProcess, tmp_path: Path) -> None:
-    """Proves that a table of the catalog takes its options, from gateways and from files, and has the newest records each time."""
+    """Proves that a table of the catalog keeps its options, for gateways and for files, and has the newest records at each read."""
     spark, url = tables, own_gateway.url
     send(url, "seen", numbered("s", 5))
     spark.sql(f"CREATE TABLE live USING tutti OPTIONS (gateways '{url}', subscribe 'seen', columns 'offset,value') COMMENT 'x'")

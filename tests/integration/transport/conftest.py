@@ -1,4 +1,4 @@
-"""What the meshes of a test say to each other in clear, and encrypted."""
+"""Fixtures of this folder: meshes without encryption, and with it."""
 
 from __future__ import annotations
 

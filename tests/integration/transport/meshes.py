@@ -1,4 +1,4 @@
-"""Gateways that are nothing but a transport, on real sockets of this machine, driven by the test's own thread."""
+"""Gateways that consist of a transport alone, on real sockets of this machine, run by the test's own thread."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def clock_us() -> int:
 
 
 class Node:
-    """One transport and what came to it."""
+    """One transport and its received events."""
 
     def __init__(self, name: str, number: int, transport: Transport) -> None:
         self.name, self.number, self.transport = name, number, transport
@@ -53,7 +53,7 @@ class Node:
 
 
 def run(nodes: Sequence[Node], until: Callable[[], object], *, wait_s: float = WAIT_S) -> None:
-    """Give all of them turns until something holds; fails with what they said when it does not."""
+    """Run all of them until a condition holds; a failure shows their messages."""
     deadline = time.monotonic() + wait_s
     while not until():
         assert time.monotonic() < deadline, [(node.name, node.said, node.transport.facts()) for node in nodes]
@@ -120,7 +120,7 @@ class Town:
 
 
 def with_keys(socket: zmq.Socket[bytes], own: str, to: str = "") -> None:
-    """Have a socket of ZeroMQ speak as gateway `own` to gateway `to`, or take callers, where gateways have keys."""
+    """Let a socket of ZeroMQ speak as gateway `own` to gateway `to`, or accept connections, if gateways have keys."""
     if Town.keyed is None:
         return
     pair = read_secret(Town.keyed / f"{own}.secret")
@@ -134,7 +134,7 @@ def with_keys(socket: zmq.Socket[bytes], own: str, to: str = "") -> None:
 
 @contextlib.contextmanager
 def town(directory: Path | None = None, names: Sequence[str] = ()) -> Iterator[Town]:
-    """A town whose gateways have keys in `directory`, if there is one."""
+    """Return a group whose gateways have keys in `directory`, if there is one."""
     if directory is not None:
         generate(directory, names)
     place = Town(directory)

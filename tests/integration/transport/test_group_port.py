@@ -1,4 +1,6 @@
-"""Proves that the group port listens where it is told, says plainly why it cannot, and closes who does not finish its handshake."""
+"""Tests of the group port: it listens at its address, reports why it cannot, and closes connections that do not finish the
+handshake.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,7 @@ def test_a_connection_without_a_complete_handshake_is_closed(monkeypatch: pytest
             run([jfk], closed)
 
 
-def test_an_address_that_is_taken_or_not_of_this_host_is_one_sentence() -> None:
+def test_an_address_in_use_or_of_another_host_is_one_sentence() -> None:
     number = free_port()
     with contextlib.closing(port_at("127.0.0.1", number)):
         with pytest.raises(TuttiError, match=r"the group port 127\.0\.0\.1:\d+ cannot be opened: Address already in use; stop"):
@@ -64,7 +66,7 @@ def test_an_address_that_is_taken_or_not_of_this_host_is_one_sentence() -> None:
             port_at("203.0.113.1", number)
 
 
-def test_where_there_is_no_descriptor_for_it_the_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_without_a_free_descriptor_names_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_socket(*_: object, **__: object) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 

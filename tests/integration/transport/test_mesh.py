@@ -1,4 +1,4 @@
-"""Proves the mesh over real sockets: who is met, what breaks and comes back, what is lost and counted."""
+"""Tests of the mesh over real sockets: connections, disconnects, reconnects, and counted losses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BOUND = 10
 
 
 def pair(place: Town, **said: Any) -> tuple[Node, Node, list[int]]:
-    """Two meshes that were told of each other."""
+    """Two meshes that list each other."""
     ports = free_ports(4)
     a = place.add("a", 1, f"127.0.0.1:{ports[0]}/{ports[1]}")
     b = place.add("b", 2, f"127.0.0.1:{ports[2]}/{ports[3]}", **said)
@@ -89,7 +89,7 @@ def test_another_group_and_another_protocol_are_refused_on_both_sides_naming_bot
             assert len(a.said) + len(b.said) < 2 * BOUND, "it is told, and not with every message"
 
 
-def test_one_that_only_the_other_side_knows_is_taken_and_answered() -> None:
+def test_a_peer_that_lists_us_and_is_not_listed_is_accepted_and_answered() -> None:
     with town() as place:
         ports = free_ports(4)
         a = place.add("a", 1, f"127.0.0.1:{ports[0]}/{ports[1]}")
@@ -100,7 +100,7 @@ def test_one_that_only_the_other_side_knows_is_taken_and_answered() -> None:
         exchange(a, b, [a, b])
 
 
-def test_one_that_was_removed_and_added_again_is_taken_and_answered_by_its_later_number() -> None:
+def test_a_peer_removed_and_added_again_is_accepted_and_answered_by_its_later_number() -> None:
     with town() as place:
         a, b, ports = pair(place)
         exchange(a, b, [a, b])

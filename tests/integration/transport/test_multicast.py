@@ -1,5 +1,5 @@
-"""Proves on the loopback interface that what all get goes out once by multicast, that loss is counted, and that a gateway which
-does not hear gets everything over the mesh.
+"""Tests of multicast on the loopback interface: a message to all members leaves once, losses are counted, and a gateway without
+multicast gets everything over the mesh.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NAMES = ("ewr", "jfk", "lga", "sfo")
 
 
 class Lossy(MulticastSocket):
-    """A socket whose network loses what the test says."""
+    """A socket that loses the datagrams that the test names."""
 
     def __init__(self, group: Address) -> None:
         super().__init__(group, "127.0.0.1", 0)
@@ -80,7 +80,7 @@ class Group:
         return self.nodes[place].transport.facts()["multicast"]  # type: ignore[return-value]  # plain JSON
 
     def heard(self) -> None:
-        """Wait until everybody hears everybody."""
+        """Wait until every gateway receives from every other."""
         others = len(self.nodes) - 1
         run(self.nodes, lambda: all(self.hearing(place) == others for place in range(others + 1)))
 
@@ -88,7 +88,7 @@ class Group:
         return sum(peer["hears"] for peer in self.facts(place)["peers"].values())
 
     def said(self, place: int, *parts: str) -> None:
-        """Wait until a gateway says all that in one sentence; meanwhile all are heard of over the mesh, as members are."""
+        """Wait until a gateway logs all that in one sentence; the mesh keeps all members connected, as in a group."""
 
         def said() -> bool:
             for node in self.nodes:
@@ -150,7 +150,7 @@ def test_unicast_and_large_messages_use_the_mesh(make: Callable[..., Group]) -> 
     assert group.facts(0)["over_mesh"] == 3
 
 
-def test_a_message_is_for_those_alone_whom_it_was_sent_to(make: Callable[..., Group]) -> None:
+def test_a_message_reaches_only_its_addressees(make: Callable[..., Group]) -> None:
     group = make(4)
     group.heard()
     message = Confirm(VIEW, 9)
@@ -181,7 +181,7 @@ def test_a_lost_datagram_costs_its_message_alone_and_is_counted(make: Callable[.
 
 
 def _lost_after(group: Group) -> bool:
-    """Messages go on; the one that waits for its fragment is given up after its time."""
+    """Send more messages; the one with a missing fragment is given up after its time."""
     group.to_all(order([3_000]))
     return bool(group.facts(1)["peers"]["ewr"]["lost"] == 1)
 
@@ -199,7 +199,7 @@ def test_a_gateway_without_multicast_gets_all_over_the_mesh_and_is_reported(make
     group.heard()
 
 
-def test_where_nothing_is_carried_everything_goes_over_the_mesh(make: Callable[..., Group]) -> None:
+def test_without_working_multicast_everything_uses_the_mesh(make: Callable[..., Group]) -> None:
     group = make()
     for socket in group.sockets:
         socket.loses = lambda _data: True
@@ -278,13 +278,13 @@ def test_no_more_leaves_than_the_pace_allows_and_the_rest_goes_over_the_mesh(mak
 
 
 class Stuck(Lossy):
-    """A socket whose kernel takes nothing for now."""
+    """A socket whose kernel accepts nothing for now."""
 
     def send(self, run: Sequence[bytes]) -> bool:
         return False
 
 
-def test_a_kernel_that_takes_nothing_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_blocked_kernel_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MULTICAST_QUEUE_BYTES_MAX", 1000)
     ports, now_us = free_ports(3), 0
     me = Introduction(group="g", gateway="ewr", incarnation=b"i" * 16, number=1, log=LOG, process=b"p" * 8)

@@ -1,4 +1,4 @@
-"""Proves with real sockets that gateways which must not talk to each other do not, and that both operators are told why."""
+"""Tests of refusals with real sockets: gateways that must not connect do not, and both operators get the reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def address(ports: list[int], number: int) -> str:
 
 
 def pair(place: Town, ports: list[int], **said: Any) -> list[Node]:
-    """`jfk` and a second one, who says `said` of itself; both are told of each other."""
+    """`jfk` and a second gateway that introduces itself with `said`; each lists the other."""
     jfk = place.add("jfk", 1, address(ports, 1), release="1.0", configured={"jfk": address(ports, 1)})
     other = place.add("lga", 2, address(ports, 2), **{"release": "1.0", "configured": {"jfk": address(ports, 1)}} | said)
     jfk.transport.set_peers([(2, "lga", address(ports, 2))])
@@ -77,7 +77,7 @@ def test_differing_members_are_logged_and_messages_pass() -> None:
 
 
 def test_a_second_process_of_a_gateway_is_refused_while_the_first_one_talks() -> None:
-    """Somebody copied a data directory and started it elsewhere; the third gateway keeps to the one that it knows."""
+    """An operator copied a data directory and started it on another host; the third gateway keeps to the one that it knows."""
     with town() as place:
         ports = free_ports(6)
         nodes = pair(place, ports)
@@ -100,7 +100,7 @@ def test_a_second_process_of_a_gateway_is_refused_while_the_first_one_talks() ->
         assert len(jfk.received) == before
 
 
-def test_a_gateway_that_started_again_is_taken_at_once() -> None:
+def test_a_restarted_gateway_is_accepted_at_once() -> None:
     with town() as place:
         ports = free_ports(4)
         nodes = pair(place, ports)

@@ -1,4 +1,4 @@
-"""Proves that a gateway that is started again at once is not taken for a second process of its name."""
+"""Tests of restarts: a gateway that restarts at once does not count as a second process of its name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("wire")
 
 
 def introduced(port: int, process: bytes, address: str, jfk: Node) -> socket.socket:
-    """A connection to a group port by which gateway b said who it is, and nothing else."""
+    """Return a connection to a group port on which gateway b has sent its introduction, and nothing else."""
     said = Introduction(group="ingest", gateway="b", incarnation=b"b" * 16, number=2, log=LOG, process=process, address=address)
     connection = socket.create_connection(("127.0.0.1", port))
     if Town.keyed is None:

@@ -1,4 +1,4 @@
-"""Proves that a connection that something in between keeps open and passes nothing on by is left and made anew, and no other."""
+"""Tests of silent connections: one that a proxy keeps open without forwarding is closed and replaced, and no other is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 import pytest
 
 from tests.integration.transport.meshes import exchange, rest, run, town
-from tests.integration.transport.wire import Tap
+from tests.integration.transport.tcp_proxy import Tap
 from tests.support.ports import free_ports
 
 pytestmark = pytest.mark.usefixtures("wire")

@@ -1,4 +1,4 @@
-"""Gateways for the tests of a worker, and sockets of applications that know nothing of the project."""
+"""Fixtures of this folder: gateways for the tests of a worker, and sockets of applications that know nothing of Tutti."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may never happen (design, section 9), looked at from outside: only logs, answers and what clients were told."""
+"""Checks the safety properties (design, section 9) from outside: from logs, answers and messages to clients alone."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _sequences(delivered: list[tuple[Frame, int, bool]]) -> None:
 
 
 def _tables(member: Member) -> None:
-    """The decided state is what the log says; the received-table at the log's end is what the undecided frames add to it."""
+    """Check that the decided state follows from the log, and that the received-table at its end adds the undecided frames."""
     layers = member.stack.layers
     window, order = layers.context.window, layers.order
     state = LogState()

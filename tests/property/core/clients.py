@@ -1,4 +1,4 @@
-"""Producers as the contract wants them: they follow every answer, send again what has none, and remember what they were told."""
+"""Producers that follow the contract: they react to every answer, resend unanswered batches, and remember their outcomes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Client:
         self.send(first)
 
     def transact(self, parts: list[tuple[int, tuple[str, ...]]]) -> None:
-        """Make visible what is staged at these positions."""
+        """Make the batches staged at these positions visible."""
         if not self.open or self.again_from:
             return
         first = self.next_sequence
@@ -105,7 +105,7 @@ class Client:
         return sequence not in self.cuts and (before in self.staged) == (sequence in self.staged)
 
     def send(self, start: int, leave_out: int = -1) -> None:
-        """Everything unanswered from the sequence on, cut as it was; `leave_out` is a batch that is not sent (a gap)."""
+        """Send everything unanswered from the sequence on, split as before; `leave_out` is a batch that is skipped (a gap)."""
         batches: list[list[int]] = []
         for sequence in self.unanswered:
             if sequence >= start:
@@ -133,7 +133,7 @@ class Client:
         )
 
     def retry(self) -> None:
-        """Send again what is due."""
+        """Resend what is due."""
         if not self.open:
             self.ask()
         elif self.again_from or self.unanswered:

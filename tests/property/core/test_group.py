@@ -1,5 +1,5 @@
-"""Proves that whatever disks, networks and clients do, one member and three keep C1, C2 and C4 and the list of design, section 9;
-that they go on when the faults stop; and that a recorded run replays to equal actions.
+"""Properties of groups of one and three under random disks, networks and clients: C1, C2, C4 and the list of design, section 9
+hold, the group continues when the faults stop, and a recorded run replays to equal actions.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Run:
         return self.names[number % len(self.names)]
 
     def answers(self) -> None:
-        """Clients read what they were told."""
+        """Deliver the answers to the clients."""
         for name in self.names:
             member = self.group.members[name]
             for session, answer in member.replies[self._read.get(name, 0) :]:
@@ -74,7 +74,7 @@ class Run:
         self.clients[a % CLIENTS].produce([1 + b % 3] * (1 + b % 4), staged=True)
 
     def transact(self, a: int, b: int) -> None:
-        """A transaction of what was staged lately: by anybody, perhaps not for the first time, or of an epoch that is over."""
+        """Commit recently staged batches: from any producer, perhaps for the second time, or of an ended epoch."""
         offers = [offer for client in self.clients for offer in client.offers[-3:]]
         if offers:
             first = b % len(offers)
@@ -145,7 +145,7 @@ class Run:
         self.group.step(self.group.members[self._name(a)], SpaceChanged(low, "little is free" if low else ""))
 
     def decline(self, a: int, b: int) -> None:
-        """The member says NO to what it gets in this move, as if its disk ran low after the last look at it."""
+        """Let the member vote NO on the frames of this move, as if its disk ran low after its last check."""
         client = self.clients[a % CLIENTS]
         atomic = client.member.stack.layers.atomic
         low, atomic._low = atomic._low, "it filled up"
@@ -164,7 +164,7 @@ class Run:
             self._commit(member, f"reader{b % 2}", b % (1 + member.stack.decided.next_offset), back=a % 2 == 0)
 
     def back(self, a: int, b: int) -> None:
-        """A reader goes on to the end and then back to where it was, perhaps before anything of it is decided."""
+        """Move a reader to the end and then back, perhaps before any of it is decided."""
         member, reader = self.group.members[self._name(a)], f"reader{b % 2}"
         decided = member.stack.decided
         was = decided.readers.get(reader, 0)
@@ -177,7 +177,7 @@ class Run:
         self.group.step(member, OffsetsAsked(self.asking, request, reader, offset, back))
 
     def again(self, a: int, b: int) -> None:
-        """Nothing was heard for so long that everything is asked again."""
+        """Advance the time without a message until everything is sent again."""
         self.group.advance(limits.RESEND_HEARTBEATS * limits.HEARTBEAT_US)
 
     def check_commits(self) -> None:
@@ -196,7 +196,7 @@ class Run:
                     assert self.commits[answer.request][1:] in logged, "an offset commit was answered and is not in the log"
 
     def change(self, a: int, b: int) -> None:
-        """The view ends, and another one begins with whoever coordinates; what was on the way may come late, or never."""
+        """End the view, and begin another one with any coordinator; messages in flight may be late, or lost."""
         members = list(self.group.members.values())
         if self.alone:
             return
@@ -209,7 +209,7 @@ class Run:
         self.group.give_view(self.view)
 
     def restart(self, a: int, b: int) -> None:
-        """Killed: what was not synced may be lost, what the watermark says may be old."""
+        """Kill the member: unsynced writes may be lost, and the watermark may be old."""
         if not self.alone:
             return
         old = self.group.members["g1"]

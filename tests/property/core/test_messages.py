@@ -1,8 +1,7 @@
-"""Proves that no message stops a step, grows a table or the log's words, or keeps a group from going on: whatever its fields hold,
-whatever the group is doing. And that bytes become a message, or a `FormatError`, and nothing large.
-
-What a member says of itself is believed: gateways fail by stopping, not by lying. So votes, decisions and frames that would be
-right if they were true are not thrown.
+"""Properties of wrong messages: no message, with any field values and in any state of the group, stops a step, grows a table or a
+log line, or blocks the group. Bytes become a message or a `FormatError`, and nothing large. A member's claims about itself are
+trusted: gateways fail by stopping, not by lying. So the tests send no votes, decisions and frames that would be right if they were
+true.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.property.core.test_bytes import all_views
-from tests.property.core.test_record import all_messages
+from tests.property.core.test_codec import all_messages
+from tests.property.core.test_codec_bytes import all_views
 from tests.transcripts.network import Letter
 from tests.transcripts.watch import Watch
 from tests.transcripts.whole import Gateway, Pace, Whole
@@ -78,7 +77,7 @@ class Silent(Whole):
 
 
 class Trio:
-    """Three real stacks, and how often each kind of drop was told."""
+    """Three real stacks, and the number of reports for each kind of drop."""
 
     def __init__(self, phase: str) -> None:
         self.told: list[Dropped] = []
@@ -131,7 +130,7 @@ class Trio:
         self.world.step(gateway, Submitted(2, (frame,)))
 
     def decides(self) -> bool:
-        """Whether every voter that runs hears of something new that is decided, within a while."""
+        """Return whether every running voter learns of a new decision within a while."""
         for name in NAMES:
             self.world.slow(name, False)
         for _ in range(40):
@@ -181,7 +180,7 @@ def wrong_bodies(state: Any) -> list[tuple[Kind, bytes, dict[str, int]]]:
 
 
 def fitting(draw: st.DrawFn, to: Gateway, sender: int) -> list[Message]:
-    """Messages that fit what the gateway is doing, one of each kind."""
+    """Return messages that fit the state of the gateway, one of each kind."""
     context = to.running.layers.context
     window, standing = context.window, context.view_state
     view = standing.view or standing.promised or VIEW
@@ -292,7 +291,9 @@ def thrown(draw: st.DrawFn, to: Gateway, sender: int) -> Any:
 
 @st.composite
 def runs(draw: st.DrawFn, window: Any, view: int) -> tuple[Frame, ...]:
-    """A run of frames that is no good: what continues the chain does not follow, what would follow does not continue it."""
+    """Return an invalid run of frames: frames that continue the chain do not follow, or frames that would follow do not continue
+    it.
+    """
     first = draw(st.sampled_from([window.end + 1, window.frontier + 1, window.end + 3, window.end + 70_000, 1, 2**62]))
     chain = window.chain if first == window.end + 1 else 5
     frames = []
@@ -345,7 +346,7 @@ def test_no_message_stops_a_group(phase: str, data: st.DataObject) -> None:
 
 
 def test_a_member_with_a_promise_that_no_member_proposed_returns() -> None:
-    """The coordinator that it hears is the one that it waits for."""
+    """It waits for the coordinator that it hears."""
     trio = Trio("restarted")
     coordinator = next(gateway for gateway in trio.up if gateway.view is not None and gateway.view.coordinator == gateway.me)
     waiting = next(gateway for gateway in trio.up if gateway.view is None or not gateway.view.view)
@@ -411,7 +412,7 @@ def test_a_replaced_disk_contributes_nothing_for_its_member() -> None:
 
 
 def test_a_disk_outside_the_roster_contributes_nothing_about_lanes() -> None:
-    """A gateway with another disk is no holder and no voter, whatever number it has."""
+    """A gateway with another disk is neither a source nor a voter, whatever its number."""
     trio = Trio("primary")
     assert trio.decides()
     gateway = trio.up[0]

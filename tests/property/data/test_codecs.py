@@ -1,4 +1,4 @@
-"""Every codec of the data model gives back what it was given, and refuses mutated bytes with FormatError and nothing else."""
+"""Properties of the codecs of the data model: each decodes what it encodes, and refuses mutated bytes with FormatError alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a log writes must not depend on the clock, so that the same calls leave the same marks."""
+"""Fixtures of the log properties: the log's writes do not depend on the clock, so equal calls leave equal marks."""
 
 from __future__ import annotations
 

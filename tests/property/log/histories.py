@@ -1,4 +1,4 @@
-"""Random logs: whatever a group could have ordered."""
+"""Random logs that a group could have ordered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves that every message comes over the wire as it was, in either form, and that other bytes are refused."""
+"""Properties of the wire codec: every message decodes to what was encoded, in either form, and other bytes are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.property.core.test_record import all_messages
+from tests.property.core.test_codec import all_messages
 from tutti.data.frames.frame import Frame, Kind
 from tutti.errors import FormatError
 from tutti_gateway.core import limits
@@ -56,7 +56,7 @@ def test_frames_of_any_size_come_as_they_were_and_large_bodies_are_not_copied(
 
 
 @given(all_messages, st.data())
-def test_cut_short_flipped_or_cut_apart_otherwise_it_is_refused_or_another_message(message: Message, data: st.DataObject) -> None:
+def test_truncated_flipped_or_split_differently_it_is_refused_or_another_message(message: Message, data: st.DataObject) -> None:
     parts = [bytearray(part) for part in encode(message)]
     which = data.draw(st.integers(0, len(parts) - 1))
     if data.draw(st.booleans()) and parts[which]:

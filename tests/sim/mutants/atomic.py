@@ -16,7 +16,7 @@ from tutti_gateway.core.order.forward_table import ForwardTable
 from tutti_gateway.core.order.received_table import LINE, LineInput, LineState, ReceivedTable
 from tutti_gateway.core.window import Window
 
-_OUTCOMES = "tests/unit/core/test_outcomes.py::"
+_OUTCOMES = "tests/unit/core/order/test_outcomes.py::"
 
 ATOMIC = (
     Mutant(
@@ -228,13 +228,13 @@ ATOMIC = (
         "4.4",
         "after its YES a member cannot say NO",
         [Edit(Atomic, "on_no", "if position <= ballot.votes[sender]:", "if False:")],
-        proof=f"{_OUTCOMES}test_a_no_to_what_is_decided_or_was_voted_for_aborts_nothing",
+        proof=f"{_OUTCOMES}test_a_no_to_a_decided_or_approved_frame_aborts_nothing",
     ),
     Mutant(
         "no-to-what-is-no-batch",
         "4.4",
         "only a BATCH is aborted: a member that cannot take another kind is booted",
         [Edit(Atomic, "on_no", "frame.kind != Kind.BATCH or ", "")],
-        proof="tests/unit/core/test_stack.py::test_a_member_that_cannot_take_what_may_not_be_aborted_is_suspected",
+        proof="tests/unit/core/test_stack.py::test_a_member_that_cannot_accept_unabortable_frames_is_suspected",
     ),
 )

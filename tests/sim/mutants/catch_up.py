@@ -11,8 +11,8 @@ from tutti_gateway.core.flush.log_adoption import LogAdoption
 from tutti_gateway.core.flush.log_serving import LogServer
 from tutti_gateway.core.view.peers import Peers
 
-_SERVING = "tests/unit/core/flush/test_serving.py::"
-_CANDIDATES = "tests/unit/core/test_candidates.py::"
+_SERVING = "tests/unit/core/flush/test_log_serving.py::"
+_CANDIDATES = "tests/unit/core/flush/test_candidate.py::"
 
 CATCH_UP = (
     Mutant(
@@ -27,14 +27,14 @@ CATCH_UP = (
         "4.2",
         "a learner takes frames of a view above its accepted one",
         [Edit(Learner, "on_fetched", " or message.source <= self._view_state.accepted", "")],
-        proof=f"{_SERVING}test_a_learner_takes_no_word_of_a_view_that_is_not_above_its_accepted_one",
+        proof=f"{_SERVING}test_a_learner_ignores_views_not_above_its_accepted_one",
     ),
     Mutant(
         "learner-takes-a-state-of-an-old-view",
         "4.2",
         "a learner takes the state of a view above its accepted one",
         [Edit(Learner, "on_snapshot", " or message.source <= self._view_state.accepted", "")],
-        proof=f"{_SERVING}test_a_learner_takes_no_state_of_a_view_that_is_not_above_its_accepted_one",
+        proof=f"{_SERVING}test_a_learner_accepts_no_state_of_a_view_not_above_its_accepted_one",
     ),
     Mutant(
         "learner-of-an-old-view",
@@ -70,7 +70,7 @@ CATCH_UP = (
                 LogAdoption, "done", "window.end == wanted.end and wanted.chain in (None, window.chain)", "window.end == wanted.end"
             )
         ],
-        proof="tests/unit/core/flush/test_adopting.py::test_a_log_is_the_adopted_one_when_its_chain_value_is_the_announced_one",
+        proof="tests/unit/core/flush/test_log_adoption.py::test_a_log_is_the_adopted_one_when_its_chain_value_is_the_announced_one",
     ),
     Mutant(
         "promised-again-below",
@@ -92,13 +92,13 @@ CATCH_UP = (
         "5.2",
         "a candidate goes above the view that a refusal names",
         [Edit(Candidate, "on_reject", "self.rejected = max(self.rejected, message.promised)", "pass")],
-        proof=f"{_CANDIDATES}test_the_next_view_is_above_what_a_refusal_named",
+        proof=f"{_CANDIDATES}test_the_next_view_is_above_the_one_in_a_refusal",
     ),
     Mutant(
         "heartbeat-names-no-view",
         "5.1",
         "a candidate goes above the views that heartbeats name",
         [Edit(Peers, "seen_view", "max(peer.beat.promised, peer.beat.view, peer.beat.claim)", "0")],
-        proof=f"{_CANDIDATES}test_the_next_view_is_above_what_a_heartbeat_names",
+        proof=f"{_CANDIDATES}test_the_next_view_is_above_the_one_in_a_heartbeat",
     ),
 )

@@ -8,7 +8,7 @@ from tutti_gateway.core.flush.layer import Flush
 from tutti_gateway.core.membership.forced_roster import ForcedRoster
 from tutti_gateway.core.view import quorum
 
-_UNIT = "tests/unit/core/test_force.py::"
+_UNIT = "tests/unit/core/membership/test_forced_roster.py::"
 _TRANSCRIPT = "tests/transcripts/test_transcripts.py::test_the_transcript_holds"
 
 FORCE = (
@@ -17,28 +17,28 @@ FORCE = (
         "5",
         "nothing is forced while a majority of the roster is heard",
         [Edit(ForcedRoster, "_forbidden", "    if self._peers.hears_majority():", "    if False:")],
-        proof=f"{_UNIT}test_nothing_is_forced_while_a_majority_is_heard_though_no_view_decides",
+        proof=f"{_UNIT}test_nothing_is_forced_while_a_majority_is_connected_although_no_view_decides",
     ),
     Mutant(
         "forced-view-promised-in-a-majority",
         "5",
         "a member that hears a majority does not promise a forced view",
         [Edit(Flush, "on_propose", "message.forced and peers.hears_majority()", "False")],
-        proof=f"{_UNIT}test_one_who_hears_a_majority_does_not_promise_a_forced_view",
+        proof=f"{_UNIT}test_a_member_connected_to_a_majority_does_not_promise_a_forced_view",
     ),
     Mutant(
         "forced-by-an-old-log",
         "5",
         "nothing is forced while a gateway is heard that a later roster names",
         [Edit(ForcedRoster, "_forbidden", "    if self._peers.later():", "    if False:")],
-        proof=f"{_UNIT}test_nothing_is_forced_by_an_old_log_while_a_gateway_with_a_later_one_is_heard",
+        proof=f"{_UNIT}test_nothing_is_forced_by_an_old_log_while_a_gateway_with_a_later_one_is_connected",
     ),
     Mutant(
         "forced-view-promised-beside-a-later-log",
         "5",
         "a member that hears a gateway of a later roster does not promise a forced view without it",
         [Edit(Flush, "on_propose", "message.forced and peers.later().difference(message.members)", "False")],
-        proof=f"{_UNIT}test_one_who_hears_a_gateway_with_a_later_log_does_not_promise_a_forced_view_without_it",
+        proof=f"{_UNIT}test_a_member_connected_to_one_with_a_later_log_does_not_promise_a_forced_view_without_it",
     ),
     Mutant(
         "forced-roster-counts-beside-the-old",

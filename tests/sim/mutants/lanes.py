@@ -13,7 +13,7 @@ from tutti_gateway.core.lanes.member import Member
 from tutti_gateway.core.lanes.origin import Origin
 from tutti_gateway.log.lanes import lane_recovery
 
-_UNIT = "tests/unit/core/unordered/"
+_UNIT = "tests/unit/core/lanes/"
 
 #: Many senders into lanes, hardly any into the ordered log; parts that change, and origins that die.
 _LANES = Mix("kill power split cut loss", producers=1, readers=0, unordered=6, rate=20.0, pace=8.0, sync_us=3000.0)
@@ -82,7 +82,7 @@ LANES = (
         "7",
         "a member takes the VIEW of a higher attempt only when it knows everything before it as decided",
         [Edit(Member, "on_post", "frame.position - 1 > lane.confirmed", "False")],
-        proof=_UNIT + "test_attempts.py::test_a_member_cuts_nothing_for_a_new_attempt_before_it_knows_what_was_decided",
+        proof=_UNIT + "test_origin_attempts.py::test_a_member_truncates_nothing_for_a_new_attempt_before_it_knows_the_decisions",
     ),
     Mutant(
         "lane-decision-of-another-attempt",
@@ -135,7 +135,7 @@ LANES = (
         "7",
         "what a lane begins with elsewhere confirms the same frame here, and replaces any other end",
         [Edit(Member, "_begin", "own.view == begin.attempt and own.header_crc == begin.chain", "True")],
-        proof=_UNIT + "test_retention.py::test_an_end_that_was_never_decided_gives_way",
+        proof=_UNIT + "test_retention.py::test_an_undecided_end_is_replaced",
     ),
     Mutant(
         "lane-healed-up-to-the-mark",
@@ -156,21 +156,21 @@ LANES = (
         "7",
         "what was durable at the origin decides the frame of that attempt, and no other one at its place",
         [Edit(Member, "on_ask", "if message.attempt == lane.attempt:", "if True:")],
-        proof=_UNIT + "test_healing.py::test_what_was_durable_at_the_origin_decides_the_frame_of_that_attempt_alone",
+        proof=_UNIT + "test_lost_end.py::test_frames_durable_at_the_origin_decide_the_frame_of_that_attempt_alone",
     ),
     Mutant(
         "lane-healed-below-what-was-shown",
         "7",
         "what was shown behind the mark is not given up because nobody who is asked has it",
         [Edit(LostEndRecovery, "tail", "max(self._reach, self.lost.shown)", "self._reach")],
-        proof=_UNIT + "test_healing.py::test_what_was_shown_behind_the_mark_is_waited_for",
+        proof=_UNIT + "test_lost_end.py::test_frames_published_after_the_mark_are_awaited",
     ),
     Mutant(
         "lane-healed-with-another-chain",
         "7",
         "the chain at the mark is that of the frame that was lost",
         [Edit(LostEndRecovery, "on_copied", "if frame.position == lost.last and", "if False and")],
-        proof=_UNIT + "test_healing.py::test_another_frame_at_the_mark_than_the_disk_had_halts_the_lane",
+        proof=_UNIT + "test_lost_end.py::test_another_frame_at_the_mark_than_the_disk_had_halts_the_lane",
     ),
     Mutant(
         "lane-healed-without-all-that-there-are",
@@ -180,42 +180,42 @@ LANES = (
             Edit(LostEndRecovery, "needed", "bool(disks) and all(disk in there for disk in disks)", "bool(disks)"),
             Edit(LostEndRecovery, "needed", "there[disk] for disk in disks)", "there[disk] for disk in disks if disk in there)"),
         ],
-        proof=_UNIT + "test_healing.py::test_where_a_member_of_the_last_attempt_was_removed_all_that_there_are_are_heard",
+        proof=_UNIT + "test_lost_end.py::test_if_a_member_of_the_last_attempt_was_removed_all_members_are_asked",
     ),
     Mutant(
         "lane-healed-alone",
         "7",
         "where the last attempt was this gateway's alone everybody in the roster is heard: they may have learned of it",
         [Edit(LostEndRecovery, "needed", "bool(disks) and", "")],
-        proof=_UNIT + "test_healing.py::test_an_end_that_was_this_gateway_s_alone_is_asked_of_all_that_there_are",
+        proof=_UNIT + "test_lost_end.py::test_an_end_that_was_this_gateway_s_alone_is_asked_of_all_that_there_are",
     ),
     Mutant(
         "lane-healed-without-a-view",
         "7",
         "the roster is believed in a primary view alone",
         [Edit(LostEndRecovery, "tail", " and self._context.view_state.primary", "")],
-        proof=_UNIT + "test_healing.py::test_the_roster_is_believed_in_a_view_alone",
+        proof=_UNIT + "test_lost_end.py::test_the_roster_is_believed_in_a_view_alone",
     ),
     Mutant(
         "lane-end-told-before-fsync",
         "7",
         "what is told of an end is durable",
         [Edit(Member, "on_ask", "lane.attempt, lane.durable, run", "lane.attempt, lane.end, run")],
-        proof=_UNIT + "test_healing.py::test_an_end_that_is_not_durable_is_neither_told_nor_given",
+        proof=_UNIT + "test_lost_end.py::test_an_end_that_is_not_durable_is_neither_reported_nor_sent",
     ),
     Mutant(
         "lane-end-given-before-fsync",
         "7",
         "what is given of an end is durable",
         [Edit(Member, "on_ask", " if frame.position <= lane.durable", "")],
-        proof=_UNIT + "test_healing.py::test_an_end_that_is_not_durable_is_neither_told_nor_given",
+        proof=_UNIT + "test_lost_end.py::test_an_end_that_is_not_durable_is_neither_reported_nor_sent",
     ),
     Mutant(
         "lane-own-one-begun-elsewhere",
         "7",
         "the origin needs all of its lane: what was let go says who sent what",
         [Edit(Member, "on_fetched", "message.begin is not None and (lane.origin, lane.incarnation) == self._me", "False")],
-        proof=_UNIT + "test_resumed.py::test_what_others_let_go_does_not_come_back_as_a_beginning",
+        proof=_UNIT + "test_lost_end_last_attempt.py::test_frames_trimmed_by_others_do_not_return_as_a_beginning",
     ),
     Mutant(
         "lane-recovery-ended-by-a-low-disk",
@@ -229,35 +229,35 @@ LANES = (
                 "ends = message.low and current",
             )
         ],
-        proof=_UNIT + "test_resumed.py::test_a_low_disk_is_no_reason_to_end_what_may_be_decided",
+        proof=_UNIT + "test_lost_end_last_attempt.py::test_a_low_disk_is_no_reason_to_end_frames_that_may_be_decided",
     ),
     Mutant(
         "lane-recovery-without-votes-beyond",
         "7",
         "who has more of an earlier run votes for the end",
         [Edit(Origin, "on_posted", "message.up_to > end and self._machine.state is Phase.OPEN", "message.up_to > end")],
-        proof=_UNIT + "test_resumed.py::test_who_got_more_of_an_earlier_run_votes_for_the_end",
+        proof=_UNIT + "test_lost_end_last_attempt.py::test_a_member_that_got_more_of_an_earlier_run_votes_for_the_end",
     ),
     Mutant(
         "lane-recovery-held-by-one-removed",
         "7",
         "the last attempt goes on without the votes of who was removed",
         [Edit(Origin, "beat", "self._drop_removed(self._recovery.removed(self._votes))", "pass")],
-        proof=_UNIT + "test_resumed.py::test_who_is_removed_is_waited_for_no_longer",
+        proof=_UNIT + "test_lost_end_last_attempt.py::test_a_removed_member_is_no_longer_awaited",
     ),
     Mutant(
         "lane-recovery-without-one-unknown",
         "7",
         "who the roster lacks was removed only where a primary view knows the roster",
         [Edit(LostEndRecovery, "removed", "if self._context.view_state.primary else ()", "")],
-        proof=_UNIT + "test_resumed.py::test_nobody_is_taken_as_removed_without_a_view",
+        proof=_UNIT + "test_lost_end_last_attempt.py::test_without_a_view_no_member_counts_as_removed",
     ),
     Mutant(
         "lane-recovery-waits-for-one-removed",
         "7",
         "what one that was removed answered is waited for no longer",
         [Edit(LostEndRecovery, "_current_answers", " if one in roster", "")],
-        proof=_UNIT + "test_resumed.py::test_who_was_removed_before_it_gave_what_it_alone_has_is_waited_for_no_longer",
+        proof=_UNIT + "test_lost_end_last_attempt.py::test_a_member_removed_before_it_sent_its_frames_is_not_awaited",
     ),
     Mutant(
         "lane-healed-by-number",
@@ -272,28 +272,28 @@ LANES = (
         "7",
         "an answer counts for the disk that gave it",
         [Edit(Unordered, "_check_disk", "self._recovery.drop_reports(number)", "pass")],
-        proof=_UNIT + "test_replaced.py::test_an_answer_counts_for_the_disk_that_gave_it",
+        proof=_UNIT + "test_replaced_disk.py::test_an_answer_counts_for_the_disk_that_gave_it",
     ),
     Mutant(
         "lane-vote-of-an-earlier-disk",
         "7",
         "a vote counts for the disk that gave it",
         [Edit(Origin, "disk_replaced", "self._votes[member] = 0", "pass")],
-        proof=_UNIT + "test_replaced.py::test_a_vote_counts_for_the_disk_that_gave_it",
+        proof=_UNIT + "test_replaced_disk.py::test_a_vote_counts_for_the_disk_that_gave_it",
     ),
     Mutant(
         "lane-attempt-with-another-disk",
         "7",
         "an attempt ends when another disk takes the place of a member's",
         [Edit(Unordered, "_check_disk", "self._origin.disk_replaced(number)", "pass")],
-        proof=_UNIT + "test_replaced.py::test_an_attempt_ends_when_another_disk_takes_the_place_of_a_member_s",
+        proof=_UNIT + "test_replaced_disk.py::test_an_attempt_ends_when_another_disk_replaces_a_members_one",
     ),
     Mutant(
         "lane-source-of-an-earlier-disk",
         "7",
         "what a disk had is not asked of the one that took its place",
         [Edit(Unordered, "_check_disk", "self._member.disk_replaced(number)", "pass")],
-        proof=_UNIT + "test_replaced.py::test_a_disk_that_was_replaced_is_a_source_no_more",
+        proof=_UNIT + "test_replaced_disk.py::test_a_disk_that_was_replaced_is_a_source_no_more",
     ),
     Mutant(
         "lane-message-of-another-disk",
@@ -307,14 +307,14 @@ LANES = (
         "7",
         "what any gateway of the roster has decided comes before the last attempt goes on",
         [Edit(LostEndRecovery, "_certain", "*(self._decided.get(one, 0) for one in self._others), ", "")],
-        proof=_UNIT + "test_gone.py::test_what_any_gateway_has_decided_comes_before_the_last_attempt_goes_on",
+        proof=_UNIT + "test_lost_end_report.py::test_frames_decided_at_any_gateway_come_before_the_last_attempt_continues",
     ),
     Mutant(
         "lane-end-in-doubt-taken-for-given",
         "7",
         "a copy that ends in an earlier attempt than the mark gives what is decided there, and nothing behind it",
         [Edit(LostEndRecovery, "_holders", "attempt >= least and up_to", "up_to")],
-        proof=_UNIT + "test_gone.py::test_an_end_that_only_the_lost_disk_could_decide_is_named_with_who_holds_it",
+        proof=_UNIT + "test_lost_end_report.py::test_an_end_that_only_the_lost_disk_could_decide_is_reported_with_its_holders",
     ),
     Mutant(
         "lane-healed-note-of-an-earlier-attempt",
@@ -328,13 +328,13 @@ LANES = (
         "7",
         "first in, first out: a batch is taken when all before it are",
         [Edit(DedupTable, "judge", "    if frame.first_sequence == end + 1:", "    if frame.first_sequence > end:")],
-        proof=_UNIT + "test_batches.py::test_a_batch_sent_twice_is_answered_when_decided_to_who_sent_it_last",
+        proof=_UNIT + "test_origin_batches.py::test_a_batch_sent_twice_is_answered_to_its_last_sender_when_decided",
     ),
     Mutant(
         "lane-sent-twice",
         "7",
         "a producer's lines are rebuilt from the lane at a start: what was sent again is known",
         [Edit(DedupTable, "__init__", "self._decided = dict(lines)", "self._decided = dict.fromkeys(lines, (0, 0))")],
-        proof=_UNIT + "test_batches.py::test_what_was_decided_before_a_start_is_no_news_after_it",
+        proof=_UNIT + "test_origin_batches.py::test_frames_decided_before_a_start_are_not_announced_after_it",
     ),
 )

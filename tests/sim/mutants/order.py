@@ -23,8 +23,8 @@ from tutti_gateway.core.order.sequencer import Sequencer
 from tutti_gateway.core.order.verdicts import ENTRANCE, Entrance, Relation
 from tutti_gateway.core.repair.layer import Repair
 
-_OUTCOMES = "tests/unit/core/test_outcomes.py::"
-_EPOCHS = "tests/unit/client/test_epochs.py::"
+_OUTCOMES = "tests/unit/core/order/test_outcomes.py::"
+_EPOCHS = "tests/unit/client/delivery/test_ordered_epochs.py::"
 
 
 def _trusting(take: Any) -> Any:
@@ -283,7 +283,7 @@ ORDER = (
         "4.3",
         "an instance that asks again for its epoch gets the answer again",
         [Edit(Requests, "_epoch_answer", "if line.epoch == ask.epoch and line.instance == ask.instance:", "if False:")],
-        proof=f"{_OUTCOMES}test_a_duplicate_of_an_epoch_gets_what_is_decided_of_it",
+        proof=f"{_OUTCOMES}test_a_duplicate_of_an_epoch_gets_its_decision",
     ),
     Mutant(
         "resumed-after-the-undecided",
@@ -303,7 +303,7 @@ ORDER = (
                 "        )",
             )
         ],
-        proof=f"{_OUTCOMES}test_a_duplicate_of_an_epoch_gets_what_is_decided_of_it",
+        proof=f"{_OUTCOMES}test_a_duplicate_of_an_epoch_gets_its_decision",
     ),
     Mutant(
         "resumed-from-the-beginning",
@@ -317,14 +317,14 @@ ORDER = (
         "4.3",
         "after an abort a producer asks for its own next epoch, so that it sees who took that",
         [Edit(Session, "request_next_epoch", "self.epoch + 1", "self.epoch + 2")],
-        proof=f"{_EPOCHS}test_a_producer_whose_epoch_was_aborted_asks_for_its_own_next_one_and_is_fenced_where_another_took_it",
+        proof=f"{_EPOCHS}test_after_an_abort_a_producer_requests_its_next_epoch_and_is_fenced_if_another_took_it",
     ),
     Mutant(
         "goes-above-its-fence",
         "4.3",
         "only a starting instance tries again above the epoch that a fence names",
         [Edit(OrderedDelivery, "_on_epoch_fenced", "if not self._starting and not (", "if False and (")],
-        proof=f"{_EPOCHS}test_a_producer_whose_epoch_was_aborted_asks_for_its_own_next_one_and_is_fenced_where_another_took_it",
+        proof=f"{_EPOCHS}test_after_an_abort_a_producer_requests_its_next_epoch_and_is_fenced_if_another_took_it",
     ),
     Mutant(
         "draining-coordinator-orders",

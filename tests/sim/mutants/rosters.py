@@ -11,8 +11,8 @@ from tutti_gateway.core.membership.roster_change import RosterChanges
 from tutti_gateway.core.view import quorum
 from tutti_gateway.transport import inbound_peers
 
-_VOTES = "tests/unit/core/test_roster_votes.py::"
-_OUTCOMES = "tests/unit/core/test_outcomes.py::"
+_VOTES = "tests/unit/core/membership/test_roster_change_votes.py::"
+_OUTCOMES = "tests/unit/core/order/test_outcomes.py::"
 _COUNTING = "[roster] if body.forced else [*counting, roster]"
 
 # No mutant turns off the count of members in `Candidate._counts`: code without it behaves the same. The members hold a majority of
@@ -46,14 +46,14 @@ ROSTERS = (
         "4.2",
         "a view takes a gateway in when it has caught up",
         [Edit(CoordinatorDuties, "_may_join", "if not beat.ready and beat.frontier < self._window.frontier:", "if False:")],
-        proof=f"{_VOTES}test_a_new_gateway_is_taken_into_a_view_when_it_has_caught_up_and_votes_only_there",
+        proof=f"{_VOTES}test_a_new_gateway_enters_a_view_after_it_caught_up_and_votes_only_there",
     ),
     Mutant(
         "promoted-outside-the-view",
         "5.7",
         "an added gateway votes when the view has taken it in",
         [Edit(RosterChanges, "_promote", " and number in self._view_state.members", "")],
-        proof=f"{_VOTES}test_a_gateway_that_has_caught_up_votes_when_a_view_has_taken_it_in",
+        proof=f"{_VOTES}test_a_caught_up_gateway_votes_after_a_view_included_it",
     ),
     Mutant(
         "undecided-rosters-do-not-count",
@@ -88,7 +88,7 @@ ROSTERS = (
         "5.7",
         "a removed voter is added again when a majority knows durably that it was removed",
         [Edit(RosterChanges, "order", " and self._is_counted(ask.name)", " and False")],
-        proof="tests/unit/core/test_roster_done.py::test_a_removed_voter_is_added_again_when_a_majority_knows_that_it_was_removed",
+        proof="tests/unit/core/membership/test_roster_change_report.py::test_a_removed_voter_is_added_again_when_a_majority_knows_that_it_was_removed",
     ),
     Mutant(
         "own-log-names-all",
@@ -102,7 +102,7 @@ ROSTERS = (
         "5.7",
         "no gateway is taken by a number that this log has for another one",
         [Edit(inbound_peers, "number_of", " and claimed not in numbers.values()", "")],
-        proof="tests/unit/transport/test_inbound_peers.py::test_no_gateway_is_taken_by_the_number_of_another_one_or_by_one_of_another_log",
+        proof="tests/unit/transport/test_inbound_peers.py::test_no_peer_gets_the_number_of_another_one_or_of_another_log",
     ),
     Mutant(
         "draining-coordinator-changes-the-roster",

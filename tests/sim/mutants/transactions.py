@@ -12,7 +12,7 @@ from tutti_gateway.core.order.sequencer import Sequencer
 
 STAGED = Mix("kill loss restart rival", stagers=2, committers=3, producers=1, rate=8.0, pace=3.0)
 STAGED_LOW = STAGED.but(faults="low loss disorder restart", pace=1.0, rate=15.0, pipeline=16)
-_PROOF = "tests/unit/core/test_transactions.py::"
+_PROOF = "tests/unit/core/order/test_transactions.py::"
 
 TRANSACTIONS = (
     Mutant(
@@ -80,7 +80,7 @@ TRANSACTIONS = (
         "3",
         "a TXN is ordered when all of its producer is decided, so that no ABORT reaches over it",
         [Edit(Sequencer, "_may_stage", "elif line.undecided:", "elif False:")],
-        proof=_PROOF + "test_a_transaction_waits_for_what_its_producer_has_undecided",
+        proof=_PROOF + "test_a_transaction_waits_for_its_producers_undecided_batches",
     ),
     Mutant(
         "txn-over-undecided",
@@ -94,13 +94,13 @@ TRANSACTIONS = (
         "3",
         "what a TXN spent is staged again when that is cut",
         [Edit(ReceivedTable, "rebuild", "self._visible: dict[int, Frame] = {}", "self._visible = getattr(self, '_visible', {})")],
-        proof=_PROOF + "test_a_cut_gives_back_what_an_undecided_transaction_spent",
+        proof=_PROOF + "test_a_truncation_returns_the_batches_spent_by_an_undecided_transaction",
     ),
     Mutant(
         "abort-over-a-txn-taken",
         "3",
         "a member takes no ABORT that reaches over a TXN, or over what one makes visible",
         [Edit(ReceivedTable, "_abort", "not any(at in self._visible for at in void)\n", "True\n")],
-        proof=_PROOF + "test_a_member_does_not_take_an_abort_that_reaches_over_a_transaction",
+        proof=_PROOF + "test_a_member_refuses_an_abort_that_reaches_over_a_transaction",
     ),
 )

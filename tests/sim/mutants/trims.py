@@ -51,13 +51,13 @@ TRIMS = (
         "6",
         "in a view change no state replaces a damaged end that reaches further",
         [Edit(LogAdoption, "on_snapshot", "if reaches or not", "if not")],
-        proof="tests/unit/core/flush/test_adopting.py::test_a_damaged_end_that_reaches_behind_the_state_stays",
+        proof="tests/unit/core/flush/test_log_adoption.py::test_a_damaged_end_that_reaches_beyond_the_state_stays",
     ),
     Mutant(
         "draining-coordinator-trims",
         "5.0",
         "a coordinator that leaves orders no TRIM",
         [Edit(Housekeeping, "trim", " or self._view_state.draining", "")],
-        proof="tests/unit/core/test_outcomes.py::test_a_coordinator_that_leaves_orders_nothing_new",
+        proof="tests/unit/core/order/test_outcomes.py::test_a_coordinator_that_leaves_orders_nothing_new",
     ),
 )

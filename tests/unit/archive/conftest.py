@@ -1,4 +1,4 @@
-"""No power is lost in these tests."""
+"""Fixtures of the archive tests: fsync is skipped, because these tests simulate no power loss."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def _no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No power is lost here, and a busy disk takes its time for each sync."""
+    """Skip fsync: no power is lost here, and a sync on a busy disk takes time."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _: None)

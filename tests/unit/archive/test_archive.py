@@ -1,4 +1,6 @@
-"""Proves that an archive is whole or says what is not: whatever fails or is damaged while it is written, kept, or read."""
+"""Tests of the archive: after any error or corruption during writing, storage or reading, it is complete or reports what is
+missing.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import dataset
 
-from tests.unit.archive.logs import LOG, Log, table_of
-from tests.unit.archive.made import CLOSED, COUNT, ODD_TOPICS, SETTINGS, TABLE, archived, files, read_table
+from tests.unit.archive.memory_archive import CLOSED, COUNT, ODD_TOPICS, SETTINGS, TABLE, archived, files, read_table
+from tests.unit.archive.memory_log import LOG, Log, table_of
 from tutti import limits
 from tutti.archive.archiver import Archiver, Settings
 from tutti.archive.catalog import Archive
@@ -45,7 +47,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return {"directory": str(tmp_path / "a"), "url": f"file://{tmp_path}/a", "fsspec": f"memory://{tmp_path}/a"}[request.param]
 
 
-def test_each_file_system_gives_back_what_was_archived(where: str) -> None:
+def test_each_file_system_returns_the_archived_records(where: str) -> None:
     log = Log(TABLE)
     archive = archived(where, log)
     assert (archive.first, archive.end, log.saved) == (0, CLOSED, {"archive": CLOSED})
@@ -95,7 +97,7 @@ def test_many_row_groups_are_read_apart(tmp_path: Path, monkeypatch: pytest.Monk
         assert read_table(archive, start, CLOSED, ["b"]).equals(of(TABLE.slice(start, CLOSED - start), ["b"]))
 
 
-def test_what_is_large_decompressed_ends_a_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_range_ends_at_its_decompressed_size_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "ARCHIVE_RAW_BYTES_MAX", 8000)
     archive = archived(tmp_path)
     assert len(archive.spans) > 10
@@ -107,7 +109,7 @@ class Dies(Exception):
 
 
 class DyingStore(LocalStore):
-    """A directory in which nothing more is done after so many steps; a file of which it dies may be there, cut short."""
+    """A directory in which nothing happens after so many steps; the file of the last step may exist, truncated."""
 
     left = 0
 
@@ -132,7 +134,7 @@ class DyingStore(LocalStore):
         return made
 
 
-def test_killed_at_any_step_it_goes_on_to_the_same_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_at_any_step_it_continues_to_the_same_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = tmp_path / "whole"
     archived(whole)
     expected = {str(path.relative_to(whole)): path.read_bytes() for path in files(whole)}
@@ -213,7 +215,7 @@ def test_a_damaged_manifest_is_named(tmp_path: Path) -> None:
         decode_manifest(newer, "m", victim.name)
 
 
-def test_a_missing_range_is_told_by_who_reads_and_who_verifies(tmp_path: Path) -> None:
+def test_a_missing_range_is_reported_by_readers_and_verify(tmp_path: Path) -> None:
     archive = archived(tmp_path)
     files(tmp_path / "ranges")[2].unlink()
     archive = Archive(tmp_path)
@@ -226,7 +228,7 @@ def test_a_missing_range_is_told_by_who_reads_and_who_verifies(tmp_path: Path) -
     assert ArchiveSource(archive).frontier().offset == 400
 
 
-def test_what_is_no_archive_or_of_another_log_is_refused(tmp_path: Path) -> None:
+def test_a_directory_that_is_not_an_archive_or_of_another_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(WrongDirectory, match=r"is not an archive: it has no archive\.json"):
         Archive(tmp_path)
     archived(tmp_path)
@@ -278,7 +280,7 @@ def test_a_place_that_cannot_be_written_is_a_wrong_configuration(tmp_path: Path,
 
 
 def test_a_directory_that_becomes_a_file_under_an_archiver_is_waited_out(tmp_path: Path) -> None:
-    """What went away under one that runs may come back: a mount, or what somebody moved."""
+    """A lost directory under a running archiver may return: a mount, or a moved directory."""
     archive = archived(tmp_path / "a")
     shutil.rmtree(tmp_path / "a")
     (tmp_path / "a").write_text("")
@@ -287,7 +289,7 @@ def test_a_directory_that_becomes_a_file_under_an_archiver_is_waited_out(tmp_pat
 
 
 def test_ranges_that_overlap_are_read_once(tmp_path: Path) -> None:
-    """Proves that two who began at different offsets, or with other settings, do no harm."""
+    """Proves that two archivers with different first offsets or settings do no harm."""
     archived(tmp_path, settings=Settings("archive", ticks=2))
     other = tmp_path / "other"
     archived(other, Log(TABLE, start=130), Settings("archive", ticks=3))
@@ -316,7 +318,7 @@ def test_two_archivers_take_turns_without_harm(tmp_path: Path) -> None:
     assert log.saved == {"archive": CLOSED}
 
 
-def test_records_that_are_gone_before_they_were_archived_stop_it_or_leave_a_hole(tmp_path: Path) -> None:
+def test_records_lost_before_they_were_archived_stop_it_or_leave_a_gap(tmp_path: Path) -> None:
     log = Log(TABLE)
     log.end = 450
     archived(tmp_path, log)
@@ -342,7 +344,7 @@ def test_an_archive_that_lost_its_end_has_the_reader_go_back(tmp_path: Path) -> 
     assert verify(archive).good
 
 
-def test_a_log_that_is_behind_its_archive_is_not_archived(tmp_path: Path) -> None:
+def test_a_log_that_lags_its_archive_is_not_archived(tmp_path: Path) -> None:
     log = Log(TABLE)
     archived(tmp_path, log)
     log.end = 900
@@ -351,7 +353,7 @@ def test_a_log_that_is_behind_its_archive_is_not_archived(tmp_path: Path) -> Non
 
 
 class Failing(LocalStore):
-    """A directory that fails for a while: each of these is raised once; what is to be damaged is written so."""
+    """A directory that fails for a while: each of these errors is raised once, and files to corrupt are written corrupt."""
 
     def __init__(self, root: str, raises: list[TuttiError], spoils: int = 0) -> None:
         super().__init__(root)
@@ -367,7 +369,7 @@ class Failing(LocalStore):
         super().write(path, data)
 
 
-def test_what_fails_for_a_while_is_told_and_tried_again_and_what_is_written_wrong_does_not_count(
+def test_temporary_failures_are_reported_and_retried_and_wrong_writes_do_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(limits, "ARCHIVE_RETRY_US_MIN", 1000)
@@ -394,13 +396,13 @@ def test_what_fails_for_a_while_is_told_and_tried_again_and_what_is_written_wron
     assert (figures["tutti_archive_working"], figures["tutti_archive_failures"]) == (1, 4)
 
 
-def test_once_tells_what_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_once_reports_failures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tutti.archive.catalog.open_store", lambda _: Failing(str(tmp_path), [DiskFull("no room for it")]))
     with pytest.raises(DiskFull, match="no room for it"):
         archived(tmp_path)
 
 
-def test_files_of_no_range_are_told_when_they_are_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_files_without_a_range_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = archived(tmp_path)
     (tmp_path / "data" / "ticks=0-1" / "left.parquet").write_bytes(b"left")
     assert verify(archive).orphans == ()  # somebody may be about to name it
@@ -409,7 +411,7 @@ def test_files_of_no_range_are_told_when_they_are_old(tmp_path: Path, monkeypatc
     assert (found.good, found.orphans) == (True, ("data/ticks=0-1/left.parquet",))
 
 
-def test_any_engine_reads_the_files_as_they_are(tmp_path: Path) -> None:
+def test_any_engine_reads_the_files_without_conversion(tmp_path: Path) -> None:
     archived(tmp_path)
     found = dataset.dataset(tmp_path / "data", format="parquet").to_table().sort_by("offset")
     assert found.select(list(COLUMNS)).equals(TABLE.slice(0, CLOSED))

@@ -1,4 +1,4 @@
-"""Proves that what an archive's directory says is there stays there when the power goes, and that nothing takes another's place."""
+"""Tests of the archive's directory: a published file survives a power loss, and no file replaces another one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.archive.made import TABLE
+from tests.unit.archive.memory_archive import TABLE
 from tutti.archive import writer
 from tutti.archive.parquet import encode
 from tutti.archive.store import LocalStore
@@ -21,7 +21,7 @@ Step = tuple[str, str]
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[Step]:
-    """What becomes of files and folders, as it happens: what is written, what is durable, what gets its name, what is gone."""
+    """Record the operations on files and folders in order: writes, syncs, renames, deletions."""
     found: list[Step] = []
 
     def noted(name: str, path_of: Callable[..., str]) -> None:
@@ -63,7 +63,7 @@ def test_a_file_is_durable_before_it_has_its_name_and_that_before_it_counts(tmp_
     assert [path.name for path in folder.iterdir()] == ["file"]
 
 
-def test_what_was_made_first_stays(tmp_path: Path) -> None:
+def test_the_first_file_of_a_name_stays(tmp_path: Path) -> None:
     """Two archivers may add one range: a manifest counts from when it is there."""
     store = LocalStore(str(tmp_path))
     assert store.create("manifest", b"first")
@@ -72,7 +72,7 @@ def test_what_was_made_first_stays(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["manifest"]
 
 
-def test_a_file_that_gives_other_records_does_not_count_though_its_bytes_are_those_that_were_written() -> None:
+def test_a_file_with_intact_bytes_but_other_records_does_not_count() -> None:
     groups = [TABLE.slice(0, 100)]
     made = encode(groups)
     writer._check("here", made.data, made.sha256, groups)

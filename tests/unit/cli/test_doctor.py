@@ -1,4 +1,4 @@
-"""The doctor finds what is wrong, and says what to do about it."""
+"""Tests of `tutti doctor`: each check finds its problem and names a remedy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tutti_spark.common.requirements import InterpreterReport
 
 @pytest.fixture
 def _busy_disk_is_good(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How long this machine's disk takes is not what is tested: others write to it meanwhile."""
+    """Replace the disk's speed: other processes write to this machine's disk during the test."""
     monkeypatch.setattr(machine, "SYNC_MS_MAX", 60_000.0)
 
 
@@ -42,7 +42,7 @@ def test_a_good_machine(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_is_not_there_yet_is_looked_for_above(tmp_path: Path) -> None:
+def test_for_a_missing_directory_its_parent_is_checked(tmp_path: Path) -> None:
     assert machine.nearest(tmp_path / "a" / "b") == tmp_path
     assert str(tmp_path) in machine.disk_space(tmp_path / "a" / "b").found
 
@@ -53,7 +53,7 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (found.good, found.found.endswith("; missing: no-such-package")) == (False, True)
 
 
-def test_whether_send_is_compiled_is_said_and_neither_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_compiled_send_is_reported_and_both_forms_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(append, "compiled", append)
     assert machine.compiled() == Finding("send()", True, f"compiled, {append.__file__}")
     monkeypatch.setattr(append, "compiled", None)
@@ -163,7 +163,7 @@ def test_java_on_path_or_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def told(**packages: str) -> InterpreterReport:
-    """What this interpreter tells, but for these packages."""
+    """Return the report on this interpreter, with these versions of packages in place of its own."""
     found = requirements.describe_interpreter()
     found["packages"].update(packages)
     return found
@@ -200,7 +200,7 @@ def test_the_python_that_spark_starts(tmp_path: Path, monkeypatch: pytest.Monkey
     ],
 )
 def test_versions_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, found: InterpreterReport, words: str) -> None:
-    """Proves that the doctor names what is there and what is needed."""
+    """Proves that the doctor names the installed and the required versions."""
     monkeypatch.setenv("PYSPARK_PYTHON", str(a_python(tmp_path, found)))
     finding = spark.python_of_workers()
     assert not finding.good
@@ -216,7 +216,7 @@ def test_another_python_version_than_the_drivers(tmp_path: Path, monkeypatch: py
 
 
 def test_another_spark_in_spark_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that a Spark that would be started in the place of pyspark's own is seen."""
+    """Proves that a Spark that would start in place of pyspark's own is detected."""
     monkeypatch.setenv("SPARK_HOME", str(tmp_path))
     assert spark.pyspark().found.endswith(f"and SPARK_HOME={tmp_path} has Spark none")
     (tmp_path / "jars").mkdir()
@@ -247,7 +247,7 @@ def test_settings_with_which_the_format_runs_elsewhere(tmp_path: Path, monkeypat
     assert (found.good, "PYSPARK_DRIVER_PYTHON=jupyter" in found.found) == (False, True)
 
 
-def test_a_trial_that_fails_tells_the_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_trial_reports_its_last_output(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "_TRIAL", "import sys; sys.exit('no such luck')")
     found = spark.trial()
     assert (found.good, found.found) == (False, "ended with 1: no such luck")
@@ -271,7 +271,7 @@ def a_pid(file: Path) -> int:
     return int(file.read_text())
 
 
-def test_a_trial_that_takes_too_long_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_trial_that_takes_too_long_leaves_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRIAL_PID", str(tmp_path / "pid"))
     monkeypatch.setattr(spark, "_TRIAL", _HANGS)
     monkeypatch.setattr(spark, "_TRIAL_WAIT_S", 3.0)
@@ -280,7 +280,7 @@ def test_a_trial_that_takes_too_long_leaves_nothing_behind(monkeypatch: pytest.M
     expect_end(a_pid(tmp_path / "pid"))
 
 
-def test_a_trial_that_is_interrupted_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_interrupted_trial_leaves_no_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRIAL_PID", str(tmp_path / "pid"))
     code = f"from tutti_gateway.cli.doctor import spark; spark._TRIAL = {_HANGS!r}; spark.trial()"
     with subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True) as doctor:
@@ -316,7 +316,7 @@ def test_no_trial_without_java(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
         ([], "", "Cannot run program", "on local[1]: Cannot run program"),
     ],
 )
-def test_what_a_trial_tells(
+def test_the_report_of_a_trial(
     monkeypatch: pytest.MonkeyPatch, workers: list[InterpreterReport], source: str, failed: str, words: str
 ) -> None:
     for number, worker in enumerate(workers):
@@ -336,7 +336,7 @@ def test_a_cluster_is_tried_only_when_spark_is(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.usefixtures("_busy_disk_is_good")
-def test_the_exit_code_says_whether_anything_is_wrong(
+def test_the_exit_code_shows_whether_a_check_failed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

@@ -1,6 +1,5 @@
-"""Proves that every command and every connector ends with one line and a documented exit code, whatever it is given.
-
-The commands and their options come from click, so that a new one is tested without being named here.
+"""Tests that every command and every connector ends with one line and a documented exit code for any value. The commands and
+options come from click, so a new one is tested without an entry here.
 """
 
 from __future__ import annotations
@@ -114,7 +113,7 @@ def _names(given: list[tuple[list[str], click.Command]]) -> list[str]:
 
 
 @pytest.mark.parametrize(("path", "command"), COMMANDS, ids=_names(COMMANDS))
-def test_what_is_not_text_is_refused_before_anything_is_done(
+def test_invalid_text_is_refused_before_any_action(
     path: list[str], command: click.Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for call in _calls(path, command, NOT_TEXT):

@@ -1,4 +1,6 @@
-"""`tutti` itself: the list of commands is true and quick to show, errors are one sentence with the right exit code."""
+"""Tests of the `tutti` command: the list of commands is correct and fast to print, and each error is one sentence with its exit
+code.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
 
 
 @pytest.mark.parametrize("name", list(entry.COMMANDS))
-def test_each_command_says_of_itself_what_the_list_says(name: str) -> None:
+def test_each_commands_summary_is_the_one_in_the_list(name: str) -> None:
     context = click.Context(entry.tutti)
     command = entry.tutti.get_command(context, name)
     assert command is not None
@@ -127,7 +129,7 @@ def test_completion_scripts_complete(shell: str, capsys: pytest.CaptureFixture[s
     assert "_TUTTI_COMPLETE" in capsys.readouterr().out
 
 
-def test_a_shell_is_told_the_commands() -> None:
+def test_the_shell_gets_the_list_of_commands() -> None:
     environment = os.environ | {"_TUTTI_COMPLETE": "fish_complete", "COMP_WORDS": "tutti t", "COMP_CWORD": "t"}
     code = "from tutti_gateway.cli.main import main; main()"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
@@ -151,7 +153,9 @@ def test_without_a_command_the_help_is_shown(capsys: pytest.CaptureFixture[str])
     assert "Commands:" in capsys.readouterr().err
 
 
-def test_elsewhere_than_on_linux_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_on_other_systems_than_linux_there_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
     assert run("topics") == 1
     assert capsys.readouterr().err == "error: Tutti needs Linux; this system is darwin\n"
@@ -237,7 +241,7 @@ def test_a_second_interrupt_ends_at_once_and_one_that_is_the_first_again_is_none
         ("produce --topic q <&- 2>&-", 2, ""),
     ],
 )
-def test_a_closed_stream_is_said_and_nothing_is_written_elsewhere(line: str, code: int, said: str) -> None:
+def test_a_closed_stream_is_reported_and_nothing_is_written_elsewhere(line: str, code: int, said: str) -> None:
     command = f"{sys.executable} -m tutti_gateway {line}"
     environment = os.environ | {"TUTTI_URL": "tutti://127.0.0.1:1"}
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=environment, timeout=60)
@@ -246,7 +250,7 @@ def test_a_closed_stream_is_said_and_nothing_is_written_elsewhere(line: str, cod
     assert done.stderr.count("\n") == bool(said)
 
 
-def test_the_numbers_of_closed_streams_are_nobodys_file() -> None:
+def test_the_descriptor_numbers_of_closed_streams_are_not_reused() -> None:
     told = "import os, sys; from tutti_gateway.cli.common.standard_streams import replace_closed_streams as fill; "
     told += "fill(); os.write(int(sys.argv[1]), b'x'); print(os.open('/', 0) > 2)"
     command = f'{sys.executable} -c "{told}" 3 3>&1 <&- 2>&-'

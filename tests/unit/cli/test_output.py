@@ -1,4 +1,4 @@
-"""Tables and lines, times and sizes, as commands print them."""
+"""Tests of command output: tables and lines, times and sizes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_cells(value: object, text: str) -> None:
     assert output.cell_text(value) == text
 
 
-def test_tables_are_lines_with_tabs_when_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_are_lines_with_tabs_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_table(("name", "count"), iter([("a", 1), ("b", None)]), empty="none")
     assert capsys.readouterr().out == "name\tcount\na\t1\nb\t-\n"
     output.print_table(("name",), [], empty="no topics")
@@ -58,7 +58,7 @@ def test_tables_are_drawn_on_a_terminal(capsys: pytest.CaptureFixture[str], monk
     assert capsys.readouterr().out == "state  primary\na      1\n"
 
 
-def test_progress_is_silent_when_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_is_silent_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with output.progress("work", 10) as meter:
         meter.advance(3)
         meter.reach(5, 10)
@@ -90,7 +90,7 @@ def test_places_in_the_log(text: str, bound: object) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "1.5", "1e3", "newest", "١", "2026-01-31T12:00:00", "2026-13-01T00:00:00Z"])
-def test_what_is_no_place(text: str) -> None:
+def test_an_invalid_position(text: str) -> None:
     with pytest.raises(UsageError):
         parse_bound(text)
 
@@ -101,6 +101,6 @@ def test_a_time_needs_a_zone() -> None:
 
 
 @pytest.mark.parametrize(("count", "text"), [(0, "0 batches"), (1, "1 batch"), (2, "2 batches"), (12_000, "12,000 batches")])
-def test_one_of_something_is_not_several(count: int, text: str) -> None:
+def test_singular_and_plural(count: int, text: str) -> None:
     assert output.count_text(count, "batch", "batches") == text
     assert output.count_text(count, "frame") == text.replace("batches", "frames").replace("batch", "frame")

@@ -1,4 +1,4 @@
-"""docs/reference/cli.md, docs/reference/config.md, docs/reference/api.md and docs/reference/metrics.md say what the code says."""
+"""Tests that docs/reference/cli.md, config.md, api.md and metrics.md match the code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_every_command_and_every_key_has_its_place() -> None:
         assert f"| `{key}` |" in keys
 
 
-def test_every_public_name_has_its_place_and_its_words() -> None:
+def test_every_public_name_is_listed_and_documented() -> None:
     page = _api_page()
     assert all(f"`{name}`" in page for name in tutti.__all__)
     assert "### `Reader.poll`" in page

@@ -1,4 +1,4 @@
-"""What tests of the client share."""
+"""Fixtures of the client tests: a fake gateway, a controlled name server, and a spool directory."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.client.fake import FakeGateway
+from tests.unit.client.fake_gateway import FakeGateway
 
 
 @pytest.fixture(autouse=True)
 def _no_name_server_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What nobody can be named (RFC 2606) is not known at once: the name server of this machine may take its time to say so."""
+    """Fail lookups of `.invalid` (RFC 2606) at once: the name server of this machine may be slow."""
     real: Callable[..., object] = socket.getaddrinfo
 
     def look(host: str, *args: object, **kwargs: object) -> object:
@@ -51,5 +51,5 @@ def gateway() -> Iterator[FakeGateway]:
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Path:
-    """Where a producer's spool is to be."""
+    """The path of a producer's spool."""
     return tmp_path / "spool"

@@ -1,4 +1,4 @@
-"""A network between a client and a gateway, which can fall silent: nothing passes any more, and nobody is told."""
+"""A TCP relay between a client and a gateway that can fall silent: it forwards nothing, and both connections stay open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Proves the producer over real connections to a gateway that drops, delays, restarts and answers anything."""
+"""Tests of the producer over real connections to a fake gateway that drops, delays, restarts and sends any answer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from tests.unit.client.fake import FakeGateway, deliver_within, until
+from tests.unit.client.fake_gateway import FakeGateway, deliver_within, until
 from tutti import limits
 from tutti.batching.receipt import Receipt
 from tutti.data import client_protocol
@@ -63,7 +63,7 @@ def test_send_batch_is_one_frame_and_one_receipt(gateway: FakeGateway) -> None:
     assert gateway.log.values() == [b"before", b"a", b"b", b"c"]
 
 
-def test_a_producer_that_starts_again_goes_on(gateway: FakeGateway) -> None:
+def test_a_restarted_producer_continues(gateway: FakeGateway) -> None:
     with Producer(gateway.url, producer="p") as p:
         assert p.resume() == (0, b"")
         p.send("t", b"1")
@@ -173,7 +173,7 @@ def test_a_refusal_for_now_is_waited_out(gateway: FakeGateway) -> None:
         assert [receipt.result(10) for receipt in receipts] == list(range(100))
 
 
-def test_an_abort_is_told_and_life_goes_on(gateway: FakeGateway) -> None:
+def test_an_abort_is_reported_and_the_producer_continues(gateway: FakeGateway) -> None:
     all_sent = threading.Event()
 
     def abort(heard: Any) -> list[Any] | None:
@@ -295,7 +295,7 @@ def test_on_delivery_is_called_in_order_and_may_send(gateway: FakeGateway, caplo
     assert "of the application" in caplog.text
 
 
-def test_on_delivery_hears_of_failures(gateway: FakeGateway) -> None:
+def test_on_delivery_gets_failures(gateway: FakeGateway) -> None:
     gateway.frame_bytes_max = 10_000
     told: list[TuttiError | None] = []
     p = Producer(gateway.url)
@@ -408,7 +408,7 @@ def _send_many(p: Producer, thread: int) -> None:
         p.send("t", b"%d:%d" % (thread, count)).result(30)
 
 
-def test_garbage_from_a_gateway_is_left_behind(gateway: FakeGateway, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gateway_that_sends_garbage_is_left(gateway: FakeGateway, caplog: pytest.LogCaptureFixture) -> None:
     garbage = [b"", b"X", b"C\xff\xff", b"R\0\0\0\xff\xff\xff\xff", b"C"]
 
     def spit(heard: Any) -> list[Any] | None:

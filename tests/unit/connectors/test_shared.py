@@ -1,4 +1,4 @@
-"""Proves what all connectors share: quarantine, and how a connector runs as a command."""
+"""Tests of the code that all connectors share: quarantine, configuration checks, and the worker command."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tutti_connect.quarantine import Quarantine, QuarantineFull, QuarantineLog, 
 
 
 def test_quarantine_keeps_each_once(tmp_path: Path) -> None:
-    """Proves that a second time changes nothing, and that another source of the name, or another place, has its own file."""
+    """Proves that a second time changes nothing, and that another source of the name, or another position, has its own file."""
     quarantine = Quarantine(str(tmp_path / "q"))
     assert quarantine.put("a/b-4", ["id"], "wrong", {"value_base64": as_base64(b"\xff"), "key_base64": as_base64(None)})
     assert not quarantine.put("a/b-4", ["id"], "wrong in other words", {})
@@ -43,7 +43,7 @@ def test_quarantine_keeps_each_once(tmp_path: Path) -> None:
     assert {"reason": "wrong", "value_base64": "/w==", "key_base64": None} in told
 
 
-def test_quarantine_is_bounded_and_sees_who_makes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quarantine_is_bounded_and_detects_freed_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quarantine = Quarantine(str(tmp_path))
     monkeypatch.setattr(limits, "QUARANTINED_MAX", 2)
     for number in range(2):
@@ -61,7 +61,7 @@ def test_quarantine_is_bounded_and_sees_who_makes_room(tmp_path: Path, monkeypat
             one.put("t-7", [], "wrong", {})
 
 
-def test_a_quarantine_that_cannot_be_written_is_told_at_the_start(tmp_path: Path) -> None:
+def test_an_unwritable_quarantine_is_reported_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="choose a writable directory"):
         Quarantine(str(tmp_path / "file"))
@@ -70,7 +70,7 @@ def test_a_quarantine_that_cannot_be_written_is_told_at_the_start(tmp_path: Path
 
 
 def messages_of(directory: Path) -> list[int]:
-    """Those that quarantine holds, whole."""
+    """Return the complete messages in quarantine."""
     lines = [line for file in sorted(directory.glob("*.jsonl")) for line in file.read_bytes().splitlines()]
     return [json.loads(line)["number"] for line in lines if line.endswith(b"}")]
 
@@ -107,7 +107,7 @@ def test_a_log_of_messages_has_few_files_across_starts(tmp_path: Path, monkeypat
     assert (messages_of(tmp_path), log.count) == ([22], 1)
 
 
-def test_a_disk_that_takes_no_message_is_counted_and_leaves_no_half_line(
+def test_a_full_disk_for_log_lines_is_counted_and_leaves_no_partial_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     now = 0.0
@@ -142,7 +142,7 @@ def test_a_disk_that_takes_no_message_is_counted_and_leaves_no_half_line(
         (lambda: check_gateways("f.toml", "localhost"), "f.toml: gateways:"),
     ],
 )
-def test_what_is_wrong_names_the_file(check: Callable[[], None], told: str) -> None:
+def test_mistakes_name_the_file(check: Callable[[], None], told: str) -> None:
     with pytest.raises(ConfigError) as raised:
         check()
     assert told in str(raised.value)
@@ -156,7 +156,7 @@ class Page(Collector):
 
 
 class Waiting:
-    """Is there at once, reads its own metrics, and waits to be told to end."""
+    """Is ready at once, reads its own metrics, and waits for a stop request."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
@@ -183,7 +183,7 @@ def signals() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("signals")
-def test_a_connector_runs_until_it_is_told_to_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_connector_runs_until_a_stop_request(capsys: pytest.CaptureFixture[str]) -> None:
     connector = Waiting(capsys)
     assert run(connector, {"name": "a"}, "127.0.0.1:0", Page()) == 0
     assert 'tutti_try_lag{connector="a"} 7.0' in connector.page
@@ -199,19 +199,19 @@ def test_a_connector_runs_until_it_is_told_to_end(capsys: pytest.CaptureFixture[
         ("192.0.2.1:1", "other hosts can reach"),
     ],
 )
-def test_a_page_that_cannot_be_is_told(capsys: pytest.CaptureFixture[str], listen: str, told: str) -> None:
+def test_an_impossible_metrics_address_is_reported(capsys: pytest.CaptureFixture[str], listen: str, told: str) -> None:
     with pytest.raises(ConfigError, match=f"^orders.toml: .*{told}"):
         run(Waiting(capsys), {}, listen, Page(), file="orders.toml")
 
 
-def test_a_page_that_others_can_reach_is_as_its_file_says() -> None:
+def test_a_page_for_other_hosts_follows_its_configuration() -> None:
     with pytest.raises(ConfigError, match="cannot listen on"):
         Served("192.0.2.1:1", Page(), insecure=True)
     with Served("0.0.0.0:0", Page(), insecure=True) as url, urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - its own
         assert b"tutti_try_lag" in page.read()
 
 
-def test_what_is_in_quarantine_is_durable_before_its_source_may_move_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_quarantined_records_are_durable_before_their_source_may_advance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that the file is synced before it has its name, and its name before `put` returns."""
     steps: list[tuple[str, str]] = []
     sync, rename = os.fsync, Path.rename
@@ -232,7 +232,9 @@ def test_what_is_in_quarantine_is_durable_before_its_source_may_move_on(tmp_path
 
 
 def test_strangers_that_say_nothing_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that idle connections to the page take one thread, and that each is cut: beyond the limit at once, else in time."""
+    """Proves that idle connections to the page use one thread, and that each is closed: beyond the limit at once, otherwise after
+    its time.
+    """
     monkeypatch.setattr(common, "METRICS_CONNECTIONS_MAX", 3)
     monkeypatch.setattr(common, "METRICS_US_MAX", 1_000_000)
     with Served("127.0.0.1:0", Page(), insecure=False) as url, contextlib.ExitStack() as stack:
@@ -292,7 +294,7 @@ def test_a_scrape_that_is_no_http_is_refused(request_: bytes, status: bytes, mon
             assert f'tutti_page_turned_away_total{{why="{status.decode()}"}} 1.0' in page.read().decode()
 
 
-def test_every_mistake_of_a_file_is_told_what_is_missing_behind_what_is_misspelt(tmp_path: Path) -> None:
+def test_every_mistake_of_a_file_is_reported_missing_keys_after_misspelt_ones(tmp_path: Path) -> None:
     path = tmp_path / "in.toml"
     path.write_text('nmae = "in"\ngateways = "tutti://h:7400"\nquarantine = 5\n[kafka]\nserver = "x"\ntopics = ["t"]\n')
     with pytest.raises(ConfigError) as error:

@@ -1,4 +1,4 @@
-"""Proves that the core's layers know of each other what the stack says, and that the modules they share know none of them."""
+"""Tests of the imports in the core: layers know each other only through the stack, and shared modules know no layer."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from tests.unit.core.rig import opened
+from tests.unit.core.stacks import opened
 from tutti_gateway.core.protocol.messages import Message
 
 CORE = Path(__file__).resolve().parents[3] / "gateway/tutti_gateway/core"
@@ -27,7 +27,7 @@ def layers_seen(path: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("path", sorted(CORE.rglob("*.py")), ids=lambda path: str(path.relative_to(CORE)))
-def test_a_module_sees_its_own_layer_and_what_all_share(path: Path) -> None:
+def test_a_module_imports_its_own_layer_and_shared_modules_only(path: Path) -> None:
     if path.parent == CORE or path.parent.name in SHARED:
         assert path.name in ABOVE or not layers_seen(path)
     else:

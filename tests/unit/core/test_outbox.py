@@ -1,4 +1,6 @@
-"""Proves that a step's actions come in the safe order whoever asked for them first, and that timers are not moved needlessly."""
+"""Tests of the outbox: the actions of a step leave in the safe order, whatever the order of the calls, and timers move only if
+needed.
+"""
 
 from typing import get_args
 
@@ -86,7 +88,7 @@ def test_messages_to_itself_stay_inside() -> None:
     assert box.drain(None) == []
 
 
-def test_nobody_is_answered_under_number_0_or_with_nothing() -> None:
+def test_no_answer_goes_to_number_0_or_is_empty() -> None:
     box = outbox()
     box.answers(0).append(Done(1))
     box.answers(3)

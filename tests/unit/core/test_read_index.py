@@ -1,4 +1,6 @@
-"""Proves that a gateway confirms its frontier with a majority after the question, and refuses no request for good before."""
+"""Tests of the read index: a gateway confirms its frontier with a majority after the request arrives, and refuses no request
+permanently before.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,8 @@ import pytest
 from tests.transcripts.group import Group, Member, incarnation
 from tests.transcripts.whole import Pace
 from tests.transcripts.whole_script import WholeScript
-from tests.unit.core.rig import VIEW, answers, batches, opened, three
-from tests.unit.core.test_commits import carry, three_with_records
+from tests.unit.core.order.test_offset_commits import carry, three_with_records
+from tests.unit.core.stacks import VIEW, answers, batches, opened, three
 from tutti.data.client_protocol import Denied, Done
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Action, ReadIndex
@@ -68,7 +70,7 @@ def asking() -> tuple[Group, Member]:
     return group, second
 
 
-def test_a_group_of_one_confirms_at_once_what_is_decided() -> None:
+def test_a_group_of_one_confirms_its_decided_frontier_at_once() -> None:
     group, member = opened()
     assert confirmed(group.step(member, ReadIndexAsked(1))) == [(1, True)]
     group.step(member, Submitted(1, batches(1, 1)))
@@ -93,7 +95,7 @@ def test_an_answer_to_an_earlier_heartbeat_confirms_nothing() -> None:
     assert confirmed(heartbeat(group, second, "g3")) == [(7, True)]
 
 
-def test_who_has_promised_a_higher_view_confirms_nothing() -> None:
+def test_a_member_that_promised_a_higher_view_confirms_nothing() -> None:
     group, second = asking()
     assert confirmed(heartbeat(group, second, "g3", promised=VIEW + (1 << 16))) == []
     assert confirmed(heartbeat(group, second, "g1")) == [(7, True)]
@@ -113,7 +115,7 @@ def lagging() -> tuple[Group, Member]:
     return group, second
 
 
-def test_the_frontier_reaches_what_the_log_held_when_the_question_came() -> None:
+def test_the_frontier_reaches_the_end_of_the_log_at_the_time_of_the_request() -> None:
     group, second = lagging()
     assert confirmed(group.step(second, ReadIndexAsked(7))) == []
     assert confirmed(heartbeat(group, second, "g3")) == []  # a majority has answered, and the frontier is too low
@@ -182,7 +184,7 @@ def test_a_view_that_ends_answers_all_questions() -> None:
     assert not second.stack.layers.read_index.waiting
 
 
-def test_wrong_commits_of_one_client_cost_a_few_messages_and_keep_nobody_from_asking() -> None:
+def test_wrong_commits_of_one_client_cost_a_few_messages_and_block_no_other() -> None:
     group = introduced(three_with_records())
     second = group.members["g2"]
     for number in range(limits.REQUESTS_A_SESSION_MAX):
@@ -225,7 +227,7 @@ def test_a_commit_that_a_laggard_cannot_judge_is_for_another_gateway() -> None:
     assert denials(second) == [("behind", True)]
 
 
-def test_a_laggard_takes_a_commit_once_it_has_caught_up() -> None:
+def test_a_laggard_accepts_a_commit_once_it_has_caught_up() -> None:
     group, second = lagging()
     group.step(second, OffsetsAsked(1, 9, "r", 25))
     group.settle()
@@ -233,7 +235,7 @@ def test_a_laggard_takes_a_commit_once_it_has_caught_up() -> None:
     assert answers(second, Done) == [Done(9)]
 
 
-def test_a_laggard_takes_a_commit_below_one_that_was_taken_back_elsewhere_when_asked_again() -> None:
+def test_a_laggard_accepts_a_commit_below_a_withdrawn_one_when_asked_again() -> None:
     """The first time it could be the word of a reader that has ended: the log got another commit after it came."""
     group = introduced(three_with_records())
     first, second, _ = group.members.values()
@@ -300,7 +302,7 @@ def test_a_commit_that_waits_ends_with_its_session(offset: int, back: bool) -> N
 
 
 @pytest.mark.parametrize("offset", [21, 22, 23, 24, 25])
-def test_a_commit_that_waits_takes_back_nothing_that_was_committed_after_it_came(offset: int) -> None:
+def test_a_waiting_commit_undoes_no_commit_that_came_later(offset: int) -> None:
     group, second = waiting_commit(offset, back=True)
     caught_up(group, second)
     assert second.stack.decided.readers == group.members["g1"].stack.decided.readers == {"r": 25}
@@ -336,7 +338,7 @@ def test_requests_that_wait_for_the_read_index_have_a_bound(monkeypatch: pytest.
     assert denials(second) == [("limit", True)] * 2 + [("offset", False)] * 3
 
 
-def test_a_commit_that_no_log_can_take_is_refused_for_good() -> None:
+def test_a_commit_that_no_log_can_accept_is_refused_permanently() -> None:
     group = introduced(three())
     second = group.members["g2"]
     group.step(second, OffsetsAsked(1, 9, "r", 25))

@@ -1,4 +1,4 @@
-"""Proves what transcripts do not show: bounds, strangers, wrong starts, and that bodies pass through untouched."""
+"""Tests of the stack beside the transcripts: bounds, unknown senders, wrong starts, and that bodies pass through unchanged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from tests.transcripts.group import ENTROPY, Group, incarnation, voters
-from tests.unit.core.rig import VIEW, answers, batches, opened, started, three
+from tests.unit.core.stacks import VIEW, answers, batches, opened, started, three
 from tutti.data.client_protocol import Committed
 from tutti.data.frames.bodies import RosterBody, TickBody, ViewBody, encode_body
 from tutti.data.frames.frame import Frame, Kind, decode_frame
@@ -31,7 +31,7 @@ def test_one_of_several_waits_for_all_of_them_before_a_log_begins() -> None:
 
 
 @pytest.mark.parametrize("in_tail", [False, True])
-def test_a_log_of_other_voters_is_not_gone_on_with(in_tail: bool) -> None:
+def test_a_log_of_other_voters_is_not_continued(in_tail: bool) -> None:
     roster = Frame(Kind.ROSTER, encode_body(RosterBody("test", ENTROPY, voters(["g2", "g3"]))), origin=1)
     roster.stamp(VIEW, 1, 0)
     state = LogState()
@@ -43,7 +43,7 @@ def test_a_log_of_other_voters_is_not_gone_on_with(in_tail: bool) -> None:
     assert stack.phase is Phase.HALTED
 
 
-def test_a_genesis_cut_short_goes_on_as_a_view_change() -> None:
+def test_an_interrupted_genesis_continues_as_a_view_change() -> None:
     roster = Frame(Kind.ROSTER, encode_body(RosterBody("test", ENTROPY, voters(["g1"]))), origin=1)
     roster.stamp(VIEW, 1, 0)
     stack = Stack(Random)
@@ -63,7 +63,7 @@ def test_a_log_without_roster_is_no_log() -> None:
         Stack(Random).step(started({"g1": "a:1"}, tail=(tick,)), Now(0, 0))
 
 
-def test_started_comes_first_and_once_and_a_broken_stack_takes_nothing_more() -> None:
+def test_started_comes_first_and_once_and_a_broken_stack_accepts_nothing_more() -> None:
     stack = Stack(Random)
     with pytest.raises(InvariantViolated, match="TimeAdvanced came before Started"):
         stack.step(TimeAdvanced(), Now(0, 0))
@@ -91,7 +91,7 @@ def test_started_comes_first_and_once_and_a_broken_stack_takes_nothing_more() ->
         (2, Asking(VIEW + 1, AskTopic("t"))),
     ],
 )
-def test_the_coordinator_ignores_what_is_not_for_it(sender: int, message: Message) -> None:
+def test_the_coordinator_ignores_messages_for_members(sender: int, message: Message) -> None:
     group = three()
     member = group.members["g1"]
     before = member.stack.layers.context.window.end
@@ -100,7 +100,7 @@ def test_the_coordinator_ignores_what_is_not_for_it(sender: int, message: Messag
 
 
 @pytest.mark.parametrize("sender", [2, 3, 9])
-def test_a_member_takes_order_and_confirm_of_its_coordinator_only(sender: int) -> None:
+def test_a_member_accepts_order_and_confirm_from_its_coordinator_only(sender: int) -> None:
     group = three()
     member = group.members["g2"]
     window = member.stack.layers.context.window
@@ -113,7 +113,7 @@ def test_a_member_takes_order_and_confirm_of_its_coordinator_only(sender: int) -
     assert window.end == 3
 
 
-def test_a_member_does_not_take_what_breaks_the_chain() -> None:
+def test_a_member_refuses_frames_that_break_the_chain() -> None:
     group = three()
     member = group.members["g2"]
     window, receiver = member.stack.layers.context.window, member.stack.layers.order.receiver
@@ -123,7 +123,7 @@ def test_a_member_does_not_take_what_breaks_the_chain() -> None:
     assert (window.end, receiver.discarded, receiver.missing()) == (2, 1, [(3, 3)])
 
 
-def test_what_is_held_back_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deferred_frames_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BUFFERED_FRAMES_MAX", 4)
     group = three()
     member = group.members["g2"]
@@ -150,7 +150,7 @@ def carried(group: Group, count: int, size: int) -> list[Frame]:
     return frames
 
 
-def test_what_is_next_is_taken_however_much_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_next_frame_is_accepted_however_many_are_deferred(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "BUFFERED_MORE_BYTES_MAX", 0)
     group = three(undecided_bytes_max=4000)
     frames = carried(group, 9, 1000)
@@ -198,14 +198,14 @@ def test_a_damaged_batch_is_not_ordered_and_comes_again() -> None:
         assert [bytes(frame.body) for frame in other.log if frame.kind == Kind.BATCH] == [b"a body"] * 3
 
 
-def test_a_vote_for_what_was_not_ordered_is_dropped_and_told_once() -> None:
+def test_a_vote_for_an_unordered_frame_is_dropped_and_reported_once() -> None:
     group = three()
     actions = group.step(group.members["g1"], Received(2, Vote(VIEW, 99)))
     assert actions == [Dropped("Vote", 2, "a YES to position 99, but only 2 is ordered", 1)]
     assert group.step(group.members["g1"], Received(2, Vote(VIEW, 99))) == []
 
 
-def test_a_confirm_of_what_was_not_voted_for_is_dropped() -> None:
+def test_a_confirm_of_a_frame_without_votes_is_dropped() -> None:
     group = three()
     member = group.members["g2"]
     window = member.stack.layers.context.window
@@ -217,7 +217,7 @@ def test_a_confirm_of_what_was_not_voted_for_is_dropped() -> None:
     assert window.frontier == 2
 
 
-def test_a_member_that_cannot_take_what_may_not_be_aborted_is_suspected() -> None:
+def test_a_member_that_cannot_accept_unabortable_frames_is_suspected() -> None:
     group = three()
     member = group.members["g1"]
     group.step(member, TopicAsked(1, 1, "t"))
@@ -225,7 +225,7 @@ def test_a_member_that_cannot_take_what_may_not_be_aborted_is_suspected() -> Non
     assert actions == [Suspect(3, "it cannot take position 3, which may not be aborted: no space")]
 
 
-def test_a_frame_that_the_chain_puts_there_and_that_does_not_follow_is_not_taken() -> None:
+def test_a_chained_frame_that_does_not_follow_is_refused() -> None:
     group = three()
     member = group.members["g2"]
     window = member.stack.layers.context.window

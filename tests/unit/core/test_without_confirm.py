@@ -1,11 +1,11 @@
-"""Proves that a member which gets frames and no CONFIRM holds back at its bound, says nothing wrong, and catches up."""
+"""Tests of a member that gets frames and no CONFIRM: it stops at its bound, reports nothing wrong, and catches up."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.transcripts.group import Group, Member, incarnation
-from tests.unit.core.rig import VIEW, answers, batches, three
+from tests.unit.core.stacks import VIEW, answers, batches, three
 from tutti import limits as common_limits
 from tutti.data.client_protocol import Committed
 from tutti.data.frames.bodies import TickBody, ViewBody, encode_body
@@ -65,7 +65,7 @@ def committed(member: Member) -> int:
     return sum(answer.count for answer in answers(member, Committed) if isinstance(answer, Committed))
 
 
-def test_a_member_without_confirms_takes_no_frame_over_its_bound_and_catches_up(group: Group) -> None:
+def test_a_member_without_confirms_accepts_no_frame_over_its_bound_and_catches_up(group: Group) -> None:
     window, rounds = window_of(group), 4 * FRAMES // BATCHES
     for number in range(rounds):
         send(group, 1 + number * BATCHES)
@@ -83,7 +83,7 @@ def test_a_member_without_confirms_takes_no_frame_over_its_bound_and_catches_up(
     assert not group.problems
 
 
-def test_a_member_without_confirms_bounds_the_bytes_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_member_without_confirms_bounds_the_bytes_that_it_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "UNDECIDED_BYTES_CONFIG_MIN", 20_000)
     monkeypatch.setattr(limits, "BUFFERED_MORE_BYTES_MAX", 4_000)
     group = opened(undecided_bytes_max=20_000)
@@ -111,7 +111,7 @@ def ticks(count: int) -> list[Frame]:
     return [Frame(Kind.TICK, encode_body(TickBody(number, number)), origin=1) for number in range(1, count + 1)]
 
 
-def test_a_member_at_its_bound_asks_for_no_repair_until_it_has_room(group: Group) -> None:
+def test_a_member_at_its_bound_requests_no_repair_until_it_has_capacity(group: Group) -> None:
     member, window = group.members["g2"], window_of(group)
     receiver = member.stack.layers.order.receiver
     frames = stamped(window, *ticks(FRAMES + 8))
@@ -125,7 +125,7 @@ def test_a_member_at_its_bound_asks_for_no_repair_until_it_has_room(group: Group
     assert window.end == frames[FRAMES].position, "one is decided, one has room"
 
 
-def test_a_view_frame_is_taken_behind_a_log_that_leaves_no_room(group: Group) -> None:
+def test_a_view_frame_is_accepted_after_a_log_without_capacity(group: Group) -> None:
     """What was carried over waits for the decision of the VIEW frame."""
     member, window = group.members["g2"], window_of(group)
     carried = stamped(

@@ -1,4 +1,4 @@
-"""Proves what a layer does with a message that is well formed and wrong: it is dropped and told of, and nothing changes."""
+"""Tests of well-formed messages with wrong content: a layer drops and reports them, and nothing changes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from tests.transcripts.group import ENTROPY, Group, incarnation
 from tests.transcripts.whole import Gateway, Pace, Whole
-from tests.unit.core.rig import VIEW, batches, three
+from tests.unit.core.stacks import VIEW, batches, three
 from tutti import limits as common_limits
 from tutti.data.frames.bodies import (
     AbortBody,
@@ -90,7 +90,7 @@ def told(actions: list[Action]) -> list[str]:
 
 
 @pytest.mark.parametrize(("kind", "body", "fields"), BODIES)
-def test_a_frame_that_cannot_stand_where_the_chain_puts_it_changes_nothing(kind: Kind, body: Any, fields: dict[str, int]) -> None:
+def test_a_frame_that_is_impossible_at_its_position_changes_nothing(kind: Kind, body: Any, fields: dict[str, int]) -> None:
     group = ready()
     member = group.members["g2"]
     window, received = member.stack.layers.context.window, member.stack.layers.order.received
@@ -113,7 +113,7 @@ def test_a_body_that_is_none_changes_nothing(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"producer": 9}, {"epoch": 2}, {"first_sequence": 2}, {"count": 0}, {"topic": 9}])
-def test_a_batch_that_cannot_stand_there_is_not_taken(fields: dict[str, int]) -> None:
+def test_a_batch_that_is_impossible_at_its_position_is_dropped(fields: dict[str, int]) -> None:
     group = ready()
     fields = {"producer": 1, "epoch": 1, "first_sequence": 1, "count": 1, "topic": 1, **fields}
     frame = next_frame(group, Kind.BATCH, b"body", **fields)
@@ -161,7 +161,7 @@ def test_a_no_after_a_yes_aborts_nothing() -> None:
 
 
 @pytest.mark.parametrize(("offset", "frontier"), [(1, 0), (0, 99)])
-def test_an_offset_that_nobody_can_have_seen_is_not_logged(offset: int, frontier: int) -> None:
+def test_an_offset_that_no_client_can_have_seen_is_not_logged(offset: int, frontier: int) -> None:
     group = ready()
     coordinator = group.members["g1"]
     end = coordinator.stack.layers.context.window.end
@@ -169,7 +169,7 @@ def test_an_offset_that_nobody_can_have_seen_is_not_logged(offset: int, frontier
     assert coordinator.stack.layers.context.window.end == end
 
 
-def test_drops_of_more_senders_than_are_remembered_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_drops_of_more_senders_than_are_remembered_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "DROPPED_KINDS_MAX", 2)
     outbox = Outbox(ViewState())
     for sender in range(1, 9):

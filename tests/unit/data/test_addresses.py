@@ -1,4 +1,4 @@
-"""Proves that an address of a gateway is read as it was written, its group port included, and that others are refused."""
+"""Tests of gateway addresses: they parse as written, including the group port, and invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ NO_HOST = ("::1:7400", "]x[:1", "[::1:1", "::1]:1", "[]:1", "[::1%a b]:1")
 
 
 @pytest.mark.parametrize("text", [*NONE, *NO_HOST])
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_an_invalid_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="write "):
         parse_member(text)
 
 
 @pytest.mark.parametrize("host", ["[127.0.0.1]", "[localhost]", "b\xfccher.example", "gw1-", "gw1%eth0"])
-def test_what_an_earlier_release_took_is_an_address_for_ever(host: str) -> None:
+def test_addresses_of_an_earlier_release_stay_valid(host: str) -> None:
     """The roster in the log has it: who does not read it finds no majority, and cannot mend it without one."""
     assert parse_member(f"{host}:07400").group == Address(host.strip("[]"), 7401)
 
 
-def test_port_0_is_for_those_who_listen() -> None:
+def test_port_0_is_for_listeners() -> None:
     assert parse_host_port("[::]:0", port_min=0) == ("::", 0)
     with pytest.raises(UsageError, match=r"'0' in 'h:0' is not a port \(1 to 65535\)"):
         parse_host_port("h:0")
@@ -68,5 +68,5 @@ def test_port_0_is_for_those_who_listen() -> None:
 @pytest.mark.parametrize(
     ("host", "loopback"), [("localhost", True), ("127.1.2.3", True), ("::1", True), ("::", False), ("h", False)]
 )
-def test_what_only_this_machine_reaches(host: str, loopback: bool) -> None:
+def test_addresses_for_this_machine_only(host: str, loopback: bool) -> None:
     assert is_loopback(host) == loopback

@@ -1,4 +1,4 @@
-"""What a gateway refuses of a batch, before it can harm: each fault is named in the error."""
+"""Tests of the schema check of batches: each fault is refused before it can do harm, and the error names it."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_bomb_is_refused_before_it_is_decompressed(compression: str) -> None:
         validate_body(a_frame(body, count=1, flags=compression_flags(compression)), 32 << 20)
 
 
-def test_a_compressed_buffer_that_lies_about_its_size_is_refused() -> None:
+def test_a_compressed_buffer_with_a_wrong_size_is_refused() -> None:
     body = bytearray(encode_batch(a_batch([b"z" * 4000] * 2), "zstd").to_pybytes())
     at = bytes(body).index((8000).to_bytes(8, "little"))
     for size in (7999, 1 << 40, -7):

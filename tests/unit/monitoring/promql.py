@@ -1,4 +1,6 @@
-"""As much of PromQL as the alerts use, over series that are functions of time. A library has the grammar; what it means is here."""
+"""Evaluates the part of PromQL that the alerts use, over series that are functions of time. A library parses; the semantics are
+here.
+"""
 
 from __future__ import annotations
 

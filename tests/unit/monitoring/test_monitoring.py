@@ -1,5 +1,5 @@
-"""Proves that the dashboard and the alerts ask for metrics and labels that gateways serve, in expressions that parse; that a group
-which is well wakes nobody; and that each alert fires for what it is about, and for nothing else.
+"""Tests of the dashboard and the alerts: they use metrics and labels that gateways serve, in expressions that parse. A healthy
+group fires no alert, and each alert fires for its cause alone.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def expressions() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("where", "expression"), expressions())
-def test_expressions_parse_and_ask_for_what_is_served(where: str, expression: str) -> None:
+def test_expressions_parse_and_use_served_metrics(where: str, expression: str) -> None:
     names = served()
     asked = list(selectors(expression))
     assert asked
@@ -244,7 +244,7 @@ def firing(group: Group, now_s: float = 100_000.0) -> set[str]:
     return found
 
 
-def test_a_group_that_is_well_wakes_nobody() -> None:
+def test_a_healthy_group_fires_no_alert() -> None:
     assert firing(well()) == set()
 
 
@@ -253,6 +253,6 @@ def test_every_alert_has_its_case() -> None:
 
 
 @pytest.mark.parametrize("alert", ALERTS)
-def test_an_alert_fires_for_what_it_is_about(alert: str) -> None:
+def test_an_alert_fires_for_its_cause(alert: str) -> None:
     group, with_it = CASES[alert]
     assert firing(group) == {alert, *with_it}

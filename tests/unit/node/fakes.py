@@ -1,4 +1,4 @@
-"""Stand-ins for the node's edges, and batches to submit."""
+"""Fakes for the node's interfaces, and batches to submit."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Proves the driver's order with a scripted stack: what clients say becomes events in their order, the frontier moves before
-receipts leave, decided runs go to the index last, and every bound is a clear answer or a pause.
+"""Tests of the driver with a scripted stack: messages of clients become events in order, the frontier moves before receipts leave,
+decided runs are indexed last, and every bound causes a clear answer or a pause.
 """
 
 import pytest
 
-from tests.unit.node.bench import A, B, Bench, Documents, control, placed, submit, takes
+from tests.unit.node.driver_harness import A, B, Bench, Documents, control, placed, submit, takes
 from tests.unit.node.fakes import batch_frame, message, token
 from tutti import limits as common_limits
 from tutti.data.client_protocol import (
@@ -53,7 +53,7 @@ from tutti_gateway.node.clients.duplicate_lookup import LocatedDuplicates
 from tutti_gateway.node.clients.port import Message, SendResult
 
 
-def test_a_stranger_is_told_to_say_hello() -> None:
+def test_an_unknown_session_gets_a_request_for_hello() -> None:
     bench = Bench()
     assert bench.say(submit(A, batch_frame()), control(A, Status(7))) == []
     first, second = bench.clients.told(A)
@@ -96,7 +96,7 @@ def test_a_session_has_a_name_of_sixteen_bytes() -> None:
     ],
 )
 @pytest.mark.parametrize("known", [False, True])
-def test_what_is_no_message_is_answered_and_harms_nobody(parts: list[bytes], known: bool) -> None:
+def test_an_invalid_message_is_answered_and_harms_no_client(parts: list[bytes], known: bool) -> None:
     bench = Bench()
     bench.hello(B)
     if known:
@@ -108,7 +108,7 @@ def test_what_is_no_message_is_answered_and_harms_nobody(parts: list[bytes], kno
     assert denied.code in ("malformed", "hello")
 
 
-def test_one_event_a_client_and_turn_and_order_within_a_client_is_kept() -> None:
+def test_one_event_for_each_client_and_iteration_and_order_within_a_client_is_kept() -> None:
     bench = Bench()
     bench.hello(A)
     bench.hello(B)
@@ -118,7 +118,7 @@ def test_one_event_a_client_and_turn_and_order_within_a_client_is_kept() -> None
     assert events == [Submitted(1, (first, second)), TopicAsked(1, 1, "t"), together]
 
 
-def test_a_wrong_batch_is_refused_and_the_right_ones_go_on() -> None:
+def test_a_wrong_batch_is_refused_and_the_right_ones_continue() -> None:
     bench = Bench()
     bench.hello()
     wrong = batch_frame(sequence=2)
@@ -162,7 +162,7 @@ def test_a_frontier_that_would_move_back_stops_the_gateway() -> None:
         bench.happen(Persisted(2))
 
 
-def test_what_the_stack_sends_leaves_at_the_end_of_the_turn_and_before_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_of_the_stack_leave_at_the_end_of_the_iteration_and_before_any_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     bench.hello()
     seen: list[int] = []
@@ -248,7 +248,7 @@ def test_a_request_that_is_asked_again_has_one_place_and_one_answer_frees_it() -
     assert bench.clients.told(A) == []
 
 
-def test_a_message_that_is_too_large_is_told_what_is_taken() -> None:
+def test_an_oversized_message_is_answered_with_the_limit() -> None:
     bench = Bench()
     bench.hello()
     bench.say(Message(A, [], common_limits.MESSAGE_BYTES_MAX + 1))
@@ -296,7 +296,7 @@ def test_status_is_answered_at_once() -> None:
     assert bench.clients.told(A) == [StatusAnswer(5, b'{"state":"primary"}')]
 
 
-def test_a_fence_is_the_next_epoch_for_nobody_and_tries_again() -> None:
+def test_a_fence_is_the_next_epoch_of_no_client_and_is_retried() -> None:
     bench = Bench()
     bench.hello()
     (asked,) = bench.say(control(A, Fence(9, "old")))
@@ -375,7 +375,7 @@ def test_a_roster_is_forced_by_the_stack() -> None:
     assert asked == RosterForced(1, 9, ("jfk", "lga"))
 
 
-def test_who_was_left_out_ends_and_who_only_halts_goes_on_for_reads() -> None:
+def test_an_excluded_gateway_ends_and_a_halted_one_still_serves_reads() -> None:
     for out in (False, True):
         bench = Bench()
         bench.hello()
@@ -385,7 +385,7 @@ def test_who_was_left_out_ends_and_who_only_halts_goes_on_for_reads() -> None:
         assert bool(bench.driver.removed) is out
 
 
-def test_the_gateway_that_is_told_to_leave_by_its_name_is_to_leave() -> None:
+def test_a_leave_request_by_name_reaches_that_gateway() -> None:
     bench = Bench()
     bench.hello()
     assert not bench.driver.leave_requested
@@ -394,7 +394,7 @@ def test_the_gateway_that_is_told_to_leave_by_its_name_is_to_leave() -> None:
     assert bench.driver.leave_requested
 
 
-def test_a_client_that_is_gone_is_told_to_the_stack_once() -> None:
+def test_a_disconnected_client_is_reported_to_the_stack_once() -> None:
     bench = Bench()
     bench.hello()
     bench.clients.gone.add(A)

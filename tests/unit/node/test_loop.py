@@ -1,5 +1,5 @@
-"""Proves the socket thread's housekeeping over a real port: what comes in is served, memory above its bound drops the connections,
-memory is given back once when it is quiet, and a closed intake neither spins nor forgets to open again.
+"""Tests of the socket thread's loop over a real port: requests are served, memory above its bound drops the connections, memory is
+released once when the loop is idle, and a closed intake neither spins nor stays closed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 import zmq
 
 from tests.support.ports import free_port
-from tests.unit.node.bench import Documents
+from tests.unit.node.driver_harness import Documents
 from tests.unit.node.fakes import LOG, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, network, token
 from tutti.data.client_protocol import PROTOCOL, Duplicate, Hello, encode_control
 from tutti.zmtp.framing import GREETING, ready
@@ -113,7 +113,7 @@ def test_clients_are_served_and_readers_see_it_beat(bench: Bench, client: zmq.So
     assert bench.beats
 
 
-def test_memory_above_its_bound_closes_every_connection_and_goes_on(
+def test_memory_above_its_bound_closes_every_connection_and_the_loop_continues(
     bench: Bench, client: zmq.Socket[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert hello(client)
@@ -123,9 +123,7 @@ def test_memory_above_its_bound_closes_every_connection_and_goes_on(
     wait_for(lambda: hello(client, 500))  # what ZeroMQ writes before it hears that the connection is closed is lost
 
 
-def test_memory_is_given_back_once_when_it_is_quiet(
-    bench: Bench, client: zmq.Socket[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_is_released_once_when_it_is_quiet(bench: Bench, client: zmq.Socket[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     trims: list[int] = []
     monkeypatch.setattr(limits, "TRIM_IDLE_US", 200_000)
     monkeypatch.setattr(memory, "trim", lambda: trims.append(1))

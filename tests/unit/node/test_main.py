@@ -1,4 +1,4 @@
-"""A directory that will be refused is not shown to readers before that is found."""
+"""Tests of the start: a directory that will be refused is not served to readers before the check."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_reads_begin_early_only_on_a_directory_of_our_own(start: Any, tmp_path: 
         assert start("jfk", "ingest") == 0
 
 
-def test_one_that_its_group_went_on_without_is_not_shown(start: Any, tmp_path: Path) -> None:
+def test_a_gateway_excluded_by_its_group_is_not_shown(start: Any, tmp_path: Path) -> None:
     directory = open_directory(str(tmp_path / "data"), gateway="jfk", group="ingest")
     directory.mark_left("the group went on without it")
     directory.close()

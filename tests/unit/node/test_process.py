@@ -1,4 +1,4 @@
-"""Proves that a log is not begun where it has no room, and that an orderly stop has the time that its heartbeats take."""
+"""Tests of the node's process: a log does not start without free disk space, and an orderly stop allows for its heartbeats."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Small(Storage):
         return self.free
 
 
-def test_a_log_is_begun_only_where_its_first_segment_has_room(tmp_path: Path) -> None:
+def test_a_log_starts_only_with_free_space_for_its_first_segment(tmp_path: Path) -> None:
     storage = Small(39 * MIB)
     directory = open_directory(str(tmp_path), gateway="g", group="t", storage=storage)
     options = LogOptions(segment_bytes=128 * MIB, disk_low_bytes=256 * MIB)

@@ -1,4 +1,4 @@
-"""`deterministic(df)` without Spark: what a finding says, and what is no DataFrame with a plan."""
+"""Tests of `deterministic(df)` without Spark: the text of a finding, and arguments that are not a DataFrame with a plan."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class Remote:
 
 
 @pytest.mark.parametrize("other", [Remote(), None, "df"])
-def test_what_shows_no_plan_is_refused_with_a_way_out(other: Any) -> None:
+def test_an_object_without_a_plan_is_refused_with_a_remedy(other: Any) -> None:
     with pytest.raises(UsageError, match=rf"this is .*{type(other).__name__}: create it in a session without Spark Connect"):
         deterministic(other)
 
 
-def test_a_finding_is_a_line_that_says_what_where_why_and_what_to_do() -> None:
+def test_a_finding_is_a_line_with_cause_place_reason_and_remedy() -> None:
     found = Finding("rand()", "Project [rand()]", "it is chance", "use a hash")
     assert str(found) == "rand() in Project [rand()]: it is chance; use a hash"
     assert found == Finding("rand()", "Project [rand()]", "it is chance", "use a hash")

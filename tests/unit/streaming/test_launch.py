@@ -1,4 +1,4 @@
-"""Spark is started with this interpreter and this package, wherever `python3` on PATH leads."""
+"""Tests of the launch of Spark: it starts with this interpreter and this package, whatever `python3` is on PATH."""
 
 import os
 import subprocess
@@ -62,7 +62,7 @@ def test_which_python_workers_will_be(tmp_path: Path) -> None:
         ("echo hello", "does not start: "),
     ],
 )
-def test_a_python_that_is_none_is_told(tmp_path: Path, script: str | None, words: str) -> None:
+def test_an_invalid_python_is_reported(tmp_path: Path, script: str | None, words: str) -> None:
     """Proves that a path that leads nowhere, or to another program, is named as what Spark would start."""
     python = tmp_path / "python3"
     if script is not None:
@@ -112,7 +112,7 @@ def test_the_installed_default_is_this_interpreter_and_leaves_a_choice(tmp_path:
     ("home", "found"),
     [(None, "there is no java on PATH, and JAVA_HOME is not set"), ("/nowhere", "JAVA_HOME=/nowhere has no bin/java")],
 )
-def test_without_java_it_says_what_to_install(tmp_path: Path, home: str | None, found: str) -> None:
+def test_without_java_the_error_names_the_package(tmp_path: Path, home: str | None, found: str) -> None:
     environment = {"PATH": str(tmp_path)} | ({"JAVA_HOME": home} if home else {})
     run = subprocess.run(
         [sys.executable, "-m", "tutti_spark.launch", "spark-submit", "job.py"],
@@ -128,7 +128,7 @@ def test_without_java_it_says_what_to_install(tmp_path: Path, home: str | None, 
     assert run.stderr.count("\n") == 1
 
 
-def test_a_java_that_is_too_old_is_told_before_spark_starts(tmp_path: Path) -> None:
+def test_an_outdated_java_is_reported_before_spark_starts(tmp_path: Path) -> None:
     """Proves that a user reads which Java is needed, and not of class file versions."""
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()

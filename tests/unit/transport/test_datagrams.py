@@ -1,5 +1,5 @@
-"""Proves that messages survive being cut into datagrams that come in any order, doubled or not at all, and that what waits for the
-rest is bounded.
+"""Tests of datagrams: messages are reassembled from datagrams that arrive in any order, twice or not at all, and incomplete
+messages are bounded.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def take(assembly: Reassembly, data: bytes, now_us: int = 0, key: bytes = b"") -
 
 @pytest.mark.parametrize("key", [b"", KEY])
 @pytest.mark.parametrize("size", [0, 1, ROOM - 1, ROOM, ROOM + 1, 10 * ROOM, 123_456])
-def test_a_message_is_the_same_when_it_was_cut(key: bytes, size: int) -> None:
+def test_a_split_message_is_reassembled(key: bytes, size: int) -> None:
     message = random.Random(size).randbytes(size)
     datagrams = Fragmenter("g", b"process1", key, SIZE).fragment(DATA, message)
     assert len(datagrams) == max(1, -(-size // ROOM))
@@ -50,7 +50,7 @@ def test_a_message_is_the_same_when_it_was_cut(key: bytes, size: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_whatever_comes_is_right_and_whatever_does_not_is_counted(seed: int) -> None:
+def test_any_received_message_is_right_and_any_lost_one_is_counted(seed: int) -> None:
     chance = random.Random(seed)
     cutter = Fragmenter("g", b"process1", b"", SIZE)
     sent = [chance.randbytes(chance.choice((5, 400, 3000, 20_000))) for _ in range(300)]
@@ -72,7 +72,7 @@ def test_whatever_comes_is_right_and_whatever_does_not_is_counted(seed: int) -> 
     assert assembly.lost >= 300 - len(whole)
 
 
-def test_what_waits_for_fragments_is_bounded_in_number_bytes_and_age() -> None:
+def test_incomplete_messages_are_bounded_in_number_bytes_and_age() -> None:
     cutter = Fragmenter("g", b"process1", b"", limits.MULTICAST_DATAGRAM_BYTES_MAX)
     assembly = Reassembly()
     large = limits.MULTICAST_PAYLOAD_BYTES_MAX
@@ -90,7 +90,7 @@ def test_what_waits_for_fragments_is_bounded_in_number_bytes_and_age() -> None:
     assert take(assembly, old[-1], limits.MULTICAST_ASSEMBLY_US_MAX + 2) is None
 
 
-def test_a_doubled_or_an_old_message_is_taken_once() -> None:
+def test_a_duplicate_or_old_message_is_delivered_once() -> None:
     cutter = Fragmenter("g", b"process1", b"", SIZE)
     assembly = Reassembly()
     [first] = cutter.fragment(DATA, b"first")
@@ -114,7 +114,7 @@ def test_a_lost_last_message_shows_by_a_beacon() -> None:
     assert assembly.lost == 1
 
 
-def test_who_begins_to_listen_late_has_lost_nothing() -> None:
+def test_a_late_listener_has_lost_nothing() -> None:
     cutter = Fragmenter("g", b"process1", b"", SIZE)
     for _ in range(100):
         cutter.fragment(DATA, b"x")
@@ -126,7 +126,7 @@ def test_who_begins_to_listen_late_has_lost_nothing() -> None:
 
 
 @pytest.mark.parametrize("key", [b"", KEY])
-def test_one_wrong_bit_anywhere_is_seen(key: bytes) -> None:
+def test_one_wrong_bit_anywhere_is_detected(key: bytes) -> None:
     [data] = Fragmenter("g", b"process1", key, SIZE).fragment(DATA, b"message")
     for bit in range(len(data) * 8):
         wrong = bytearray(data)
@@ -137,7 +137,7 @@ def test_one_wrong_bit_anywhere_is_seen(key: bytes) -> None:
     assert verified_payload(data[:-1], key) is None
 
 
-def test_what_is_no_datagram_of_the_group_is_left() -> None:
+def test_foreign_datagrams_are_ignored() -> None:
     chance = random.Random(1)
     [data] = Fragmenter("other", b"process1", b"", SIZE).fragment(DATA, b"message")
     assert parse(data, GROUP) is None
@@ -175,5 +175,5 @@ def test_the_pace_is_kept_and_the_largest_datagram_passes() -> None:
     ("sizes", "runs"),
     [([], []), ([5], [(0, 1)]), ([50], [(0, 1)]), ([4, 4, 4], [(0, 2), (2, 3)]), ([50, 1, 50], [(0, 1), (1, 2), (2, 3)])],
 )
-def test_frames_are_cut_into_runs_of_one_at_least(sizes: list[int], runs: list[tuple[int, int]]) -> None:
+def test_frames_are_split_into_runs_of_one_at_least(sizes: list[int], runs: list[tuple[int, int]]) -> None:
     assert list(split_runs(sizes, 10)) == runs

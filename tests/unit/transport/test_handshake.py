@@ -1,4 +1,4 @@
-"""Proves that gateways which must not talk to each other refuse each other, with a reason that names both sides."""
+"""Tests of the handshake: gateways that must not connect refuse each other, with a reason that names both sides."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_refusal_names_both_sides(values: dict[str, object], said: list[str]) 
     assert [part for part in said if part not in reason] == []
 
 
-def test_a_second_process_of_one_gateway_is_told_from_a_second_connection() -> None:
+def test_a_second_process_of_one_gateway_differs_from_a_second_connection() -> None:
     assert duplicate_reason(LGA, LGA) == ""
     assert "on copies of one data directory" in duplicate_reason(LGA, changed(process=b"3" * 8))
     assert "two gateways are named 'lga'" in duplicate_reason(LGA, changed(process=b"3" * 8, incarnation=b"n" * 16))
@@ -60,7 +60,7 @@ def test_a_second_process_of_one_gateway_is_told_from_a_second_connection() -> N
     )
 
 
-def test_members_that_differ_are_told_one_by_one_before_there_is_a_log() -> None:
+def test_different_members_are_reported_one_by_one_before_there_is_a_log() -> None:
     mine = msgspec.structs.replace(JFK, log=b"", configured=MEMBERS | {"ewr": "10.0.0.3:7400"})
     theirs = changed(log=b"", configured=MEMBERS | {"lga": "10.0.0.2:7410"})
     told = differences(mine, theirs)
@@ -76,7 +76,7 @@ def test_many_differences_are_counted() -> None:
 TIMERS = {"heartbeat_ms": "100", "tick_ms": "1000", "atomic_heartbeats": "20"}
 
 
-def test_timers_that_differ_are_told_on_both_sides_log_or_not() -> None:
+def test_different_timers_are_reported_on_both_sides_with_and_without_a_log() -> None:
     mine = msgspec.structs.replace(JFK, timers=TIMERS | {"preset": "local"})
     theirs = changed(timers=TIMERS | {"heartbeat_ms": "1000", "preset": "wan"})
     told = differences(mine, theirs)
@@ -87,7 +87,7 @@ def test_timers_that_differ_are_told_on_both_sides_log_or_not() -> None:
 
 
 @pytest.mark.parametrize("timers", [{}, TIMERS | {"preset": "wan"}])
-def test_the_same_times_by_another_preset_and_a_release_that_tells_none_do_not_differ(timers: dict[str, str]) -> None:
+def test_equal_times_of_another_preset_and_a_release_without_times_do_not_differ(timers: dict[str, str]) -> None:
     mine = msgspec.structs.replace(JFK, timers=TIMERS | {"preset": "local"})
     assert differences(mine, changed(timers=timers)) == ""
 
@@ -117,5 +117,5 @@ def test_the_same_times_by_another_preset_and_a_release_that_tells_none_do_not_d
         {"timers": {"x" * 250: "1"}},
     ],
 )
-def test_what_no_gateway_says_is_malformed(values: dict[str, object]) -> None:
+def test_messages_that_no_gateway_sends_are_malformed(values: dict[str, object]) -> None:
     assert malformed_reason(changed(**values))

@@ -1,4 +1,4 @@
-"""Proves who is taken for whom at the end of a connection: names become numbers as this gateway knows them, and nobody speaks for
+"""Tests of inbound peers: a connection gets the number that this gateway has for the peer's name, and no peer can speak for
 another.
 """
 
@@ -43,7 +43,7 @@ class Hall:
         return guest.number if guest is not None else -1
 
 
-def test_a_name_has_the_number_that_this_gateway_was_told_where_the_other_says_a_lower_one() -> None:
+def test_a_name_keeps_the_number_known_here_if_the_peer_reports_a_lower_one() -> None:
     hall = Hall(lga=5)
     verdict = hall.guests.assess_introduction(b"r", other(number=2), 0)
     assert (verdict.number, verdict.connect, verdict.reason) == (5, False, "")
@@ -52,7 +52,7 @@ def test_a_name_has_the_number_that_this_gateway_was_told_where_the_other_says_a
     assert hall.number(b"r") == 6
 
 
-def test_a_gateway_that_says_a_higher_number_is_taken_by_it_until_this_log_names_one_that_is_not_lower() -> None:
+def test_a_peer_that_reports_a_higher_number_has_it_until_this_log_names_one_that_is_not_lower() -> None:
     hall = Hall(lga=2)
     verdict = hall.guests.assess_introduction(b"r", other(number=5), 0)
     assert (verdict.number, verdict.connect) == (5, True)
@@ -65,14 +65,14 @@ def test_a_gateway_that_says_a_higher_number_is_taken_by_it_until_this_log_names
 
 
 @pytest.mark.parametrize("said", [{"number": 1}, {"number": 7}, {"number": 5, "log": b""}, {"number": 0}])
-def test_no_gateway_is_taken_by_the_number_of_another_one_or_by_one_of_another_log(said: dict[str, Any]) -> None:
+def test_no_peer_gets_the_number_of_another_one_or_of_another_log(said: dict[str, Any]) -> None:
     hall = Hall(lga=2, ewr=7)
     verdict = hall.guests.assess_introduction(b"r", other(**said), 0)
     assert (verdict.number, verdict.connect) == (2, False)
     assert hall.guests.unlisted() == {}
 
 
-def test_who_nobody_told_of_is_taken_by_its_own_number_if_it_has_the_same_log_and_talks() -> None:
+def test_an_unlisted_peer_gets_its_own_number_if_it_has_the_same_log_and_sends_messages() -> None:
     hall = Hall(lga=2)
     verdict = hall.guests.assess_introduction(b"r", other("bos", number=4), 0)
     assert (verdict.number, verdict.connect) == (4, True)
@@ -86,7 +86,7 @@ def test_who_nobody_told_of_is_taken_by_its_own_number_if_it_has_the_same_log_an
     assert hall.number(b"s") == 0, "it is remembered, and nothing of it is taken"
 
 
-def test_a_stranger_is_told_how_to_become_a_member_and_is_one_once_it_is_named() -> None:
+def test_an_unknown_peer_gets_the_way_to_become_a_member_and_is_one_once_it_is_listed() -> None:
     hall = Hall()
     verdict = hall.guests.assess_introduction(b"r", other(number=0, log=b""), 0)
     assert verdict.number == 0
@@ -96,7 +96,7 @@ def test_a_stranger_is_told_how_to_become_a_member_and_is_one_once_it_is_named()
     assert hall.number(b"r") == 3
 
 
-def test_who_learns_the_log_takes_those_of_it_that_it_is_not_told_of() -> None:
+def test_a_learner_accepts_peers_of_its_log_that_are_not_listed() -> None:
     hall = Hall(msgspec.structs.replace(ME, log=b"", number=0))
     assert hall.guests.assess_introduction(b"r", other(number=7), 0).number == 0
     hall.guests.me = ME
@@ -104,7 +104,7 @@ def test_who_learns_the_log_takes_those_of_it_that_it_is_not_told_of() -> None:
     assert hall.number(b"r") == 7
 
 
-def test_who_must_not_talk_here_is_refused_and_what_it_sends_comes_from_nobody() -> None:
+def test_a_refused_peer_is_disconnected_and_its_messages_are_dropped() -> None:
     hall = Hall(lga=2)
     for wrong in (other(group="other"), other(protocol=99), other(log=OTHER_LOG), other("jfk")):
         verdict = hall.guests.assess_introduction(b"r", wrong, 0)
@@ -126,7 +126,7 @@ def test_a_second_process_of_a_name_waits_until_the_first_is_silent_for_long() -
     assert hall.guests.assess_introduction(b"second", again, 0).number == 2
 
 
-def test_a_process_that_began_after_the_connection_to_the_first_broke_is_taken_at_once() -> None:
+def test_a_process_started_after_the_first_ones_connection_broke_is_accepted_at_once() -> None:
     hall = Hall(lga=2)
     hall.guests.assess_introduction(b"first", other(), 0)
     assert hall.guests.assess_introduction(b"second", other(process=b"another!"), hall.now_us).number == 2
@@ -142,7 +142,7 @@ def test_connections_are_bounded_and_the_one_silent_for_longest_goes() -> None:
     assert hall.number(b"r0") == 0
 
 
-def test_who_keeps_to_other_times_is_taken_and_told_of_until_it_says_otherwise() -> None:
+def test_a_peer_with_other_timers_is_accepted_and_reported_until_it_changes_them() -> None:
     lan, wan = {"heartbeat_ms": "200", "preset": "lan"}, {"heartbeat_ms": "1000", "preset": "wan"}
     hall = Hall(msgspec.structs.replace(ME, timers=lan), lga=2, ewr=3)
     hall.guests.assess_introduction(b"s", other("ewr", number=3, timers=lan), 0)
@@ -155,7 +155,7 @@ def test_who_keeps_to_other_times_is_taken_and_told_of_until_it_says_otherwise()
     assert hall.guests.differing() == {}
 
 
-def test_who_is_no_member_is_named_to_both() -> None:
+def test_a_peer_that_is_not_a_member_is_named_to_both_sides() -> None:
     """What the other gateway is told stands in its row of this one: "it" was taken for this one there."""
     verdict = Hall(ewr=3).guests.assess_introduction(b"r", other(number=0, log=b""), 0)
     assert verdict.refusal == "lga is not a member of group 'g': add it with `tutti members add lga HOST:PORT`"

@@ -1,4 +1,4 @@
-"""Proves that keys are made and kept so that only their gateway reads the secret, and that a wrong file is refused plainly."""
+"""Tests of key files: only the own gateway can read the secret key, and a wrong file is refused with a clear error."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def test_keys_are_never_written_over(keys: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [[], ["jfk", "jfk"], ["a b"], ["../x"]])
-def test_names_are_looked_at_first(tmp_path: Path, names: list[str]) -> None:
+def test_names_are_checked_first(tmp_path: Path, names: list[str]) -> None:
     with pytest.raises(UsageError):
         generate(tmp_path / "keys", names)
     assert not (tmp_path / "keys").exists()
 
 
-def test_a_secret_is_not_in_what_is_printed_of_it() -> None:
+def test_a_printed_key_shows_no_secret() -> None:
     pair = new_keys("jfk")
     assert pair.secret not in repr(pair)
     assert pair.secret not in str(pair)
@@ -125,14 +125,14 @@ def test_a_malformed_public_file_is_refused(tmp_path: Path, text: str, said: str
         read_public(public)
 
 
-def test_a_file_of_the_other_kind_is_told_as_what_it_is(keys: Path) -> None:
+def test_a_file_of_the_other_kind_is_reported_as_such(keys: Path) -> None:
     with pytest.raises(ConfigError, match=r"group\.keys lists the public keys of a group and has no secret key"):
         read_secret(keys / "group.keys")
     with pytest.raises(ConfigError, match=r"jfk\.secret has the secret key of a gateway: name .*, group\.keys"):
         read_public(keys / "jfk.secret")
 
 
-def test_what_holds_no_secret_need_not_be_hidden(keys: Path) -> None:
+def test_a_file_without_a_secret_need_not_be_hidden(keys: Path) -> None:
     """The advice to hide the public file would keep the other gateways' users from reading it."""
     wrong = keys / "jfk.secret"
     for text in ("x = 1\n", "\x00", 'gateway = "jfk"\npublic = "short"\nsecret = "short"\n', (keys / "group.keys").read_text()):
@@ -143,7 +143,7 @@ def test_what_holds_no_secret_need_not_be_hidden(keys: Path) -> None:
         assert "chmod" not in str(refused.value)
 
 
-def test_swapped_files_are_told_as_swapped(keys: Path) -> None:
+def test_swapped_files_are_reported_as_swapped(keys: Path) -> None:
     with pytest.raises(ConfigError, match=r"^secret_key and public_keys are swapped \(.*group\.keys lists .*jfk\.secret has"):
         Keyring.open(keys / "group.keys", keys / "jfk.secret", "jfk")
     with pytest.raises(ConfigError, match="has no secret key"):
@@ -163,7 +163,7 @@ def test_files_that_are_not_there_are_named(tmp_path: Path) -> None:
             read(tmp_path / "none")
 
 
-def test_a_keyring_knows_who_is_who(keys: Path) -> None:
+def test_a_keyring_knows_the_owner_of_each_key(keys: Path) -> None:
     ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk")
     lga = read_secret(keys / "lga.secret")
     assert ring.name_of(lga.public) == "lga"
@@ -206,7 +206,7 @@ def test_a_public_file_that_changed_is_read_again(keys: Path) -> None:
     assert not ring.refresh()
 
 
-def test_what_was_read_before_holds_while_the_file_is_wrong(keys: Path) -> None:
+def test_the_last_valid_keys_hold_while_the_file_is_wrong(keys: Path) -> None:
     clock = _Clock()
     ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk", clock)
     lga = ring.public_of("lga")
@@ -224,9 +224,7 @@ def test_what_was_read_before_holds_while_the_file_is_wrong(keys: Path) -> None:
     assert (ring.trouble, ring.name_of(lga)) == ("", "")
 
 
-def test_a_file_that_could_not_be_read_for_a_moment_is_read_again_though_it_did_not_change(
-    keys: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_briefly_unreadable_file_is_read_again_although_it_did_not_change(keys: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _Clock()
     ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk", clock)
     generate(keys, ["ewr"])
@@ -240,7 +238,7 @@ def test_a_file_that_could_not_be_read_for_a_moment_is_read_again_though_it_did_
     assert (ring.trouble, ring.name_of(ring.public_of("ewr"))) == ("", "ewr")
 
 
-def test_a_public_file_that_is_written_at_this_moment_is_not_read(keys: Path) -> None:
+def test_a_public_file_that_is_being_written_is_not_read(keys: Path) -> None:
     clock = _Clock()
     ring = Keyring.open(keys / "jfk.secret", keys / "group.keys", "jfk", clock)
     whole = (keys / "group.keys").read_text()

@@ -1,4 +1,4 @@
-"""Proves that multicast wakes up for what its mesh waits for, too."""
+"""Tests of multicast: it also wakes for the events that its mesh waits for."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class FakeMesh:
         return []
 
     def set_peers(self, peers: object) -> None:
-        """Nobody is there."""
+        """Ignore the peers."""
 
     def flush(self) -> None:
         """Nothing waits."""
 
 
 class FakeSocket:
-    """A group address that takes all, or nothing."""
+    """A group address that accepts everything, or nothing."""
 
     receive_bytes, run_bytes_max, buffer_warning = 1 << 20, 60_000, ""
     takes = True
@@ -40,7 +40,7 @@ class FakeSocket:
         return self.takes
 
 
-def test_it_is_due_when_its_mesh_is() -> None:
+def test_it_wakes_when_its_mesh_does() -> None:
     me = Introduction(group="g", gateway="a", incarnation=b"a" * 16, number=1, process=b"12345678")
     mesh, socket = FakeMesh(), FakeSocket()
     multicast = Multicast(me, cast(Mesh, mesh), cast(MulticastSocket, socket), lambda: 1)

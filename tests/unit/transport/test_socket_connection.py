@@ -1,4 +1,4 @@
-"""Proves that a plain connection to a gateway is made again and again, keeps its bounds, and counts what it loses."""
+"""Tests of an unencrypted connection to a gateway: it reconnects without limit, keeps its bounds, and counts lost messages."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def server() -> Iterator[socket.socket]:
         yield server
 
 
-def test_it_connects_to_the_whole_address_that_the_system_says(
+def test_it_connects_to_the_complete_address_that_the_system_returns(
     wire: Wire, server: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = [(socket.AF_INET6, socket.SOCK_STREAM, 0, "", ("::ffff:127.0.0.1", server.getsockname()[1], 0, 0))]
@@ -86,13 +86,13 @@ def test_it_connects_to_the_whole_address_that_the_system_says(
     there.close()
 
 
-def test_what_is_no_address_here_is_said_and_nothing_is_left_of_it(wire: Wire) -> None:
+def test_an_invalid_local_address_is_reported_and_leaks_nothing(wire: Wire) -> None:
     with pytest.raises(OSError, match="not known"):
         wire.line.connect(Address("fe80::1%nosuchdevice", 1))
     assert not wire.by_descriptor
 
 
-def test_it_waits_longer_each_time_in_bounds_and_not_where_it_stood(wire: Wire, server: socket.socket) -> None:
+def test_its_backoff_grows_within_bounds_and_resets_after_a_connection(wire: Wire, server: socket.socket) -> None:
     address = Address(*server.getsockname()[:2])
     there = wire.stand(server)
     server.close()
@@ -128,7 +128,7 @@ def test_a_host_that_falls_silent_is_noticed_by_the_kernel(wire: Wire, server: s
         assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == limits.MESH_BEATS_SILENT_MAX
 
 
-def test_who_does_not_finish_the_handshake_is_given_up(wire: Wire, server: socket.socket) -> None:
+def test_a_peer_that_does_not_finish_the_handshake_is_given_up(wire: Wire, server: socket.socket) -> None:
     wire.line.connect(Address(*server.getsockname()[:2]))
     there, _ = server.accept()
     first_us = wire.line.deadline_us
@@ -139,9 +139,7 @@ def test_who_does_not_finish_the_handshake_is_given_up(wire: Wire, server: socke
     there.close()
 
 
-def test_what_waits_is_bounded_and_what_is_lost_is_counted(
-    wire: Wire, server: socket.socket, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_queue_is_bounded_and_losses_are_counted(wire: Wire, server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MESH_QUEUE_BYTES_MAX", 1 << 20)
     there = wire.stand(server)
     message = encode_message([bytes(200_000)])

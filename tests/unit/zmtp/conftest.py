@@ -1,4 +1,4 @@
-"""What tests of a port begin with."""
+"""Fixtures of the ZMTP tests: an open port."""
 
 from __future__ import annotations
 

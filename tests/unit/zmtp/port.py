@@ -1,4 +1,4 @@
-"""A port that a test drains."""
+"""A server port that the test drains."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Proves that an encrypted connection is what ZeroMQ says by CURVE, on both ends, and that whatever is changed, sent again or meant
-for others ends it.
+"""Tests of CURVE: both ends follow ZeroMQ's specification, and a frame that is changed, replayed or meant for another peer ends the
+connection.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def shake(calling: CurveClientHandshake, listening: CurveServerHandshake, piece:
 
 
 @pytest.mark.parametrize("piece", [1, 7, 64, 10_000])
-def test_two_ends_know_each_other_however_their_words_are_cut(piece: int) -> None:
+def test_two_ends_authenticate_each_other_however_their_messages_are_split(piece: int) -> None:
     own = new_key_pair()
     calling, listening = CurveClientHandshake([OTHER.public, SERVER.public], own), CurveServerHandshake(SERVER)
     mine, theirs = shake(calling, listening, piece)
@@ -54,7 +54,7 @@ def test_two_ends_know_each_other_however_their_words_are_cut(piece: int) -> Non
             assert other.open(body) == (flags, data)
 
 
-def test_who_has_another_key_is_not_spoken_with() -> None:
+def test_a_peer_with_another_key_is_refused() -> None:
     calling, listening = CurveClientHandshake([OTHER.public]), CurveServerHandshake(SERVER)
     listening.receive_data(calling.data_to_send())
     with pytest.raises(HandshakeError, match="none of the public keys that are known here"):
@@ -68,7 +68,7 @@ def test_who_has_another_key_is_not_spoken_with() -> None:
         CurveClientHandshake([OTHER.public]).receive_data(GREETING + ready(b"ROUTER", b""))
 
 
-def test_who_does_not_encrypt_is_met_as_without_keys() -> None:
+def test_an_unencrypted_peer_is_handled_as_without_keys() -> None:
     listening = CurveServerHandshake(SERVER)
     first = listening.data_to_send()
     assert listening.receive_data(GREETING[:20]) is None
@@ -222,7 +222,7 @@ def test_we_call_zeromq() -> None:
                 assert end.receive() == parts
 
 
-def test_what_waits_is_sealed_when_its_turn_to_leave_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_messages_are_encrypted_when_they_leave(monkeypatch: pytest.MonkeyPatch) -> None:
     """Until then all connections have the same bytes."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -260,7 +260,7 @@ def test_what_waits_is_sealed_when_its_turn_to_leave_comes(monkeypatch: pytest.M
         assert (len(sealing), sealing.bytes) == (0, 0)
 
 
-def test_what_is_read_of_an_encrypted_connection_is_as_of_a_plain_one() -> None:
+def test_an_encrypted_connection_reads_like_a_plain_one() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         mine, other = shake(CurveClientHandshake([SERVER.public]), CurveServerHandshake(SERVER))

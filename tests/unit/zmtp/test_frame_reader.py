@@ -1,5 +1,5 @@
-"""Proves that messages come whole by a connection however they are cut on their way, that nothing out of bounds has memory, and
-that what is sent is what comes.
+"""Tests of the frame reader: messages arrive complete, however the network splits them, an oversized one allocates no memory, and
+received equals sent.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 
 @given(st.lists(st.lists(SIZES, min_size=1, max_size=4), max_size=6), st.sampled_from([1 << 20, 65_536, 4096, 1000]))
-def test_messages_come_whole_and_in_order_however_they_are_cut(sizes: list[list[int]], step: int) -> None:
+def test_messages_arrive_complete_and_in_order_however_they_are_split(sizes: list[list[int]], step: int) -> None:
     wanted = [[bytes([number % 251]) * size for number, size in enumerate(parts)] for parts in sizes]
     data = b"".join(bytes(buffer) for parts in wanted for buffer in encode_message(parts).buffers)
     assert len(data) == sum(encode_message(parts).size for parts in wanted)
@@ -82,7 +82,7 @@ def test_messages_come_whole_and_in_order_however_they_are_cut(sizes: list[list[
         assert reader.stream.assembly_bytes == 0
 
 
-def test_what_comes_byte_by_byte_is_the_same() -> None:
+def test_input_byte_by_byte_gives_the_same_messages() -> None:
     with ends() as pair:
         reader = Reader(pair)
         parts = [b"head", b"x" * 3000, b"", b"end"]
@@ -91,7 +91,7 @@ def test_what_comes_byte_by_byte_is_the_same() -> None:
         assert reader.came == [(parts, 3007)] * 2
 
 
-def test_of_whom_nothing_is_kept_a_large_message_is_dropped_and_the_next_one_is_heard() -> None:
+def test_for_an_unknown_peer_a_large_message_is_dropped_and_the_next_one_is_received() -> None:
     with ends() as pair:
         reader = Reader(pair, lambda _: False)
         large = limits.INTRODUCTION_BYTES_MAX + 1
@@ -112,7 +112,7 @@ def test_of_whom_nothing_is_kept_a_large_message_is_dropped_and_the_next_one_is_
         (frame(bytes(8 << 20), MORE) * 5, MessageTooLarge),
     ],
 )
-def test_what_is_out_of_bounds_ends_the_connection(data: bytes, error: type[Exception]) -> None:
+def test_an_oversized_message_ends_the_connection(data: bytes, error: type[Exception]) -> None:
     with ends() as pair:
         reader = Reader(pair)
         with pytest.raises(error):
@@ -131,7 +131,7 @@ def test_a_message_that_never_ends_is_not_forgiven(monkeypatch: pytest.MonkeyPat
             reader.take(frame(bytes(500_000), MORE) * 5, 65_536)
 
 
-def test_a_connection_that_ends_is_told_in_the_middle_of_a_message_too() -> None:
+def test_a_connection_that_ends_inside_a_message_is_reported_too() -> None:
     for data in (b"", b"\x00", frame(bytes(100_000))[:50_000]):
         with ends() as pair:
             reader = Reader(pair)
@@ -142,7 +142,7 @@ def test_a_connection_that_ends_is_told_in_the_middle_of_a_message_too() -> None
 
 
 @given(st.integers(1, 130))
-def test_a_handshake_is_taken_in_any_pieces_and_what_follows_is_left(step: int) -> None:
+def test_a_handshake_is_accepted_in_any_chunks_and_the_rest_is_left(step: int) -> None:
     said = GREETING + ready(b"DEALER", b"jfk") + b"rest"
     handshake = NullHandshake(b"ROUTER", b"DEALER")
     rest = None
@@ -167,6 +167,6 @@ def test_a_handshake_is_taken_in_any_pieces_and_what_follows_is_left(step: int) 
         GREETING + frame(b"\x05READY" + bytes(2000), COMMAND),
     ],
 )
-def test_what_is_no_handshake_of_a_gateway_without_keys_is_told_apart(said: bytes) -> None:
+def test_a_handshake_that_is_not_from_a_gateway_without_keys_is_recognised(said: bytes) -> None:
     with pytest.raises(HandshakeError):
         NullHandshake(b"ROUTER", b"DEALER").receive_data(said)

@@ -1,4 +1,6 @@
-"""Proves that what is to be sent leaves whole and in order, however it is cut and however little room there is, and never waits."""
+"""Tests of the send queue: messages leave complete and in order, however the socket splits them and however little space it has,
+and a send never blocks.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ Ends = tuple[socket.socket, socket.socket]
 
 @pytest.fixture
 def ends() -> Iterator[Ends]:
-    """Two ends of a connection with little room."""
+    """Two ends of a connection with small buffers."""
     here, there = socket.socketpair()
     with here, there:
         here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
@@ -44,7 +46,7 @@ def test_messages_of_any_number_of_buffers_leave_whole(ends: Ends, parts: int) -
     assert (len(outgoing), outgoing.bytes) == (0, 0)
 
 
-def test_who_reads_slowly_is_not_waited_for_longer_than_told(ends: Ends) -> None:
+def test_a_slow_reader_is_not_waited_for_beyond_the_limit(ends: Ends) -> None:
     here, _there = ends
     outgoing = SendQueue(here)
     outgoing.append(encode_message([bytes(1 << 20)]))
@@ -54,7 +56,7 @@ def test_who_reads_slowly_is_not_waited_for_longer_than_told(ends: Ends) -> None
     assert outgoing
 
 
-def test_what_broke_is_left_at_once(ends: Ends) -> None:
+def test_a_broken_connection_is_left_at_once(ends: Ends) -> None:
     here, there = ends
     outgoing = SendQueue(here)
     outgoing.append(encode_message([bytes(1 << 20)]))

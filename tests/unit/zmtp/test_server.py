@@ -1,4 +1,4 @@
-"""Proves that who calls at a port has its turn and its bounds, and that who is silent is noticed."""
+"""Tests of the server's connections: each client gets its turn within its bounds, and a silent client is detected."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tutti.zmtp.server import SendResult
 PONG = frame(b"\x04PONG", COMMAND)
 
 
-def test_who_sends_much_leaves_the_others_their_turn(port: Port) -> None:
+def test_a_busy_client_leaves_the_others_their_turn(port: Port) -> None:
     much, little = port.call(), port.call()
     port.has(2)
     much.setblocking(False)
@@ -39,7 +39,7 @@ def test_who_sends_much_leaves_the_others_their_turn(port: Port) -> None:
     assert port.server.unread, "what was not taken is known to be there"
 
 
-def test_who_floods_gives_its_share_and_whoever_waits_has_a_turn_in_one_drain_or_two() -> None:
+def test_a_flooding_client_is_limited_and_waiting_ones_have_a_turn_in_one_drain_or_two() -> None:
     port = Port(TERMS._replace(connections_max=20))
     many = [port.call() for _ in range(10)]
     port.has(10)
@@ -61,14 +61,14 @@ def test_who_floods_gives_its_share_and_whoever_waits_has_a_turn_in_one_drain_or
     port.close()
 
 
-def test_who_is_alone_may_fill_a_drain(port: Port) -> None:
+def test_a_lone_client_may_fill_a_drain(port: Port) -> None:
     port.call().sendall(frame(b"x") * 2000)
     while not port.server.unread:
         port.look()
     assert len(port.drain(messages_max=100)) == 200
 
 
-def test_a_first_message_behind_the_handshake_is_not_forgotten(port: Port) -> None:
+def test_a_first_message_after_the_handshake_is_not_lost(port: Port) -> None:
     port.call(HELLO + frame(b"at once"))
     port.look()  # the connection
     while not port.server.unread:
@@ -76,7 +76,7 @@ def test_a_first_message_behind_the_handshake_is_not_forgotten(port: Port) -> No
     assert [parts for _, parts, _ in port.drain()] == [[b"at once"]]
 
 
-def test_who_said_nothing_makes_room_for_the_next_one_and_who_spoke_never_does(port: Port) -> None:
+def test_a_silent_connection_is_closed_for_the_next_one_and_an_active_one_never_is(port: Port) -> None:
     speakers = [port.call(HELLO + frame(b"hi")) for _ in range(2)]
     port.first(2)
     mute = port.call()
@@ -94,7 +94,7 @@ def test_who_said_nothing_makes_room_for_the_next_one_and_who_spoke_never_does(p
     assert len(port.first(3)) == 3
 
 
-def test_whom_nobody_knows_makes_room_too() -> None:
+def test_an_unidentified_connection_is_closed_for_the_next_one_too() -> None:
     port = Port(is_known=lambda routing: False)
     callers = [port.call(HELLO + frame(b"hi")) for _ in range(3)]
     port.first(3)
@@ -108,7 +108,7 @@ def test_whom_nobody_knows_makes_room_too() -> None:
     port.close()
 
 
-def test_who_finds_no_place_is_counted_and_told_of_once_a_minute(port: Port) -> None:
+def test_a_connection_refused_for_lack_of_slots_is_counted_and_reported_once_a_minute(port: Port) -> None:
     for _ in range(TERMS.connections_max):
         port.call(HELLO + frame(b"hi"))
     port.first(TERMS.connections_max)
@@ -127,7 +127,7 @@ def test_who_finds_no_place_is_counted_and_told_of_once_a_minute(port: Port) -> 
     assert [told.partition(" ")[0] for told in port.told] == ["1", "2"]
 
 
-def test_one_who_connects_again_takes_the_place_of_its_old_connection() -> None:
+def test_a_client_that_reconnects_replaces_its_old_connection() -> None:
     port = Port(TERMS._replace(by_identity=True))
     said = GREETING + ready(b"DEALER", b"me")
     old = port.call(said + frame(b"old"))
@@ -141,7 +141,7 @@ def test_one_who_connects_again_takes_the_place_of_its_old_connection() -> None:
     port.close()
 
 
-def test_nobody_is_taken_for_another_by_the_name_that_it_says(port: Port) -> None:
+def test_a_client_is_not_identified_by_the_name_it_claims(port: Port) -> None:
     said = GREETING + ready(b"DEALER", b"me")
     old = port.call(said + frame(b"old"))
     ((first, _, _),) = port.first()
@@ -157,7 +157,7 @@ def test_nobody_is_taken_for_another_by_the_name_that_it_says(port: Port) -> Non
     assert third not in (first, second), "what one was known by is given to nobody else"
 
 
-def test_a_drain_takes_no_more_than_its_bytes_and_what_came_with_the_last_of_them(port: Port) -> None:
+def test_a_drain_reads_at_most_its_bytes_and_the_rest_of_the_last_read(port: Port) -> None:
     client = port.call(HELLO)
     port.has(1)
     port.hears(client, frame(bytes(60_000)) * 3)
@@ -165,7 +165,7 @@ def test_a_drain_takes_no_more_than_its_bytes_and_what_came_with_the_last_of_the
     assert [len(port.drain(bytes_max=1)) for _ in range(3)] == [1, 1, 1]
 
 
-def test_who_sends_much_is_asked_again_without_a_word_of_the_kernel(port: Port) -> None:
+def test_a_busy_client_is_read_again_without_an_event_of_the_kernel(port: Port) -> None:
     client = port.call(HELLO)
     port.has(1)
     port.hears(client, frame(bytes(180_000)))
@@ -186,7 +186,7 @@ def test_a_mute_connection_is_closed_after_a_while_unless_nothing_was_read(port:
     mute.close()
 
 
-def test_who_answers_no_beat_is_closed_and_who_does_stays(port: Port) -> None:
+def test_a_client_that_misses_a_heartbeat_is_closed_and_one_that_answers_stays(port: Port) -> None:
     answers, silent = (port.call(HELLO + frame(b"hi")) for _ in range(2))
     port.first(2)
     for _ in range(TERMS.heartbeats_max + 2):
@@ -241,7 +241,7 @@ def descriptors() -> Iterator[Callable[[int], None]]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def test_connections_leave_descriptors_to_others_and_are_taken_when_some_are_free(descriptors: Callable[[int], None]) -> None:
+def test_connections_leave_descriptors_to_others_and_are_accepted_when_some_are_free(descriptors: Callable[[int], None]) -> None:
     port = Port(TERMS._replace(connections_max=100))
     sockets = [socket.socket() for _ in range(9)]
     descriptors(3)
@@ -280,7 +280,7 @@ def test_connections_leave_descriptors_to_others_and_are_taken_when_some_are_fre
     port.close()
 
 
-def test_where_no_descriptor_is_left_who_said_nothing_makes_room(descriptors: Callable[[int], None]) -> None:
+def test_without_free_descriptors_a_silent_connection_is_closed(descriptors: Callable[[int], None]) -> None:
     port = Port(TERMS._replace(connections_max=100))
     sockets = [socket.socket() for _ in range(6)]
     descriptors(3)
@@ -298,7 +298,7 @@ def test_where_no_descriptor_is_left_who_said_nothing_makes_room(descriptors: Ca
     port.close()
 
 
-def test_who_has_most_of_what_is_not_complete_is_cut_off(port: Port) -> None:
+def test_the_connection_with_most_incomplete_data_is_closed(port: Port) -> None:
     head = b"\x02" + (200_000).to_bytes(8, "big")
     for _ in range(2):
         port.call(HELLO + head + bytes(10))
@@ -315,7 +315,7 @@ def test_a_message_of_too_many_parts_is_handed_out_without_any_and_the_next_one_
 
 
 @pytest.mark.parametrize("piece", [frame(b""), frame(b"", 1), frame(b"\x04PING\0\0", COMMAND)])
-def test_a_flood_of_pieces_without_bytes_is_taken_in_many_turns(port: Port, piece: bytes) -> None:
+def test_a_flood_of_empty_parts_is_read_in_many_iterations(port: Port, piece: bytes) -> None:
     client = port.call(HELLO)
     port.has(1)
     client.setblocking(False)

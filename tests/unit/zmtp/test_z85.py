@@ -1,4 +1,4 @@
-"""Proves that keys are text as RFC 32 of ZeroMQ has it, and that no other text is a key."""
+"""Tests of Z85: keys are encoded as in RFC 32 of ZeroMQ, and other text is refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Catalogue of the metrics of a gateway: name, meaning, and path of the value in `metrics.document`.
 
-Metric names are a contract: a released name stays (`tests/unit/api/metrics.txt`). `python -m tutti_gateway.cli.reference` generates
-docs/reference/metrics.md from this module.
+Metric names are a contract: a released name stays (`tests/unit/reads/metrics.txt`). `python -m tutti_gateway.cli.reference`
+generates docs/reference/metrics.md from this module.
 """
 
 from __future__ import annotations

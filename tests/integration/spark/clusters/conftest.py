@@ -1,4 +1,6 @@
-"""A group of three gateways with records, and a cluster of two workers, for all recipes; no Spark in the tests' own process."""
+"""Fixtures of this folder: three gateways with records and a cluster of two workers, for all recipes; the test process has no
+Spark.
+"""
 
 from __future__ import annotations
 

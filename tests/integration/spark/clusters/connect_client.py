@@ -1,5 +1,5 @@
-"""A client of Spark Connect, with what the page says in the first lines that it runs: a write in foreachBatch that runs again, a
-batch, a stream, and what is refused.
+"""A client of Spark Connect that starts with the first lines of the page: a write in foreachBatch that runs twice, a batch, a
+stream, and refused calls.
 """
 
 import sys
@@ -31,7 +31,7 @@ def once(offsets: list[int]) -> str:
 
 
 def copy(batch_rows: Any, batch: int) -> None:
-    """Fails the first time, behind the commit."""
+    """Fail the first time, after the commit."""
     from pathlib import Path
 
     write(batch_rows.select("value"), batch)

@@ -1,6 +1,6 @@
-"""The user's job: batch, a function of its own, and a stream into files, up to what is there; each by other processes of Spark's.
-
-Told REGISTER it makes the format known first. Told HOLD it holds a task at the record of that offset until somebody lets it go.
+"""The user's job: a batch with a user function, and a stream into files up to the current end, each run by other processes of
+Spark. With REGISTER it registers the format first. With HOLD it blocks a task at the record of that offset until the test releases
+it.
 """
 
 import os
@@ -31,7 +31,7 @@ def workers(_: object) -> Iterator[tuple[str, str, str]]:
 
 @udf("long")
 def held(offset: int) -> int:
-    """The offset, that of one record only when it is let go."""
+    """Return the offset; for the record of HOLD only after the release."""
     at = next((int(word.removeprefix("HOLD=")) for word in told if word.startswith("HOLD=")), -1)
     if offset == at:
         Path(shared, "held").write_text(os.getcwd())

@@ -1,4 +1,4 @@
-"""A stand-in for the API server of Kubernetes: takes what it is sent, and keeps it. It runs no pod."""
+"""A fake API server of Kubernetes: it stores the objects that it gets, and runs no pod."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 
 class ApiServer:
-    """On a loopback port; what was made there, by kind."""
+    """Listens on a loopback port, and stores the created objects by kind."""
 
     def __init__(self) -> None:
         self.made: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Commands as docs/how-to/clusters.md has them, with the names of this test in place of the reader's."""
+"""The commands of docs/how-to/clusters.md, with the names of this test in place of the reader's."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def start(script: str, cwd: Path, **variables: str) -> subprocess.Popen[str]:
 
 
 def told(process: subprocess.Popen[str]) -> dict[str, str]:
-    """What a job that ended well has printed, `NAME text` a line."""
+    """Return the output of a successful job, one `NAME text` a line."""
     try:
         out, err = process.communicate(timeout=WAIT_S)
     finally:
@@ -100,7 +100,7 @@ def told(process: subprocess.Popen[str]) -> dict[str, str]:
 
 
 def end(process: subprocess.Popen[str]) -> None:
-    """Leave nothing of it behind."""
+    """Kill its processes, and close its pipes."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(WAIT_S)

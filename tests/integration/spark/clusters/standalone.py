@@ -1,4 +1,4 @@
-"""Spark's standalone cluster on loopback addresses: a master, and workers that can be killed with their executors."""
+"""Spark's standalone cluster on loopback addresses: a master, and workers that a test kills with their executors."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Standalone:
         self._start(number, f"{worker} --host {host} --webui-port 0 --work-dir {self._root / str(number)}", host)
 
     def kill_worker(self, number: int) -> None:
-        """SIGKILL for it and its executors: the host is gone."""
+        """Kill it and its executors with SIGKILL, as if the host were gone."""
         worker = self._processes.pop(number)
         children = Path(f"/proc/{worker.pid}/task").glob("*/children")
         executors = [int(pid) for listed in children for pid in listed.read_text().split()]

@@ -1,4 +1,4 @@
-"""The recipes of docs/how-to/clusters.md as a user types them, on a real standalone cluster, and wherever else Spark is at hand."""
+"""Tests of the recipes of docs/how-to/clusters.md, typed as printed, on a real standalone cluster and any other available Spark."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MASTER = "spark://master:7077"
 
 
 def names(group: RunningGroup, shared: Path, **more: str) -> dict[str, str]:
-    """What stands on the page, and what it is here."""
+    """Map the names on the page to those of this test."""
     return {" job.py": f" {recipes.JOB}", GATEWAYS: group.url, "/shared/checkpoints": str(shared)} | more
 
 
@@ -54,7 +54,7 @@ def workers_of(where: str) -> set[str]:
 @pytest.mark.soak
 def test_installed_at_one_path(group: RunningGroup, cluster: Standalone, shared: Path) -> None:
     """Proves that batch and stream run on two hosts with PYSPARK_PYTHON alone, that tasks read from different gateways, and that a
-    stream which is started again goes on, with each record once though a worker is killed in the middle of a task.
+    restarted stream continues with each record once although a worker is killed in the middle of a task.
     """
     recipe = names(group, shared, **{MASTER: cluster.url, "/opt/tutti/bin/python": sys.executable})
     before = read_batches(group)
@@ -142,13 +142,13 @@ def test_spark_connect(group: RunningGroup, shared: Path) -> None:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody takes connections there."""
+    """Return whether a listener accepts connections there."""
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def test_kubernetes_is_asked_for_a_driver_that_runs_the_job(tmp_path: Path) -> None:
-    """Proves that the command for Kubernetes makes the pod that the page describes, whose image brings the Python."""
+    """Proves that the command for Kubernetes creates the pod that the page describes, whose image has the Python."""
     with ApiServer() as server:
         image, submit = recipes.commands("Kubernetes", {"k8s://https://kubernetes:6443": server.url})
         submit = submit.replace("spark-submit ", "spark-submit --conf spark.kubernetes.submission.waitAppCompletion=false ")

@@ -1,4 +1,4 @@
-"""Proves that of two attempts at one task, which both staged the same records, one is written and nothing is doubled."""
+"""Tests of speculation: if two attempts at one task stage the same records, one is committed and nothing is duplicated."""
 
 from __future__ import annotations
 

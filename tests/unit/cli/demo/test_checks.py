@@ -1,4 +1,4 @@
-"""The demo's checks see every kind of mismatch, and its picture shows what it was given."""
+"""Tests of the demo's checks and report page: every kind of mismatch is found, and the page shows the given values."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_the_right_records_hold() -> None:
         (lambda records: records[:-1], "5 of 5 ids, 0 twice, 0 missing, 1 unknown"),
     ],
 )
-def test_what_is_twice_missing_or_unknown_is_counted(change: Callable[[list[Record]], list[Record]], counted: str) -> None:
+def test_duplicate_missing_and_unknown_records_are_counted(change: Callable[[list[Record]], list[Record]], counted: str) -> None:
     once, _ = checked(change(GOOD))
     assert (once.held, once.counted) == (False, counted)
 

@@ -1,4 +1,4 @@
-"""The demo's input: every departure of the year once, in order, as JSON that says what the file says."""
+"""Tests of the demo's input: every departure of the year once, in order, as JSON with the values of the file."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_they_come_in_the_order_of_their_schedule(year: Sequence[Departures]) ->
         assert minutes[-1] < 366 * 24 * 60
 
 
-def test_the_json_says_what_the_file_says(year: Sequence[Departures]) -> None:
+def test_the_json_has_the_values_of_the_file(year: Sequence[Departures]) -> None:
     values = [orjson.loads(value) for value in year[0].rows()[:2000]]
     first = values[0]
     assert list(first) == list(FIELDS)

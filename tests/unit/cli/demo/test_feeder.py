@@ -1,4 +1,4 @@
-"""Producers of the demo: each sends its departures in order, and none runs ahead of another by more than the skew."""
+"""Tests of the demo's producers: each sends its departures in order, and none is ahead of another by more than the skew."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_a_departure_that_is_not_committed_ends_the_feeder(tmp_path: Path) -> No
             feeder.run(send, lambda: 0)
 
 
-def test_the_board_is_one_for_all_who_map_it(tmp_path: Path) -> None:
+def test_the_board_is_shared_by_all_processes_that_map_it(tmp_path: Path) -> None:
     with SharedProgress(tmp_path / "board") as one, SharedProgress(tmp_path / "board") as other:
         one.publish("EWR", 7)
         one.publish("JFK", 5)

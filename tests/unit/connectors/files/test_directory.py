@@ -1,4 +1,4 @@
-"""Proves what becomes of files that are late, replaced, cut, gone, moved or damaged, and of a ledger that is not the log's."""
+"""Tests of the directory scan: late, replaced, truncated, deleted, moved and corrupt files, and a ledger of another log."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.unit.connectors.files.model import Log, Rig
+from tests.unit.connectors.files.fake_log import Log, Rig
 from tutti.batching.encoder import TIME_US_MIN
 from tutti.errors import Aborted, ConfigError, Damaged, Fenced, FormatError, Unavailable, WrongDirectory
 from tutti_connect.files import limits
@@ -28,7 +28,7 @@ def quarantined(rig: Rig) -> list[Any]:
 
 
 def test_late_files_come_when_they_are_there(tmp_path: Path) -> None:
-    """Proves that a name before the place is taken too, each once, and that files that are there together come in order."""
+    """Proves that a name before the position is read too, each once, and that files that are there together are read in order."""
     rig = Rig(tmp_path)
     for name in ("b", "d", "c"):
         rig.write(name, name.encode())
@@ -47,7 +47,7 @@ def test_order_by_time(tmp_path: Path) -> None:
 
 
 def test_topics_by_subdirectory(tmp_path: Path) -> None:
-    """Proves that files lie in directories that are named as their topics, and that others are told of."""
+    """Proves that directories are named as the topics of their files, and that others are reported."""
     rig = Rig(tmp_path, top="# no topic")
     for name in ("x/2", "x/1", "y/1", "not a topic/1", "loose"):
         rig.write(name, name.encode())
@@ -59,7 +59,7 @@ def test_topics_by_subdirectory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["", "x/"])
 def test_files_are_bounded_while_they_are_listed(tmp_path: Path, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that no more are looked at than are taken, and one: a directory of millions ends no process for want of memory."""
+    """Proves that the scan stops one file above the limit, so a directory of millions exhausts no memory."""
     monkeypatch.setattr(limits, "FILES_MAX", 3)
     rig = Rig(tmp_path, top="# no topic" if folder else "")
     directory = Directory(rig.config)
@@ -76,7 +76,7 @@ def test_files_are_bounded_while_they_are_listed(tmp_path: Path, folder: str, mo
     assert len(looked) == 4
 
 
-def test_a_name_that_cannot_be_shown_is_told(tmp_path: Path) -> None:
+def test_a_name_that_cannot_be_shown_is_reported(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     Path(os.fsdecode(os.fsencode(rig.incoming) + b"/\xff\n")).write_bytes(b"x")
     rig.write(".hidden", b"x")
@@ -86,8 +86,8 @@ def test_a_name_that_cannot_be_shown_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["rewritten", "appended", "replaced", "cut"])
 @pytest.mark.parametrize("changed", ["tell", "take"])
-def test_a_file_that_was_taken_and_is_another_one(tmp_path: Path, how: str, changed: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Proves that it is told once and not doubled, or taken again as a whole where that is wanted."""
+def test_a_known_name_with_a_different_file(tmp_path: Path, how: str, changed: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Proves that it is reported once and not duplicated, or read again completely on request."""
     rig = Rig(tmp_path, files=f'format = "lines"\nchanged = "{changed}"')
     rig.write("a", b"1\n2\n")
     rig.turns()
@@ -107,7 +107,7 @@ def test_a_file_that_was_taken_and_is_another_one(tmp_path: Path, how: str, chan
 
 @pytest.mark.parametrize("name", ["a.gz", "a.GZ", "a.Gz"])
 def test_the_case_of_a_suffix_does_not_count(tmp_path: Path, name: str) -> None:
-    """A file that ended in .GZ was taken as plain: what is compressed became records."""
+    """A file that ended in .GZ was read as plain text, so compressed bytes became records."""
     rig = Rig(tmp_path)
     rig.write(name, gzip.compress(b"1\n2\n"))
     assert rig.turns(2).changed == 0
@@ -116,7 +116,7 @@ def test_the_case_of_a_suffix_does_not_count(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("form", ["lines", "gz"])
 def test_a_file_that_is_renamed_is_the_same(tmp_path: Path, form: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Proves that it is told and not taken again, also when another one has its name by then; one with its inode alone is new."""
+    """Proves that it is reported and not read again, also if another file has its name by then; one with only its inode is new."""
     end = ".gz" if form == "gz" else ""
     packed = gzip.compress if end else bytes
     rig = Rig(tmp_path)
@@ -149,8 +149,8 @@ def test_a_file_that_was_touched_or_put_back_is_the_same(tmp_path: Path) -> None
     assert rig.log.values() == [b"1", b"2"]
 
 
-def test_a_log_that_is_rotated_cut_and_written_anew(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Proves that a renamed log is read to its end though its new name is not asked for, and a cut one from its beginning."""
+def test_a_log_that_is_rotated_truncated_and_rewritten(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Proves that a renamed log is read to its end although its new name does not match, and a truncated one from its beginning."""
     rig = Rig(tmp_path, files='format = "lines"\ngrows = true\npattern = "*.log"')
     rig.write("a.log", b"1\n2")
     rig.turns(1)
@@ -179,10 +179,10 @@ def test_a_log_that_is_rotated_cut_and_written_anew(tmp_path: Path, caplog: pyte
 
 @pytest.mark.parametrize("turn", range(12))
 @pytest.mark.parametrize("form", ["lines", "csv"])
-def test_a_log_that_is_cut_while_it_is_read_is_read_from_its_beginning(
+def test_a_log_truncated_while_it_is_read_is_read_from_its_beginning(
     tmp_path: Path, turn: int, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Proves that none of what was written anew is lost, wherever the reader stood."""
+    """Proves that none of the new rows is lost, at any position of the reader."""
     monkeypatch.setattr(limits, "FRAME_BYTES", 300)
     monkeypatch.setattr(limits, "BLOCK_BYTES", 512)
     monkeypatch.setattr(limits, "WINDOW_BYTES", 64)
@@ -213,7 +213,7 @@ def test_a_log_that_is_cut_while_it_is_read_is_read_from_its_beginning(
     assert connector.changed == 1
 
 
-def test_a_file_that_goes_in_the_middle_is_told(
+def test_a_file_deleted_while_it_is_read_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "FRAME_BYTES", 100)
@@ -231,7 +231,7 @@ def test_a_file_that_goes_in_the_middle_is_told(
 
 
 def on_the_moon() -> bytes:
-    """Parquet with times of a zone that nobody knows."""
+    """Parquet with times in an unknown zone."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"t": pa.array([1], pa.timestamp("us", "Moon/Base"))}), sink)
     return sink.getvalue().to_pybytes()
@@ -251,7 +251,7 @@ def on_the_moon() -> bytes:
         ("a", 'format = "csv"', "", b'"a,b\n1,2\n', 0, "quote"),
     ],
 )
-def test_what_cannot_be_read_is_told_and_the_others_go_on(
+def test_an_unreadable_file_is_reported_and_the_others_continue(
     tmp_path: Path, name: str, files: str, more: str, data: bytes, taken: int, told: str
 ) -> None:
     rig = Rig(tmp_path, files=files + '\nafter = "delete"', more=more)
@@ -278,8 +278,8 @@ def test_text_of_other_encodings_and_marks(tmp_path: Path) -> None:
     assert (row.key, row.value, row.time_us) == ("ü".encode(), b"", 2_000_000)
 
 
-def test_times_before_1970_are_taken_as_they_are(tmp_path: Path) -> None:
-    """Proves that the microsecond before 1970 is not taken for a record without a time."""
+def test_times_before_1970_are_kept(tmp_path: Path) -> None:
+    """Proves that the microsecond before 1970 is not mistaken for a record without a time."""
     rig = Rig(tmp_path, files='format = "jsonl"', more='[record]\nvalue = "v"\ntimestamp = "t"')
     rig.write("a", b'{"v":"a","t":"1969-12-31T23:59:59.999999Z"}\n{"v":"b","t":"0001-01-01T00:00:00Z"}\n')
     rig.turns()
@@ -295,7 +295,7 @@ def test_a_header_that_is_not_whole_yet_is_waited_for(tmp_path: Path) -> None:
 
 
 def test_a_file_that_cannot_be_opened_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves that the others go on meanwhile, and that it comes when it can be read."""
+    """Proves that the others continue, and that it is read once it is readable."""
     rig = Rig(tmp_path)
     rig.write("a", b"1")
     rig.write("b", b"2")
@@ -327,7 +327,7 @@ def test_a_file_that_is_being_written_is_left_for_a_while(tmp_path: Path) -> Non
 
 
 def test_a_ledger_that_is_not_the_logs_is_refused(tmp_path: Path) -> None:
-    """Proves that nothing is taken twice when the ledger is lost, older or newer than the log, or somebody else's."""
+    """Proves that nothing is read twice if the ledger is lost, older or newer than the log, or another connector's."""
     rig = Rig(tmp_path)
     ledger = tmp_path / "state" / "f.ledger"
     rig.write("a", b"1")
@@ -357,7 +357,7 @@ def test_a_ledger_that_is_not_the_logs_is_refused(tmp_path: Path) -> None:
         rig.turns()
 
 
-def test_who_was_taken_over_writes_nothing_more(tmp_path: Path) -> None:
+def test_a_connector_after_a_takeover_writes_nothing_more(tmp_path: Path) -> None:
     """Proves that an older instance is refused by the ledger, too."""
     rig = Rig(tmp_path)
     with rig.session() as (_, old):
@@ -369,7 +369,7 @@ def test_who_was_taken_over_writes_nothing_more(tmp_path: Path) -> None:
     assert rig.log.values() == [b"1"]
 
 
-def test_progress_of_somebody_else_is_refused(tmp_path: Path) -> None:
+def test_progress_of_another_program_is_refused(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.log.progress = b"17"
     with pytest.raises(FormatError, match="another `name`"):
@@ -427,7 +427,7 @@ GOOD = (
         (GOOD.replace("[files]", 'directory = "x"\n[files]'), "directory is not known: it belongs into [files]"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, told: str) -> None:
+def test_mistakes_in_the_configuration_are_reported(tmp_path: Path, text: str, told: str) -> None:
     file = tmp_path / "files.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:

@@ -1,4 +1,4 @@
-"""Proves what becomes of a ledger that another process keeps, and of one whose disk fails in the last moment."""
+"""Tests of the ledger: another process has it open, or its disk fails at the last moment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ sys.stdin.read()
 
 
 class FullAtTheEnd(sqlite3.Connection):
-    """A disk that has no room for a commit, once."""
+    """A disk that is full for one commit."""
 
     full = False
 
@@ -40,7 +40,7 @@ class FullAtTheEnd(sqlite3.Connection):
 
 
 def test_a_process_that_keeps_it_is_named_and_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Proves it for a start, and for an instance that runs, which loses nothing of what it had noted."""
+    """Proves it for a start, and for a running instance, which keeps everything it had recorded."""
     monkeypatch.setattr(limits, "LEDGER_WAIT_S", 0.1)
     ledger = Ledger(str(tmp_path), "orders", grows=False)
     ledger.take_over(None, 1, "orders")
@@ -119,7 +119,7 @@ def test_a_commit_that_fails_is_undone_and_can_be_done_again(tmp_path: Path, mon
     ledger.close()
 
 
-def test_a_state_that_cannot_be_used_is_told_as_a_quarantine_is(tmp_path: Path) -> None:
+def test_an_unusable_state_directory_is_reported_like_a_quarantine(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "orders.ledger").mkdir()
     for directory, told in (
@@ -133,7 +133,7 @@ def test_a_state_that_cannot_be_used_is_told_as_a_quarantine_is(tmp_path: Path) 
         assert str(error.value).startswith(told)
 
 
-def test_a_read_only_file_system_of_the_state_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_read_only_state_directory_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: Any, **__: Any) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 

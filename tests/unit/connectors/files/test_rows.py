@@ -1,4 +1,4 @@
-"""Proves what is a row, what is a record of it, and that neither depends on how the file is cut into blocks."""
+"""Tests of rows and their records: which bytes are a row, independent of the blocks in which the file is read."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_blocks_change_nothing(data: bytes, block: int, form: RowParser) -> None
 
 @settings(max_examples=300, deadline=None)
 @given(TEXTS, st.data(), st.sampled_from(FORMS))
-def test_it_goes_on_behind_any_record(data: bytes, draw: Any, form: RowParser) -> None:
-    """Proves that reading from the place of any record gives what comes behind it, and nothing else."""
+def test_it_continues_after_any_record(data: bytes, draw: Any, form: RowParser) -> None:
+    """Proves that reading from the position of any record returns what follows it, and nothing else."""
     records, bad, _, _ = read(form, data)
     if not records:
         return
@@ -76,7 +76,7 @@ def test_it_goes_on_behind_any_record(data: bytes, draw: Any, form: RowParser) -
 @settings(max_examples=200, deadline=None)
 @given(TEXTS, st.sampled_from(FORMS))
 def test_each_byte_is_in_one_row(data: bytes, form: RowParser) -> None:
-    """Proves that nothing is passed by in silence: what is in no record and no bad row is blank."""
+    """Proves that nothing is skipped silently: bytes in no record and no bad row are blank."""
     records, bad, at, _ = read(form, data)
     assert at == len(data)
     spans = sorted([(one.at, one.at + len(one.data)) for one in bad])
@@ -136,7 +136,7 @@ def test_a_row_that_does_not_end_is_passed_with_bounded_memory(
     assert len(records) + len(bad) == 2
 
 
-def test_json_fields_become_what_is_asked_for() -> None:
+def test_json_fields_become_the_configured_parts() -> None:
     extractor = FieldExtractor(Columns(key="k", value="v", timestamp="t", time="ms"))
     data = b'{"k":1,"v":{"x":[1]},"t":1700000000123}\n{"k":null,"v":null,"t":"5"}\n{"k":"a","t":1}\n{"k":"a","v":"x"}\n[]\n'
     form = JsonLines(extractor, "utf-8")
@@ -181,12 +181,12 @@ def test_times(value: object, form: Any, expected: int) -> None:
         (10**30, "us", "years 1 to 9999"),
     ],
 )
-def test_what_is_no_time_is_told(value: object, form: Any, told: str) -> None:
+def test_an_invalid_time_is_reported(value: object, form: Any, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         time_us(value, form, "t")
 
 
-def test_a_json_line_without_a_time_is_told_from_one_with_null() -> None:
+def test_a_json_line_without_a_time_differs_from_one_with_null() -> None:
     data = b'{"t":null}\n{"u":1}\n{"t":""}\n{"t":"2026-01-31"}\n'
     rows = JsonLines(FieldExtractor(Columns(timestamp="t")), "utf-8").parse(data, 0, 0, final=True)
     assert [bad.reason.partition(" (")[0] for bad in rows.bad] == [
@@ -272,7 +272,7 @@ def test_a_row_of_parquet_without_a_time_is_in_quarantine_as_json() -> None:
 
 
 def test_decimals_have_all_their_digits() -> None:
-    """Python writes seven digits behind the point as 1E-7."""
+    """Python writes seven digits after the point as 1E-7."""
     amounts = [Decimal("0.0000001"), Decimal("0.0000000"), Decimal("-123.4560000"), None]
     rows = parquet_rows(pa.record_batch({"v": pa.array(amounts, pa.decimal128(10, 7))}), 0, FieldExtractor(Columns(key="v")))
     assert rows.keys == [b'"0.0000001"', b'"0.0000000"', b'"-123.4560000"', None]

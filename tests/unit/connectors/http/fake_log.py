@@ -1,4 +1,4 @@
-"""A log in memory, with producers as the client has them: epochs that fence, and sends whose outcome is lost at any point."""
+"""A log in memory, with producers like those of the client: epochs fence, and a send can lose its outcome at any point."""
 
 from __future__ import annotations
 

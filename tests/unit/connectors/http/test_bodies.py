@@ -1,4 +1,4 @@
-"""Proves that bodies become the records that they are, and that what is wrong is named: record, line, column, field."""
+"""Tests of post bodies: they become the right records, and errors name record, line, column and field."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_arrow_streams(compression: str | None) -> None:
         (b'{"value":"","headers":[{"key":"h","value":"","value_base64":""}]}', {"record": 1, "field": "headers"}, "header 'h'"),
     ],
 )
-def test_what_is_wrong_in_lines_is_named(body: bytes, where: dict[str, Any], told: str) -> None:
+def test_mistakes_in_lines_are_named(body: bytes, where: dict[str, Any], told: str) -> None:
     problem = refused(NDJSON, body)
     assert (problem.status, problem.fields["where"]) == (400, where)
     assert told in problem.message
@@ -109,7 +109,7 @@ def test_what_is_wrong_in_lines_is_named(body: bytes, where: dict[str, Any], tol
         (b'[{"value":"\xff"}]', {"line": 1, "column": 12}),
     ],
 )
-def test_what_is_wrong_in_json_is_named(body: bytes, where: dict[str, Any]) -> None:
+def test_mistakes_in_json_are_named(body: bytes, where: dict[str, Any]) -> None:
     assert refused(JSON, body).fields["where"] == where
 
 
@@ -146,7 +146,7 @@ def test_a_post_without_records_is_none(content_type: str, body: bytes) -> None:
         (stream(VALUES.append_column("timestamp", pa.nulls(3, pa.timestamp("us", "UTC")))), "timestamp"),
     ],
 )
-def test_what_is_wrong_in_an_arrow_stream_is_named(body: bytes, told: str) -> None:
+def test_mistakes_in_an_arrow_stream_are_named(body: bytes, told: str) -> None:
     problem = refused(ARROW, body)
     assert problem.status == 400
     assert told in problem.message
@@ -206,10 +206,10 @@ def test_a_repeat_has_the_same_digest_however_it_is_written() -> None:
         max_size=20,
     )
 )
-def test_any_records_go_in_as_they_are_printed(
+def test_any_printed_records_can_be_posted(
     records: list[tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]]]],
 ) -> None:
-    """Proves that what `tutti tail` prints of a record is what a post takes: fields, text and base64, headers."""
+    """Proves that a post accepts the output of `tutti tail`: fields, text and base64, headers."""
     columns: dict[str, pa.Array[Any]] = {
         "key": pa.array([key for key, _, _ in records], pa.binary()),
         "value": pa.array([value for _, value, _ in records], pa.binary()),

@@ -1,4 +1,4 @@
-"""Proves that a post commits once, whatever is lost, repeated, taken over or killed: processes and clients, a log in memory."""
+"""Tests of the producers for posts: a post commits once despite loss, repeats, takeovers and kills, with a log in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def process(log: FakeLog) -> Producers:
 
 
 def sent() -> None:
-    """Nobody waits for it."""
+    """Do nothing: no caller waits for the send."""
 
 
 def run(coroutine: Any) -> Any:
@@ -73,8 +73,8 @@ def test_conflicts_name_the_sequence_that_is_expected() -> None:
     assert len(log.rows) == 3
 
 
-def test_a_conflict_is_told_by_what_the_log_has_now() -> None:
-    """Another process went on with the producer: what this one remembers is no reason to refuse what comes next."""
+def test_a_conflict_is_reported_from_the_current_state_of_the_log() -> None:
+    """Another process continued the producer, so what this one remembers is no reason to refuse the next post."""
     log = FakeLog()
     here, there = process(log), process(log)
 
@@ -88,7 +88,7 @@ def test_a_conflict_is_told_by_what_the_log_has_now() -> None:
     assert refusal(there, 9, b"9").fields["expected"] == 5
 
 
-def test_what_is_committed_and_not_remembered_is_looked_up_and_compared() -> None:
+def test_committed_posts_that_are_not_remembered_are_looked_up_and_compared() -> None:
     log = FakeLog()
     made = process(log)
 
@@ -105,8 +105,8 @@ def test_what_is_committed_and_not_remembered_is_looked_up_and_compared() -> Non
     assert run(process(log).expected("p")) == 40
 
 
-def test_a_producer_that_was_forgotten_counts_from_one_whoever_remembers_it() -> None:
-    """The same content again is no repeat then, at the process that has the producer open neither."""
+def test_a_deleted_producer_counts_from_one_in_every_process() -> None:
+    """The same content again is not a repeat then, also in a process that has the producer open."""
     log = FakeLog()
     here = process(log)
 
@@ -134,7 +134,7 @@ def test_posts_without_a_name_are_not_compared() -> None:
 
 
 @pytest.mark.parametrize("error", [NotAllowed("the token was taken back"), Refused("the producer was forgotten", "forgotten")])
-def test_what_ends_a_producer_says_nothing_of_what_was_on_its_way(error: TuttiError) -> None:
+def test_the_end_of_a_producer_decides_nothing_about_posts_in_flight(error: TuttiError) -> None:
     log = FakeLog()
     made = process(log)
 
@@ -168,7 +168,7 @@ def test_while_no_gateway_answers_nothing_is_sent() -> None:
     assert log.rows == []
 
 
-def test_producers_and_who_waits_for_one_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producers_and_waiting_callers_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "PRODUCERS_OPEN_MAX", 3)
     monkeypatch.setattr(limits, "WAITING_A_PRODUCER_MAX", 2)
     log = FakeLog()

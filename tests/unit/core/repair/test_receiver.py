@@ -1,4 +1,6 @@
-"""Proves what a member takes as a repair, and that it knows of every position it misses, whatever comes in whatever order."""
+"""Tests of the receiver of repairs: which frames it accepts, and that it knows every missing position, for any
+order of messages.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.transcripts.group import Group, Member
-from tests.unit.core.rig import VIEW, three
+from tests.unit.core.stacks import VIEW, three
 from tutti.data.frames.bodies import TickBody, encode_body
 from tutti.data.frames.frame import Frame, Kind, decode_frame
 from tutti_gateway.core import limits
@@ -43,13 +45,13 @@ def test_any_member_repairs(sender: int) -> None:
 
 
 @pytest.mark.parametrize(("sender", "view"), [(2, VIEW), (4, VIEW), (1, VIEW + 1), (3, VIEW - 1)])
-def test_a_repair_of_another_view_or_of_no_member_is_not_taken(sender: int, view: int) -> None:
+def test_a_repair_of_another_view_or_of_no_member_is_dropped(sender: int, view: int) -> None:
     _, window, receiver = looked_at(three())
     receiver.on_repair(sender, Repair(view, tuple(ticks(window, 1))))
     assert (window.end, receiver.highest) == (2, 2)
 
 
-def test_the_coordinator_takes_no_repair() -> None:
+def test_the_coordinator_accepts_no_repair() -> None:
     _, window, receiver = looked_at(three(), "g1")
     receiver.on_repair(3, Repair(VIEW, tuple(ticks(window, 1))))
     receiver.log_end_reported(2, 9)
@@ -78,7 +80,7 @@ def test_a_repair_that_breaks_the_chain_or_is_damaged_is_still_missing() -> None
     assert (window.end, receiver.missing()) == (4, [])
 
 
-def test_what_a_member_says_of_its_end_is_missing_and_what_nobody_can_have_is_not_believed() -> None:
+def test_positions_up_to_a_reported_end_are_missing_and_impossible_ones_are_ignored() -> None:
     _, window, receiver = looked_at(three())
     receiver.log_end_reported(3, window.end)
     assert receiver.missing() == []
@@ -101,7 +103,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["order", "repair", "heard"]), st.int
 
 
 @given(STEPS)
-def test_every_position_that_was_heard_of_is_here_or_missing(steps: list[tuple[str, int, int]]) -> None:
+def test_every_announced_position_is_present_or_missing(steps: list[tuple[str, int, int]]) -> None:
     _, window, receiver = looked_at(three())
     base, frames, told = window.end, ticks(window, 14), window.end
     came: set[int] = set()

@@ -1,0 +1,149 @@
+"""Tests of `on_delivery` callbacks: what a callback may do to the thread that calls it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from tests.unit.client.fake_gateway import FakeGateway, until
+from tutti.batching.receipt import Receipt
+from tutti.data.frames.frame import Frame
+from tutti.errors import BufferFull, TuttiError, Unknown
+from tutti.producer import Producer
+
+
+def test_a_callback_that_exits_stops_no_outcome(caplog: pytest.LogCaptureFixture) -> None:
+    """`sys.exit()` does not raise an `Exception`: it would end the producer's thread silently, and no record
+    would get its outcome.
+    """
+    called = []
+
+    def leave(error: TuttiError | None, receipt: Receipt) -> None:
+        called.append(receipt.offset)
+        sys.exit(1)
+
+    with FakeGateway() as gateway, Producer(gateway.url) as p:
+        assert p.send("t", b"0", on_delivery=leave).result(10) == 0
+        assert p.send("t", b"1", on_delivery=leave).result(10) == 1
+        assert p.send("t", b"2").result(10) == 2
+        assert p.flush(10) == 0
+    assert called == [0, 1]
+    assert "on_delivery of a record to topic t raised" in caplog.text
+
+
+@pytest.mark.parametrize("fault", [SystemExit(1), ValueError("a defect")])
+def test_any_end_of_the_thread_is_reported_to_waiting_callers(fault: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    with FakeGateway() as gateway, Producer(gateway.url) as p:
+        assert p.send("t", b"0").result(10) == 0
+
+        def fail(now: float) -> None:
+            raise fault
+
+        monkeypatch.setattr(p._delivery, "work", fail)
+        with pytest.raises(Unknown, match="ended with an internal error"):
+            p.send("t", b"1").result(10)
+
+
+class _Held(FakeGateway):
+    """Decides nothing before `gate` is set."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        super().__init__(lane="of-g1", rule=self._hold)
+
+    def _hold(self, heard: object) -> None:
+        if isinstance(heard, Frame):
+            assert self.gate.wait(30)
+
+    def __enter__(self) -> _Held:
+        return self
+
+    def counts(self) -> list[int]:
+        return [frame.count for frame in self.frames()]
+
+
+@pytest.mark.parametrize("ordering", ["total", "unordered"])
+def test_records_sent_by_the_callbacks_of_one_notification_leave_as_one_batch(
+    ordering: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Receipt] = []
+    with _Held() as gateway, Producer(gateway.url) as p:
+        how: dict[str, Any] = {"ordering": ordering}
+
+        def again(error: TuttiError | None, receipt: Receipt) -> None:
+            told.append(receipt)
+            number = len(told) - 1
+            p.send("t", b"again %d" % number, **(how if number % 3 else {**how, "key": b"k", "headers": [("h", b"")]}))
+            if number % 7 == 0:
+                raise RuntimeError("of the application")
+
+        p.send("t", b"alone", **how)
+        sent = [p.send("t", b"%d" % number, on_delivery=again, **how) for number in range(100)]
+        gateway.gate.set()
+        until(lambda: len(told) == 100 and not len(p))
+        assert gateway.counts() == [1, 100, 100]
+        there = gateway.log.values() if ordering == "total" else gateway.lane.values() if gateway.lane else []
+        assert there == [b"alone", *(b"%d" % number for number in range(100)), *(b"again %d" % number for number in range(100))]
+        assert told == sent
+        assert caplog.text.count("of the application") > 0
+
+
+def test_records_sent_by_callbacks_leave_without_another_call() -> None:
+    told: list[int | None] = []
+    with FakeGateway() as gateway, Producer(gateway.url) as p:
+
+        def again(error: TuttiError | None, receipt: Receipt) -> None:
+            told.append(receipt.offset)
+            if len(told) <= 2000 - 20:
+                p.send("t", b"x", on_delivery=again)
+
+        for _ in range(20):
+            p.send("t", b"x", on_delivery=again)
+        until(lambda: len(told) == 2000)
+        assert p.flush(10) == 0
+        assert told == list(range(2000))
+        assert len(gateway.frames()) < 2000 // 5
+
+
+def test_callbacks_get_an_error_for_a_full_buffer_and_the_others_run() -> None:
+    taken: list[Receipt] = []
+    full: list[BufferFull] = []
+    with _Held() as gateway, Producer(gateway.url, buffer_bytes=65_536, batch_bytes=8192, on_full="raise") as p:
+
+        def fill(error: TuttiError | None, receipt: Receipt) -> None:
+            try:
+                taken.append(p.send("t", b"y" * 2000))
+            except BufferFull as lack:
+                full.append(lack)
+
+        p.send("t", b"alone")
+        for _ in range(60):
+            p.send("t", b"x" * 50, on_delivery=fill)
+        gateway.gate.set()
+        assert p.flush(30) == 0
+        assert full
+        assert len(full) + len(taken) == 60
+        assert all(receipt.done() for receipt in taken)
+        assert gateway.log.values().count(b"y" * 2000) == len(taken)
+
+
+def test_records_of_another_thread_leave_with_those_of_callbacks() -> None:
+    sent: list[Receipt] = []
+    inside, outside = threading.Event(), threading.Event()
+    with FakeGateway() as gateway, Producer(gateway.url) as p:
+
+        def wait(error: TuttiError | None, receipt: Receipt) -> None:
+            sent.append(p.send("t", b"of the callback"))
+            inside.set()
+            assert outside.wait(10)
+
+        p.send("t", b"0", on_delivery=wait)
+        assert inside.wait(10)
+        late = p.send("t", b"of another thread", progress=b"p")
+        outside.set()
+        assert late.result(10) == 2
+        assert sent[0].result(10) == 1
+        assert gateway.log.records[-1].progress == b"p"

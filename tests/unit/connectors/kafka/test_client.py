@@ -1,0 +1,101 @@
+"""Tests of the connectors' errors if Kafka is down or refuses connections, with Kafka's own client, and if gateways are."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tutti.errors import Unavailable
+from tutti_connect.kafka import config as configs
+from tutti_connect.kafka import limits
+from tutti_connect.kafka.client import CLIENT_LOG, CONNECTION_FAILURES, ConnectionFailureFilter
+from tutti_connect.kafka.errors import RetryTransaction
+from tutti_connect.kafka.gateway_clients import gateway_check
+from tutti_connect.kafka.sink.producer import Sink
+from tutti_connect.kafka.source.consumer import KafkaSource
+
+NOBODY = "127.0.0.1:1"
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Shorten the retries of Kafka's client; its log lines are captured, as in the command."""
+    monkeypatch.setattr(limits, "KAFKA_S", 2.0)
+    caplog.set_level(logging.INFO, CLIENT_LOG.name)
+
+
+@pytest.fixture
+def closing() -> Iterator[str]:
+    """The address of a port that ends each connection without a word, as a broker does that is spoken to in another protocol."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                connection.close()
+
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize(("port", "told"), [("nobody", "Connection refused"), ("closing", "Disconnected")])
+def test_an_unreachable_kafka_is_reported_with_the_cause(
+    port: str, told: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Proves it for both directions: a bare timeout does not show that no process listens, or that SASL or TLS is required."""
+    address = NOBODY if port == "nobody" else request.getfixturevalue(port)
+    settings: dict[str, str | int | float | bool] = {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u", "sasl.password": "p"
+    }  # fmt: skip
+    target = configs.Target(address, settings=settings)
+    with pytest.raises(RetryTransaction, match=rf"Kafka at {address}, position topic tutti\.o\.position: .*{address}.*{told}"):
+        Sink(configs.Outflow("o", "tutti://127.0.0.1:1", target, str(tmp_path))).open()
+    source = configs.Source(address, ["t"], settings=settings)
+    with pytest.raises(Unavailable, match=rf"Kafka at {address}: .*{address}.*{told}"):
+        KafkaSource(configs.Inflow("i", "tutti://127.0.0.1:1", source, str(tmp_path))).topics()
+
+
+def test_topics_that_are_known_to_be_there_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Proves that they are requested again if there are more."""
+    monkeypatch.setattr(limits, "TARGETS_MAX", 2)
+    sink = Sink(configs.Outflow("o", "tutti://127.0.0.1:1", configs.Target(NOBODY), str(tmp_path)))
+    asked: list[str] = []
+    monkeypatch.setattr(sink, "_ensure", asked.append)
+    monkeypatch.setattr(sink, "_topic_configuration", lambda _name: {"max.message.bytes": SimpleNamespace(value=2**30)})
+    for topic in "abbacca":
+        assert sink.target_of(topic) == topic
+        assert len(sink._existing) <= 2
+    assert asked == ["a", "b", "c", "a"]
+
+
+def test_only_a_connection_that_failed_since_is_the_cause() -> None:
+    """Proves that earlier lines, and lines of another kind, are not reported as its cause."""
+    cause = ConnectionFailureFilter()
+
+    def say(text: str) -> None:
+        assert cause.filter(logging.LogRecord("n", logging.ERROR, "", 0, text, None, None)), "all lines go on to the log"
+
+    say("FAIL [rdkafka#producer-1] [thrd:[::1]:9092/bootstrap]: [::1]:9092/bootstrap: Connect failed: refused")
+    assert cause.failure_since(0.0) == "[::1]:9092/bootstrap: Connect failed: refused"
+    at, _ = cause._last
+    say("ERROR [rdkafka#producer-1] [thrd:main]: 1/1 brokers are down")
+    assert cause.failure_since(at) == "[::1]:9092/bootstrap: Connect failed: refused"
+    assert cause.failure_since(at + 1) == ""
+    assert CONNECTION_FAILURES in CLIENT_LOG.filters
+
+
+def test_unreachable_gateways_are_reported() -> None:
+    with pytest.raises(Unavailable, match=NOBODY):
+        gateway_check(f"tutti://{NOBODY}")()
