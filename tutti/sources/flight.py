@@ -271,15 +271,10 @@ class FlightSource:
                         if time.monotonic() > reopen_at:
                             break  # the stream's deadline also counts the caller's time: reopen early, before it can expire
                     else:
-<<<<<<< HEAD
                         if request.topics is None and position != request.end:
                             raise FormatError(
                                 f"gateway {self._route.current} ended a stream to offset {request.end} at offset {position}"
                             )
-=======
-                        if chosen is None and position != end:
-                            raise FormatError(f"gateway {self._route.current} ended a stream to offset {end} at offset {position}")
->>>>>>> client
                         return
             except Unavailable as error:
                 now = time.monotonic()
@@ -370,13 +365,8 @@ class FlightSource:
                 self._fail_over(str(error), began + patience, patience, kind)
 
     def _location(self) -> str:
-<<<<<<< HEAD
         """Return the reads port of the current gateway, from the cache or from a request to its client port."""
         address = self._route.current
-=======
-        """Return the reads port of the current gateway; ask its client port if it is not cached."""
-        address = self._route.current
->>>>>>> client
         location = _locations.get((os.getpid(), address))
         if location is None:
             with RequestClient([address], _SLACK_S_MIN, rounds=1, credentials=self._credentials) as client:
@@ -401,18 +391,11 @@ class FlightSource:
     def _fail_over(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
         """Switch to the next gateway after a failure; raise `kind` when the time is over."""
         with self._lock:
-<<<<<<< HEAD
             # After a restart the gateway may serve reads at another port: request it again at the next attempt.
             location = _locations.pop((os.getpid(), self._route.current), None)
             if location is not None:
                 drop_client(location)
             wait = self._route.advance(reason)
-=======
-            location = _locations.pop((os.getpid(), self._route.current), None)
-            if location is not None:
-                drop(location)
-            wait = self._route.advance(reason)
->>>>>>> client
         left = deadline - time.monotonic()
         if left <= 0:
             raise kind(f"no gateway answered a read within {round(seconds, 2):g} s: {self._route.summary()}")

@@ -64,7 +64,9 @@ def test_silence_is_reported_and_ends(gateway: FakeGateway, link: GatewayLink, m
         link.save_offset("spark", 5)
 
 
-def test_commits_wait_in_order_within_their_deadline_and_abandoned_ones_are_not_sent(gateway: FakeGateway, link: GatewayLink) -> None:
+def test_commits_wait_in_order_within_their_deadline_and_abandoned_ones_are_not_sent(
+    gateway: FakeGateway, link: GatewayLink
+) -> None:
     link.save_offset("spark", 1)
     ended: list[float] = []
     began = time.monotonic()

@@ -68,9 +68,7 @@ def test_a_query_is_listed_and_its_position_kept(log: LogMaker, gateway: FakeGat
     assert named["since_us"] < named["seen_us"]
 
 
-def test_a_refused_offset_commit_of_a_query_is_reported(
-    log: LogMaker, gateway: FakeGateway, client: flight.FlightClient
-) -> None:
+def test_a_refused_offset_commit_of_a_query_is_reported(log: LogMaker, gateway: FakeGateway, client: flight.FlightClient) -> None:
     """Proves that a refusal is not an error of the query, that every caller sees it, and that it disappears."""
     log.add("flights", 10)
     gateway.denies = "offset"

@@ -68,9 +68,7 @@ def test_limits_are_exact_in_offsets_of_all_topics(spark: SparkSession, gateway:
     assert sources(most.running) == [(first + 50, first + 60, 10)]
 
 
-def test_once_reads_all_and_a_timed_trigger_continues(
-    spark: SparkSession, gateway: GatewayProcess, tmp_path: Path
-) -> None:
+def test_once_reads_all_and_a_timed_trigger_continues(spark: SparkSession, gateway: GatewayProcess, tmp_path: Path) -> None:
     first = send(gateway.url, "s-once", numbered("o", 30))[0]
     stream = spark.readStream.format("tutti").options(gateways=gateway.url, topics="s-once", startingOffset=str(first))
     taken: list[int] = []

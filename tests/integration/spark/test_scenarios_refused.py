@@ -126,9 +126,7 @@ def check_told(said: str, first: int) -> None:
     assert int(found[2]) == int(found[1]) + 1
 
 
-def test_a_query_whose_next_records_were_removed_reports_the_rest_and_the_option(
-    spark: SparkSession, shortened: Shortened
-) -> None:
+def test_a_query_whose_next_records_were_removed_reports_the_rest_and_the_option(spark: SparkSession, shortened: Shortened) -> None:
     gateway, checkpoint, place = shortened
     check_told(refusal(Query(spark, gateway.url, checkpoint, topics="t")), place)
     for reading in (spark.read, spark.readStream):
