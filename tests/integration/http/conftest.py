@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.integration.http.front import Front
+from tests.integration.http.connector import Front
 from tests.support.running_group import RunningGroup
 
 

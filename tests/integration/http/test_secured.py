@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.http.front import Front
+from tests.integration.http.connector import Front
 from tests.support.certificates import certificate
 from tests.support.running_group import RunningGroup
 from tests.support.waiting import wait_until

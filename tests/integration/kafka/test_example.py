@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.kafka.connectors_there import fill, new_topic
+from tests.integration.kafka.kafka_connectors import fill, new_topic
 from tests.support.connector_process import WAIT_S, records
 from tests.support.running_group import RunningGroup
 from tests.support.waiting import wait_until

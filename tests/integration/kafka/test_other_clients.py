@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer as KafkaProducer
 
-from tests.integration.kafka.connectors_there import Inflow, Outflow, new_name, until_in_kafka
+from tests.integration.kafka.kafka_connectors import Inflow, Outflow, new_name, until_in_kafka
 from tests.support.connector_process import WAIT_S, until_there
 from tests.support.running_group import RunningGroup
 from tutti import Producer

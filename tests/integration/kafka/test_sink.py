@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.kafka import Broker
-from tests.integration.kafka.connectors_there import Outflow, committed, new_name, new_topic, numbers, until_in_kafka
+from tests.integration.kafka.kafka_connectors import Outflow, committed, new_name, new_topic, numbers, until_in_kafka
 from tests.support.connector_process import WAIT_S
 from tests.support.gateway_process import GatewayProcess
 from tests.support.running_group import RunningGroup

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from tests.integration.kafka.connectors_there import Inflow, Outflow, fill, new_topic, numbers, until_in_kafka
+from tests.integration.kafka.kafka_connectors import Inflow, Outflow, fill, new_topic, numbers, until_in_kafka
 from tests.support.connector_process import ConnectorProcess, records
 from tests.support.running_group import RunningGroup
 

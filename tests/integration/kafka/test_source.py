@@ -12,7 +12,7 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.integration.kafka.connectors_there import Inflow, fill, new_topic
+from tests.integration.kafka.kafka_connectors import Inflow, fill, new_topic
 from tests.support.connector_process import WAIT_S, records, until_there
 from tests.support.running_group import RunningGroup
 from tests.support.waiting import wait_until

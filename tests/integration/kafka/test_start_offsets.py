@@ -10,7 +10,7 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from tests.integration.kafka.connectors_there import Inflow, fill, new_topic
+from tests.integration.kafka.kafka_connectors import Inflow, fill, new_topic
 from tests.support.connector_process import WAIT_S, until_there
 from tests.support.running_group import RunningGroup
 from tests.support.waiting import wait_until

@@ -26,7 +26,8 @@ from tests.support.reads_process import (
     ask,
     offsets_of,
     read,
-    refusal
+    refusal,
+)
 from tests.support.waiting import wait_until
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.frames.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP, compression_flags, encode_batch

@@ -10,7 +10,6 @@ from tutti.data.hard_state import HardState
 from tutti.log.files.options import FreeSpace
 from tutti_gateway.core.protocol.actions import Action
 from tutti_gateway.core.protocol.events import Event, Now, TrimProposed
-
 from tutti_gateway.log.upkeep.retention import BlockedSegments
 from tutti_gateway.log.upkeep.scrubber import CorruptRange
 from tutti_gateway.log.upkeep.snapshot_scrubber import SnapshotScrubber

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from tests.support.ports import free_port
-from tests.unit.client.fake_flight_server import ReadableGateway, always, error_of, values
-from tests.unit.client.fake_gateway import ReadableGateway, always, error_of, read_values, values
+from tests.unit.client.fake_flight_server import ReadableGateway, always, error_of, read_values, values
+from tests.unit.client.fake_gateway import LOG_UUID
 from tests.unit.client.test_producer_process import _in_child
 from tutti import limits
 from tutti.data.frames.columns import COLUMNS, schema_of

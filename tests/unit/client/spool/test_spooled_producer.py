@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.client.fake_gateway import FakeGateway, Log, until
 from tests.unit.client.spool.spools import committed, files, opened
-from tests.unit.client.two import silent
+from tests.unit.client.two_gateways import silent
 from tutti import limits
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
