@@ -51,7 +51,7 @@ printf '%s\n' "$PWD" "$PWD/gateway" "$PWD/streaming" "$PWD/connectors" \
     >"$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tutti-checkout.pth"
 "$venv/bin/python" -m tutti_spark.launch --install  # Spark started from here runs its Python workers with this interpreter
 pip check
-"$venv/bin/python" -c 'from tutti.batching.append import compiled; raise SystemExit(compiled is None)' ||
+"$venv/bin/python" -c 'from tutti.batching.appender import compiled; raise SystemExit(compiled is None)' ||
     [ "${TUTTI_SWIFT:-}" = 0 ] ||
     printf "setup: send() is not compiled, which costs a third of its rate: there is no C compiler, or no header of Python (Debian: apt-get install gcc python3-dev, then rm .venv*/.ready and make setup)\n" >&2
 printf 'setup: %s, %s, %s packages in %s\n' "$("$venv/bin/python" -V)" "pyspark $pyspark" "$("$venv/bin/python" -m pip list 2>/dev/null | tail -n +3 | wc -l)" "$venv"

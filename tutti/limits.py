@@ -1,6 +1,6 @@
 """Bounds of the library, and of messages and files: producers, readers, spools, archives and Spark (design, section 11).
 
-The bounds of the group are in `tutti_gateway.core.limits`, whose `relations.py` asserts the relations between all bounds.
+The bounds of the group are in `tutti_gateway.core.limits`, whose `limit_relations.py` asserts the relations between all bounds.
 Above a limit, the sender gets back-pressure or an error; no limit loses data silently or lets memory grow. Units are last in names.
 """
 

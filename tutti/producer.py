@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tutti import limits
 from tutti.batching.accumulator import Accumulator
-from tutti.batching.append import with_fast_path
+from tutti.batching.appender import with_fast_path
 from tutti.batching.encoder import Compression, check_progress, check_record, validated_batch
 from tutti.batching.options import check_bytes, checked_options
 from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
@@ -30,7 +30,7 @@ from tutti.delivery.session import Identity
 from tutti.delivery.unordered import UnorderedDelivery
 from tutti.errors import Unavailable, UsageError
 from tutti.io.producer_io import ProducerIO
-from tutti.lifecycle import register, tune_allocator
+from tutti.process_lifecycle import register, tune_allocator
 from tutti.sources.query_wait import QueryWait
 from tutti.spool.commit_mark import APPLICATION_PROGRESS_BYTES_MAX, decode_mark
 from tutti.spool.delivery import SpooledDelivery

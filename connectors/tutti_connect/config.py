@@ -10,7 +10,7 @@ from msgspec import Meta
 from tutti.common.address import parse_url
 from tutti.data.names import NAME_BYTES_MAX, is_name
 from tutti.errors import ConfigError, remedy
-from tutti.runtime.fsync import make_directory
+from tutti.runtime.durable_files import make_directory
 from tutti_connect import limits
 
 

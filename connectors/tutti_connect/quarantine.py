@@ -22,7 +22,7 @@ from typing import Any
 import orjson
 
 from tutti.errors import TuttiError
-from tutti.runtime.fsync import sync_directory
+from tutti.runtime.durable_files import sync_directory
 from tutti_connect import limits
 from tutti_connect.config import writable_directory
 

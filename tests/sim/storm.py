@@ -30,12 +30,12 @@ from tutti_gateway.core.order.forward_table import ForwardTable
 from tutti_gateway.core.order.received_table import ReceivedTable
 from tutti_gateway.core.order.receiver import Receiver
 from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.pending_window import Window
 from tutti_gateway.core.protocol.actions import ReadLog, Send, SetTimer
 from tutti_gateway.core.protocol.events import Identity, LogRead, Now, StackConfig
 from tutti_gateway.core.protocol.messages import Heartbeat, Message, Missing, Order, Repair, Repairing
 from tutti_gateway.core.repair.layer import Repair as Layer
 from tutti_gateway.core.view.view_state import ViewState
-from tutti_gateway.core.window import Window
 
 VIEW = 1 << 16 | 1
 SOURCE = 1

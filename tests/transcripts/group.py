@@ -19,7 +19,7 @@ from tutti.data.log_state import LogState
 from tutti.data.view_id import coordinator_of
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.inbound import Inbound
+from tutti_gateway.core.inbound_messages import Inbound
 from tutti_gateway.core.layers import Layers
 from tutti_gateway.core.protocol import codec
 from tutti_gateway.core.protocol.actions import Action, Deliver, Halt, Persist, Reply, Send, SetTimer, Stopped

@@ -47,6 +47,7 @@ from tutti.data.frames.bodies import TxnBody, encode_body
 from tutti.data.frames.frame import STAGED, Frame, Kind
 from tutti.data.view_id import view_of
 from tutti.errors import InvariantViolated
+from tutti_gateway.core.pending_window import Stage
 from tutti_gateway.core.protocol import codec
 from tutti_gateway.core.protocol.actions import Action, Persist, SetTimer
 from tutti_gateway.core.protocol.events import (
@@ -64,7 +65,6 @@ from tutti_gateway.core.protocol.events import (
     WriteFailed,
 )
 from tutti_gateway.core.protocol.messages import Order
-from tutti_gateway.core.window import Stage
 
 MARK = "----"
 

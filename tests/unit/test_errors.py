@@ -12,7 +12,7 @@ import pytest
 from tutti import Producer
 from tutti.errors import TuttiError, remedy
 from tutti.log.files.data_directory import open_directory
-from tutti.security.key_files import read_toml
+from tutti.security.user_files import read_toml
 from tutti_connect.quarantine import Quarantine
 from tutti_gateway.config.loader import load_config
 

@@ -22,7 +22,7 @@ from pyarrow import fs as arrow_fs
 from tutti import limits
 from tutti.errors import ConfigError, DiskFull, Unavailable, remedy
 from tutti.runtime.backoff import Backoff
-from tutti.runtime.fsync import open_file, sync_directory
+from tutti.runtime.durable_files import open_file, sync_directory
 
 T = TypeVar("T")
 _FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)

@@ -1,4 +1,4 @@
-/* Fast path of Producer.send in C: appends a record to the open batch without the interpreter. append.py and the first lines of
+/* Fast path of Producer.send in C: appends a record to the open batch without the interpreter. appender.py and the first lines of
  * Producer.send implement the same path in Python. This module matters to producers of very many small records.
  *
  * Rules
@@ -13,10 +13,10 @@
 #include <time.h>
 
 #ifdef Py_GIL_DISABLED
-#error "this module depends on the GIL; without the GIL, append.py does its work"
+#error "this module depends on the GIL; without the GIL, appender.py does its work"
 #endif
 
-#define FORM 3                   /* version of the interface to append.py, which ignores other versions */
+#define FORM 3                   /* version of the interface to appender.py, which ignores other versions */
 #define RECORD_OVERHEAD_BYTES 21 /* as in encoder.py */
 
 static PyObject *str_appenders, *str_key, *str_on_delivery, *str_free_bytes, *str_keys, *str_callbacks, *str_values, *str_times,
@@ -141,7 +141,7 @@ append_record(Appender *self, PyObject *value, PyObject *key, PyObject *on_deliv
     return receipt;
 }
 
-/* appender(item), like `send` of the generator in append.py: the item is a value, or (value, key, on_delivery). */
+/* appender(item), like `send` of the generator in appender.py: the item is a value, or (value, key, on_delivery). */
 static PyObject *
 appender_vectorcall(PyObject *callable, PyObject *const *args, size_t nargsf, PyObject *kwnames)
 {
@@ -259,7 +259,7 @@ static PyMethodDef appender_methods[] = {
 
 static PyTypeObject AppenderType = {
     PyVarObject_HEAD_INIT(NULL, 0).tp_name = "tutti.batching._append.Appender",
-    .tp_doc = "Appender(batch, receipt_type): called like `send` of the generator in append.py.",
+    .tp_doc = "Appender(batch, receipt_type): called like `send` of the generator in appender.py.",
     .tp_basicsize = sizeof(Appender),
     .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
     .tp_vectorcall_offset = offsetof(Appender, vectorcall),

@@ -12,8 +12,8 @@ Rules
   the stop.
 
 Two kinds of exclusion protect the state. `lock` guards everything but the columns of the open batch. The columns belong to the
-appender (append.py), which `send` calls without `lock`, in a third of the time. Two threads cannot run one appender. Ctrl-C in the
-Python appender ends it with complete records only, and the C appender cannot be interrupted. A holder of `lock` closes the appender
+appender (appender.py), which `send` calls without `lock`, in a third of the time. Two threads cannot run one appender. Ctrl-C in
+the Python appender ends it with complete records only, and the C appender cannot be interrupted. A holder of `lock` closes the appender
 (`_close_appender`) before it uses the batch, and waits briefly if another thread is appending. `appenders` maps the topic of the
 open batch to its appender, so that no batch gets a record of another topic. A signal handler that calls in between would deadlock,
 so `reject_reentry` rejects the call.
@@ -31,7 +31,7 @@ from math import inf
 from typing import Protocol
 
 from tutti import limits
-from tutti.batching.append import Append, Appender, open_appender
+from tutti.batching.appender import Append, Appender, open_appender
 from tutti.batching.encoder import BODY_OVERHEAD_BYTES, ValidatedBatch, encode_open, encode_record_batch, largest_record
 from tutti.batching.options import BatchingOptions
 from tutti.batching.receipt import (

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tutti.errors import ConfigError, UsageError, remedy
-from tutti.security.key_files import check_private, read_limited, read_toml
+from tutti.security.user_files import check_private, read_limited, read_toml
 from tutti.zmtp import z85
 
 if TYPE_CHECKING:  # imports the crypto only for clients with keys

@@ -34,8 +34,8 @@ from typing import NamedTuple
 from tutti import limits
 from tutti.data.names import NAME_BYTES_MAX, check_name, is_nameless
 from tutti.errors import ConfigError, NotAllowed, UsageError
-from tutti.runtime.fsync import make_directory
-from tutti.security.key_files import FileWatcher, check_not_world_writable, file_stamp, read_toml, replace_text
+from tutti.runtime.durable_files import make_directory
+from tutti.security.user_files import FileWatcher, check_not_world_writable, file_stamp, read_toml, replace_text
 
 PREFIX = "tutti_"  # makes a leaked token recognisable
 TOKEN_BYTES = 32

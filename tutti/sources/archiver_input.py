@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.sources.flight import FlightSource
-from tutti.sources.local_files import scan_local_first
 from tutti.sources.locality import is_local_host
+from tutti.sources.short_circuit import scan_local_first
 from tutti.sources.source import Frontier, wait_for_log
 
 

@@ -15,7 +15,7 @@ from tutti.common.address import Address
 from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics
 from tutti.errors import Behind, Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError, WrongDirectory
 from tutti.log.files.lane_paths import lane_of_path
-from tutti.log.read.batch_limits import bytes_end, tick_end
+from tutti.log.read.micro_batch_ends import bytes_end, tick_end
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti.sources.source import Frontier, Range, Topic, time_us_of

@@ -9,7 +9,7 @@ from contextlib import suppress
 from tutti import limits
 from tutti.errors import DirectoryRefused, WrongDirectory, remedy
 from tutti.log.files.storage import Storage, SyncFailed
-from tutti.runtime.fsync import open_file
+from tutti.runtime.durable_files import open_file
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_PLACE = frozenset(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from tutti.errors import Damaged, FormatError, WrongDirectory
-from tutti.runtime.fsync import open_file
+from tutti.runtime.durable_files import open_file
 from tutti.spool.block_format import HEAD_BYTES, Block, BlockIterator, Fetch, Head, decode_head, find_block_heads, is_torn, seed_of
 from tutti.spool.commit_mark import State, decode_state
 from tutti.spool.store import REFUSED, SEGMENT, STATE

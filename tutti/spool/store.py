@@ -28,7 +28,7 @@ from tutti.data.frames.frame import payload_crc
 from tutti.data.frames.schema import BATCH_SCHEMA, decode_batch
 from tutti.errors import Damaged, DiskFailed, DiskFull, FormatError, WrongDirectory, invariant
 from tutti.log.files.storage import MediumError, Storage
-from tutti.runtime.fsync import make_directory, open_file
+from tutti.runtime.durable_files import make_directory, open_file
 from tutti.spool.block_format import (
     HEAD_BYTES,
     Block,

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct, inspect
 
 from tutti.errors import ConfigError, remedy
-from tutti.security.key_files import TooDeep, parse_toml, read_limited
+from tutti.security.user_files import TooDeep, parse_toml, read_limited
 from tutti.toml.lines import key_lines, line_of
 from tutti.toml.mistakes import KeyPath, Mistake
 

@@ -14,7 +14,7 @@ def files(path: str) -> int:
     delivers the records that it has sent, and ends. A second instance of the same name takes over from the first. Exit codes: 2 for
     a wrong configuration, 3 if no gateway answers.
     """
-    from tutti.runtime.worker import run
+    from tutti.runtime.worker_command import run
     from tutti_connect.files.config import load_inflow
     from tutti_connect.files.connector import Connector
     from tutti_connect.files.metrics import Metrics

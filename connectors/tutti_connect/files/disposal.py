@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tutti.runtime.fsync import make_directory, sync_directory
+from tutti.runtime.durable_files import make_directory, sync_directory
 from tutti_connect.files.discovery.directory import RESERVED_PREFIX
 from tutti_connect.files.discovery.ledger import File, Ledger, State
 

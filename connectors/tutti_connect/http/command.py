@@ -14,7 +14,7 @@ def http(path: str) -> int:
     ready, with its address; logs go to standard error. After SIGTERM or Ctrl-C, it delivers the records that it has accepted, and
     ends. Exit codes: 2 for a wrong configuration, 3 if no gateway answers at the start.
     """
-    from tutti.runtime.worker import run
+    from tutti.runtime.worker_command import run
     from tutti_connect.http.config import load_http
     from tutti_connect.http.server import Connector
 

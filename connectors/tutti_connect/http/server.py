@@ -17,15 +17,15 @@ from tutti.errors import ConfigError, Unavailable
 from tutti.runtime import malloc
 from tutti.runtime.http_server import UVICORN_SETTINGS, BoundedProtocol, Server
 from tutti.runtime.reserved_fds import raise_limit
-from tutti.security.key_files import check_certificate, file_stamp
+from tutti.security.user_files import check_certificate, file_stamp
 from tutti.sources.flight import FlightSource
 from tutti_connect.http import limits
 from tutti_connect.http.authorization import Authorizer
 from tutti_connect.http.config import Http
-from tutti_connect.http.health import Health
+from tutti_connect.http.group_health import Health
+from tutti_connect.http.handlers import Service
 from tutti_connect.http.interface.application import application
 from tutti_connect.http.produce.spool import Spool
-from tutti_connect.http.service import Service
 
 LOG = logging.getLogger("tutti.http")
 
@@ -93,7 +93,7 @@ class Connector:
         return f"http{'s' if self._tls.context else ''}://{Address(*self._listener.getsockname()[:2])}"
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Serve as `tutti.runtime.worker.Worker` requires.
+        """Serve as `tutti.runtime.worker_command.Worker` requires.
 
         Raises:
             TuttiError: no gateway answers at the start, and there is no spool.

@@ -21,7 +21,7 @@ def kafka_in(path: str) -> int:
     ready; logs go to standard error. After SIGTERM or Ctrl-C, it delivers the messages that it has received, and ends. Exit codes:
     2 for a wrong configuration, 3 if Kafka or the gateways do not answer at the start.
     """
-    from tutti.runtime.worker import run
+    from tutti.runtime.worker_command import run
     from tutti_connect.kafka.config import load_inflow
 
     config = load_inflow(path)
@@ -49,7 +49,7 @@ def kafka_out(path: str) -> int:
     After SIGTERM or Ctrl-C, it commits the records that it has read, and ends. Exit codes: 2 for a wrong configuration, 3 if Kafka
     or the gateways do not answer at the start.
     """
-    from tutti.runtime.worker import run
+    from tutti.runtime.worker_command import run
     from tutti_connect.kafka.config import load_outflow
 
     config = load_outflow(path)

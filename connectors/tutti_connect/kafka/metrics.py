@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tutti_connect.kafka.source.partition import State
+from tutti_connect.kafka.source.partition_copy import State
 
 if TYPE_CHECKING:
     from tutti_connect.kafka.sink.connector import Outflow

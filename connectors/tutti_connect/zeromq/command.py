@@ -25,7 +25,7 @@ def zeromq_in(path: str) -> int:
 
     with _library():
         from tutti_connect.zeromq.source import Connector
-    from tutti.runtime.worker import run
+    from tutti.runtime.worker_command import run
     from tutti_connect.zeromq.metrics import InMetrics
 
     config = load_inflow(path)
@@ -49,7 +49,7 @@ def zeromq_out(path: str) -> int:
 
     with _library():
         from tutti_connect.zeromq.sink import Publisher
-    from tutti.runtime.worker import run
+    from tutti.runtime.worker_command import run
 
     config = load_outflow(path)
     publisher = Publisher(config)

@@ -15,7 +15,7 @@ from tutti_connect.zeromq import limits
 from tutti_connect.zeromq.batches import Message, MessageConverter, RejectedMessage, TopicBatch
 from tutti_connect.zeromq.in_flight import Flow
 from tutti_connect.zeromq.sockets import Socket, open_socket
-from tutti_connect.zeromq.spooled import SpooledFlow
+from tutti_connect.zeromq.spooled_source import SpooledFlow
 
 if TYPE_CHECKING:
     from tutti_connect.zeromq.config import Inflow

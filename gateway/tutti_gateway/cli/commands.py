@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from tutti.errors import TuttiError, UsageError
-from tutti_gateway.cli.lazy import CommandPath, LazyGroup
+from tutti_gateway.cli.lazy_group import CommandPath, LazyGroup
 
 #: name -> import path and summary in `tutti --help`; a module is imported only when its command runs.
 COMMANDS = {

@@ -15,7 +15,7 @@ with ImportGuard():
     from collections.abc import Sequence
 
     from tutti.runtime.block_pandas import block_pandas
-    from tutti_gateway.cli.common.standard_streams import replace_closed_streams
+    from tutti_gateway.cli.common.closed_streams import replace_closed_streams
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.pending_window import Window
 from tutti_gateway.core.protocol.events import Identity, StackConfig
 from tutti_gateway.core.random_source import RandomSource
 from tutti_gateway.core.view.view_state import ViewState
-from tutti_gateway.core.window import Window
 
 
 class Context(NamedTuple):

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from tutti_gateway.core.lanes import phases
+from tutti_gateway.core.order.batch_admission import ENTRANCE, VERDICT, Relation
 from tutti_gateway.core.order.received_table import LINE, LineState
-from tutti_gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation
+from tutti_gateway.core.pending_window import Stage
 from tutti_gateway.core.protocol.actions import Action
 from tutti_gateway.core.protocol.events import Event
 from tutti_gateway.core.protocol.messages import Message
 from tutti_gateway.core.state_machine import Input, State
 from tutti_gateway.core.view.lifecycle import LIFE, Phase
-from tutti_gateway.core.window import Stage
 
 INTRODUCTION = """\
 # The protocol as the core runs it

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from tutti import limits
 from tutti.data.frames.frame import Frame, check_payload
 from tutti.errors import Damaged
-from tutti_gateway.core.window import weight
+from tutti_gateway.core.pending_window import weight
 
 
 def split_runs(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MAX) -> Iterator[tuple[Frame, ...]]:

@@ -24,10 +24,10 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.atomic.layer import Atomic
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.flush.layer import Flush
-from tutti_gateway.core.inbound import Inbound
+from tutti_gateway.core.inbound_messages import Inbound
 from tutti_gateway.core.lanes.lanes import Lanes
-from tutti_gateway.core.membership.clocks import Clocks
 from tutti_gateway.core.membership.forced_roster import ForcedRoster
+from tutti_gateway.core.membership.group_clock import Clocks
 from tutti_gateway.core.membership.layer import Membership
 from tutti_gateway.core.membership.roster_change import RosterChanges
 from tutti_gateway.core.membership.succession import by_age

@@ -1,4 +1,4 @@
-"""Limits of the gateway (protocol/lifecycle, L6). `relations.py` asserts how they fit together. Limits of the library:
+"""Limits of the gateway (protocol/lifecycle, L6). `limit_relations.py` asserts how they fit together. Limits of the library:
 `tutti.limits`.
 
 Above a limit the sender gets back-pressure or a clear refusal: no silent loss, no unbounded memory. The unit is the last part of a

@@ -14,6 +14,7 @@ from tutti.errors import InvariantViolated
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.layers import Layers
 from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.pending_window import Window
 from tutti_gateway.core.protocol.actions import Action
 from tutti_gateway.core.protocol.events import (
     EpochAsked,
@@ -50,7 +51,6 @@ from tutti_gateway.core.protocol.events import (
 from tutti_gateway.core.random_source import RandomSource
 from tutti_gateway.core.view.lifecycle import Phase
 from tutti_gateway.core.view.view_state import ViewState
-from tutti_gateway.core.window import Window
 
 
 class Stack:

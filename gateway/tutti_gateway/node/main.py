@@ -16,7 +16,7 @@ from pathlib import Path
 from tutti.runtime.reserved_fds import raise_limit
 from tutti_gateway.config import Address, Config
 from tutti_gateway.core import limits
-from tutti_gateway.node.common.ports import wait_free
+from tutti_gateway.node.common.port_check import wait_free
 from tutti_gateway.node.status.reads_supervisor import Notifier, Supervisor
 from tutti_gateway.node.status.status_socket import StatusSocketServer
 

@@ -29,9 +29,9 @@ from tutti_gateway.reads.admin.pages import Pages
 from tutti_gateway.reads.admin.record_pages import RecordBrowser
 from tutti_gateway.reads.common import logging_setup, memory
 from tutti_gateway.reads.common.authorization import ReadsAuthorizer, SecurityFiles
-from tutti_gateway.reads.common.connections import Connections, DescriptorGuard
 from tutti_gateway.reads.common.gateway_link import GatewayLink
 from tutti_gateway.reads.common.gateway_liveness import Liveness
+from tutti_gateway.reads.common.idle_connections import Connections, DescriptorGuard
 from tutti_gateway.reads.flight.actions import Actions
 from tutti_gateway.reads.flight.plans import RangeSplitter
 from tutti_gateway.reads.flight.server import ReadsServer

@@ -22,8 +22,17 @@ from nacl import bindings
 from tutti import limits
 from tutti.data.names import check_name
 from tutti.errors import ConfigError, UsageError
-from tutti.runtime.fsync import make_directory
-from tutti.security.key_files import FileWatcher, Stamp, check_private, file_stamp, monotonic_us, read_toml, replace_text, write_new
+from tutti.runtime.durable_files import make_directory
+from tutti.security.user_files import (
+    FileWatcher,
+    Stamp,
+    check_private,
+    file_stamp,
+    monotonic_us,
+    read_toml,
+    replace_text,
+    write_new,
+)
 from tutti.zmtp import z85
 
 SECRET_ENDING = ".secret"  # noqa: S105 - the ending of a file name

@@ -125,7 +125,7 @@ def backfill(
         raise UsageError("--url and --path exclude each other: give one of them")
     if path is None and not url and archive is None:
         raise UsageError("no origin given: give --url tutti://HOST:PORT (or set TUTTI_URL), --path DIR or --archive DIR")
-    from tutti_spark.backfill.session import check_spark
+    from tutti_spark.backfill.spark_session import check_spark
 
     check_spark()
     from tutti_spark.backfill.run import Backfill, Plan
@@ -159,7 +159,7 @@ def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
     Raises:
         TuttiError: Spark failed; the message has Spark's error.
     """
-    from tutti_spark.backfill.session import session
+    from tutti_spark.backfill.spark_session import session
 
     if plan.nothing_to_do():
         return plan.report

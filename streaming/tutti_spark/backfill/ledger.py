@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from tutti.errors import Damaged, TuttiError, UsageError
-from tutti.runtime.fsync import open_file, sync_directory
+from tutti.runtime.durable_files import open_file, sync_directory
 from tutti_spark.common.file_locks import is_held
 
 VERSION = 2

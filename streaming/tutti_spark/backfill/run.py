@@ -83,7 +83,7 @@ class Plan:
     def __init__(self, request: Backfill) -> None:
         from tutti.data.frames.columns import check_columns
         from tutti.sources.source import wait_for_log
-        from tutti_spark.source.origin import source_of
+        from tutti_spark.source.open_log import source_of
 
         self.request = request
         self.local = local_directory(request.table)
@@ -263,7 +263,7 @@ class Plan:
 
     def _check_log(self) -> None:
         from tutti.sources.source import wait_for_log
-        from tutti_spark.source.origin import source_of
+        from tutti_spark.source.open_log import source_of
 
         found = wait_for_log(source_of(self.options)).log
         if found != self.log:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from tutti.errors import TuttiError, UsageError
-from tutti.runtime.fsync import open_file, sync_directory
+from tutti.runtime.durable_files import open_file, sync_directory
 from tutti_spark.backfill.ledger import FILE, LOCK, RUNS, Claim, Ledger, finish_claim, missing, write
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from tutti.runtime.fsync import open_file
+from tutti.runtime.durable_files import open_file
 
 
 def is_held(file: Path) -> bool:

@@ -115,7 +115,7 @@ def log_of(options: Any) -> str:
     """Return the UUID of the log that the options name."""
     from tutti.sources.source import wait_for_log
     from tutti_spark.common.options import parse
-    from tutti_spark.source.origin import source_of
+    from tutti_spark.source.open_log import source_of
 
     origin = {"gateways": options.gateways} if options.mode == "live" else {"path": options.path}
     return wait_for_log(source_of(parse(origin))).log

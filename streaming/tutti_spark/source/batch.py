@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from tutti import limits
 from tutti.errors import TuttiError, UsageError
 from tutti_spark.source import planning
-from tutti_spark.source.origin import source_of
+from tutti_spark.source.open_log import source_of
 from tutti_spark.source.partition_reader import read_partition
 from tutti_spark.source.planning import RecordsPartition
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tutti.errors import Damaged, OffsetOutOfRange, TuttiError, Unavailable
 from tutti.sources.locality import is_local_host
 from tutti_spark.common import requirements
-from tutti_spark.source.origin import open_archive, source_of_log
+from tutti_spark.source.open_log import open_archive, source_of_log
 from tutti_spark.source.planning import RecordsPartition, topics_text
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _scan_function(
         local = [address for address in source.addresses if options.short_circuit and is_local_host(address.host)]
         if not local:
             return source.scan(request)
-        from tutti.sources.local_files import scan_local_first
+        from tutti.sources.short_circuit import scan_local_first
 
         return scan_local_first(local, source, partition.log, request, options.credentials)
 

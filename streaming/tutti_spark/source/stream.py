@@ -26,10 +26,10 @@ from tutti_spark.source import planning
 from tutti_spark.source.frontier_watch import FrontierWatch
 from tutti_spark.source.lockstep import Lockstep, scratch_directory
 from tutti_spark.source.offsets import StreamOffset, batch_range, check_log, next_end
-from tutti_spark.source.origin import source_of
+from tutti_spark.source.open_log import source_of
 from tutti_spark.source.partition_reader import read_partition
-from tutti_spark.source.query_positions import SharedPosition
 from tutti_spark.source.query_reports import Reporter
+from tutti_spark.source.shared_query_position import SharedPosition
 
 if TYPE_CHECKING:
     import pyarrow as pa

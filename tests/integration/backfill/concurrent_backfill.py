@@ -20,7 +20,7 @@ from tutti import Producer
 from tutti.errors import UsageError
 from tutti_spark.backfill.ledger import Ledger, TableSource, read
 from tutti_spark.backfill.run import Backfill, Plan
-from tutti_spark.backfill.session import session
+from tutti_spark.backfill.spark_session import session
 from tutti_spark.backfill.tables import DeltaTable
 from tutti_spark.jobs import changes
 

@@ -18,14 +18,14 @@ from tests.support.gateway_process import GatewayProcess
 from tutti import Producer, limits
 from tutti.common.address import Address, parse_url
 from tutti.data.scan_request import ScanBatch, ScanRequest
-from tutti.sources import local_files
+from tutti.sources import short_circuit
 from tutti.sources.flight import FlightSource
-from tutti.sources.local_files import local_files_of, scan_local_first
+from tutti.sources.short_circuit import local_files_of, scan_local_first
 
 COUNT = 600
 _AS_NOBODY = """
 import os, sys
-from tutti.sources.local_files import _status, local_files_of as files_of
+from tutti.sources.short_circuit import _status, local_files_of as files_of
 from tutti.common.address import parse_url
 _status(parse_url(sys.argv[1])[0])  # all modules are loaded
 if os.getuid() == 0:
@@ -43,7 +43,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
 
 @pytest.fixture(autouse=True)
 def _nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_files, "_known", {})
+    monkeypatch.setattr(short_circuit, "_known", {})
 
 
 def fill(running: GatewayProcess) -> None:
@@ -75,7 +75,7 @@ class Asked:
 
 
 def status(url: str, **other: object) -> Any:
-    told = local_files._status(parse_url(url)[0])
+    told = short_circuit._status(parse_url(url)[0])
     return lambda _: told | other
 
 
@@ -110,10 +110,10 @@ def test_only_the_gateways_own_directory_is_used(gateway: GatewayProcess, tmp_pa
         {"log": "f" * 32},
     ]
     for told in wrong:
-        local_files._known.clear()
+        short_circuit._known.clear()
         assert local_files_of(address, log, status(gateway.url, **told)) is None, told
         assert Asked(gateway.url).values(0, COUNT) == list(range(COUNT))
-    local_files._known.clear()
+    short_circuit._known.clear()
     assert local_files_of(address, log, status(gateway.url)) is not None
     assert local_files_of(address, "f" * 32) is None
 
@@ -161,7 +161,7 @@ def test_damage_and_a_directory_that_goes(tmp_path: Path) -> None:
         assert asked.values(0, 100) == list(range(100)), "the files are not tried again at once"
         assert asked.starts == [start, 0]
 
-        local_files._known.clear()
+        short_circuit._known.clear()
         assert local_files_of(asked.addresses[0], asked.log) is not None
         running.data.rename(tmp_path / "away")
         assert asked.values(0, 100) == list(range(100))

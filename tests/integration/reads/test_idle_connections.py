@@ -11,7 +11,7 @@ from pyarrow import flight
 from tests.support.waiting import wait_until
 from tutti_gateway.reads.common.authorization import ReadsAuthorizer, SecurityFiles
 from tutti_gateway.reads.common.concurrency import ConcurrencyLimit
-from tutti_gateway.reads.common.connections import Connections, peer_of
+from tutti_gateway.reads.common.idle_connections import Connections, peer_of
 from tutti_gateway.reads.flight.server import ReadsServer
 from tutti_gateway.reads.flight.streams import Stream, StreamMeters
 

@@ -43,7 +43,7 @@ from tutti_gateway.core.protocol import messages
 from tutti_gateway.core.protocol.actions import Action, Dropped, Persist
 from tutti_gateway.core.protocol.events import EpochAsked, Received, StackConfig, Submitted, TopicAsked
 from tutti_gateway.core.protocol.messages import Message
-from tutti_gateway.core.ranges import RangeMap
+from tutti_gateway.core.range_map import RangeMap
 from tutti_gateway.core.view.peers import Peer
 
 NAMES = ("g1", "g2", "g3")

@@ -7,14 +7,14 @@ from tests.sim.mutants.mutant import LOW, MUCH, Mutant
 from tests.sim.mutants.patch import Edit, Entry
 from tests.sim.mutants.scenes import BUSY, low_after_decision
 from tests.sim.mutants.scripts import LATE, lossy
-from tutti_gateway.core import window
+from tutti_gateway.core import pending_window
 from tutti_gateway.core.atomic.ballot import Ballot
 from tutti_gateway.core.atomic.layer import Atomic
 from tutti_gateway.core.layers import Layers
 from tutti_gateway.core.membership.layer import Membership
 from tutti_gateway.core.order.forward_table import ForwardTable
 from tutti_gateway.core.order.received_table import LINE, LineInput, LineState, ReceivedTable
-from tutti_gateway.core.window import Window
+from tutti_gateway.core.pending_window import Window
 
 _OUTCOMES = "tests/unit/core/order/test_outcomes.py::"
 
@@ -140,7 +140,7 @@ ATOMIC = (
         "abort-voids-one-batch",
         "4.4",
         "an ABORT voids every batch of its producer's epoch between the batch and it",
-        [Edit(window, "_is_batch_of", "return frame.kind", "return frame.position == barrier.first and frame.kind")],
+        [Edit(pending_window, "_is_batch_of", "return frame.kind", "return frame.position == barrier.first and frame.kind")],
         LOW,
     ),
     Mutant(

@@ -6,7 +6,7 @@ from tests.sim.mutants.mutant import MUCH, Mutant
 from tests.sim.mutants.patch import Edit
 from tutti_gateway.core.flush.candidate import Candidate
 from tutti_gateway.core.flush.layer import Flush
-from tutti_gateway.core.flush.learner import Learner
+from tutti_gateway.core.flush.learner_catch_up import Learner
 from tutti_gateway.core.flush.log_adoption import LogAdoption
 from tutti_gateway.core.flush.log_serving import LogServer
 from tutti_gateway.core.view.peers import Peers

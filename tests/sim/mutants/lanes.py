@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.sim.mixes import Mix
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
-from tutti_gateway.core.inbound import Inbound
+from tutti_gateway.core.inbound_messages import Inbound
 from tutti_gateway.core.lanes.dedup import DedupTable
 from tutti_gateway.core.lanes.layer import Unordered
 from tutti_gateway.core.lanes.lost_end import LostEndRecovery

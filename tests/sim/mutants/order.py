@@ -14,13 +14,13 @@ from tutti.data.frames.frame import Frame, Kind
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Session
 from tutti_gateway.core.layers import Layers
+from tutti_gateway.core.order.batch_admission import ENTRANCE, Entrance, Relation
+from tutti_gateway.core.order.client_requests import Requests
 from tutti_gateway.core.order.forward_table import ForwardTable
 from tutti_gateway.core.order.layer import Ordering
 from tutti_gateway.core.order.received_table import ReceivedTable
 from tutti_gateway.core.order.receiver import Receiver
-from tutti_gateway.core.order.requests import Requests
 from tutti_gateway.core.order.sequencer import Sequencer
-from tutti_gateway.core.order.verdicts import ENTRANCE, Entrance, Relation
 from tutti_gateway.core.repair.layer import Repair
 
 _OUTCOMES = "tests/unit/core/order/test_outcomes.py::"

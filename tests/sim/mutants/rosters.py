@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.sim.mutants.mutant import ROSTER, Mutant
 from tests.sim.mutants.patch import Edit
 from tutti_gateway.core.flush.candidate import Candidate
-from tutti_gateway.core.inbound import Inbound
+from tutti_gateway.core.inbound_messages import Inbound
 from tutti_gateway.core.membership.coordinator_duties import CoordinatorDuties
 from tutti_gateway.core.membership.roster_change import RosterChanges
 from tutti_gateway.core.view import quorum

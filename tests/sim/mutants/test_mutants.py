@@ -11,7 +11,7 @@ from tests.sim.mutants.hunt import Catch, hunt, play
 from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import DoesNotApply, Edit, Entry, applied
 from tutti_gateway.core.atomic.layer import Atomic
-from tutti_gateway.core.order.verdicts import VERDICT
+from tutti_gateway.core.order.batch_admission import VERDICT
 
 SEEDS = 3
 ROOT = Path(__file__).parents[3]

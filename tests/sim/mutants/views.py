@@ -20,7 +20,7 @@ from tests.sim.mutants.scripts import LATE
 from tutti_gateway.core.flush import log_choice
 from tutti_gateway.core.flush.candidate import Candidate
 from tutti_gateway.core.flush.layer import Flush
-from tutti_gateway.core.flush.learner import Learner
+from tutti_gateway.core.flush.learner_catch_up import Learner
 from tutti_gateway.core.flush.log_adoption import LogAdoption
 from tutti_gateway.core.flush.log_serving import LogServer
 from tutti_gateway.core.membership.layer import Membership

@@ -21,7 +21,7 @@ import pytest
 
 from tests.support.processes import expect_end
 from tutti import limits
-from tutti.batching import append
+from tutti.batching import appender
 from tutti_gateway.cli.doctor import java, machine, spark
 from tutti_gateway.cli.doctor.machine import Finding
 from tutti_gateway.cli.main import main
@@ -54,9 +54,9 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_compiled_send_is_reported_and_both_forms_are_fine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(append, "compiled", append)
-    assert machine.compiled() == Finding("send()", True, f"compiled, {append.__file__}")
-    monkeypatch.setattr(append, "compiled", None)
+    monkeypatch.setattr(appender, "compiled", appender)
+    assert machine.compiled() == Finding("send()", True, f"compiled, {appender.__file__}")
+    monkeypatch.setattr(appender, "compiled", None)
     found = machine.compiled()
     assert found.good
     assert "gcc" in found.found

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tutti.security import key_files
+from tutti.security import user_files
 from tutti_gateway.cli.commands import tutti
 from tutti_gateway.cli.main import main
 
@@ -83,8 +83,8 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A directory with hostile files, and an address that is refused, so that no command waits for a gateway."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TUTTI_URL", "tutti://")
-    monkeypatch.setattr(key_files, "FILE_WAIT_S", 0.001)
-    monkeypatch.setattr("tutti_spark.backfill.session.check_spark", lambda: None)
+    monkeypatch.setattr(user_files, "FILE_WAIT_S", 0.001)
+    monkeypatch.setattr("tutti_spark.backfill.spark_session.check_spark", lambda: None)
     (tmp_path / "text").write_text("x\n")
     (tmp_path / "directory").mkdir()
     (tmp_path / "empty").touch()

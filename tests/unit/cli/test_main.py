@@ -15,7 +15,7 @@ import pytest
 
 from tutti.errors import ConfigError, Damaged, TuttiError, Unavailable
 from tutti_gateway.cli import commands as entry
-from tutti_gateway.cli.lazy import CommandPath
+from tutti_gateway.cli.lazy_group import CommandPath
 from tutti_gateway.cli.main import main
 from tutti_gateway.cli.records.producers import _COLUMNS
 
@@ -181,9 +181,9 @@ sys.argv = ["tutti", "topics", "--url", "tutti://127.0.0.1:1"]
     "struck",
     [
         "tutti_gateway.cli.common.interrupts",
-        "tutti_gateway.cli.common.standard_streams",
+        "tutti_gateway.cli.common.closed_streams",
         "click",
-        "tutti_gateway.cli.lazy",
+        "tutti_gateway.cli.lazy_group",
         "tutti.errors",
         "tutti_gateway.cli.group.status",
         "msgspec",
@@ -251,7 +251,7 @@ def test_a_closed_stream_is_reported_and_nothing_is_written_elsewhere(line: str,
 
 
 def test_the_descriptor_numbers_of_closed_streams_are_not_reused() -> None:
-    told = "import os, sys; from tutti_gateway.cli.common.standard_streams import replace_closed_streams as fill; "
+    told = "import os, sys; from tutti_gateway.cli.common.closed_streams import replace_closed_streams as fill; "
     told += "fill(); os.write(int(sys.argv[1]), b'x'); print(os.open('/', 0) > 2)"
     command = f'{sys.executable} -c "{told}" 3 3>&1 <&- 2>&-'
     assert subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False).stdout == "xTrue\n"

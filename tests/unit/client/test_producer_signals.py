@@ -15,7 +15,7 @@ import pytest
 
 from tests.unit.client.fake_flight_server import ReadableGateway
 from tests.unit.client.fake_gateway import FakeGateway, until
-from tutti.batching import append
+from tutti.batching import appender
 from tutti.batching.receipt import _latches
 from tutti.errors import UsageError
 from tutti.producer import Producer
@@ -82,8 +82,8 @@ def test_a_handler_that_struck_while_the_open_batch_was_out_is_refused(
             told.append(caught.value)
         return time.time()
 
-    monkeypatch.setattr(append, "compiled", None)  # nothing strikes in the middle of what is compiled
-    monkeypatch.setattr(append, "_clock", clock)
+    monkeypatch.setattr(appender, "compiled", None)  # nothing strikes in the middle of what is compiled
+    monkeypatch.setattr(appender, "_clock", clock)
     with Producer(gateway.url, linger=0.05) as p:
         p.send("t", b"0")
         receipt = p.send("t", b"1")

@@ -13,7 +13,7 @@ import pytest
 from tests.support.certificates import certificate
 from tutti import limits
 from tutti.errors import ConfigError
-from tutti.security.key_files import parse_toml
+from tutti.security.user_files import parse_toml
 from tutti_gateway.config import Address, advice, check_config, load_config, parse_config, unknown_hosts
 from tutti_gateway.config.model import PRESETS
 from tutti_gateway.transport.keys import generate

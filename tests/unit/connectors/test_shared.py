@@ -21,7 +21,7 @@ from tutti import limits as common
 from tutti.errors import ConfigError
 from tutti.runtime.metrics_server import MetricsPage as Served
 from tutti.runtime.metrics_server import _Protocol
-from tutti.runtime.worker import run
+from tutti.runtime.worker_command import run
 from tutti_connect import limits
 from tutti_connect.config import check_connector_name, check_gateways, check_topic
 from tutti_connect.kafka.config import load_inflow

@@ -6,7 +6,7 @@ delivered, so only these lists notice it.
 
 from typing import get_args
 
-from tutti_gateway.core.inbound import OF_A_DISK
+from tutti_gateway.core.inbound_messages import OF_A_DISK
 from tutti_gateway.core.protocol import messages
 from tutti_gateway.core.protocol.message_checks import OF_A_VIEW
 from tutti_gateway.core.protocol.messages import Message

@@ -10,7 +10,7 @@ from tutti.data.log_state import LogState, Producer, Topic
 from tutti.errors import InvariantViolated
 from tutti_gateway.core import limits
 from tutti_gateway.core.atomic.ballot import Ballot
-from tutti_gateway.core.window import Stage, Window
+from tutti_gateway.core.pending_window import Stage, Window
 
 PERIOD = 3
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tutti_gateway.core.ranges import RangeMap
+from tutti_gateway.core.range_map import RangeMap
 
 POSITIONS = st.integers(1, 30)
 CHANGES = st.lists(st.tuples(POSITIONS, POSITIONS, st.sampled_from([None, "a", "b"])), max_size=20)

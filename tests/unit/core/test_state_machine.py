@@ -9,8 +9,8 @@ import pytest
 
 from tutti.errors import InvariantViolated
 from tutti_gateway.core.diagrams import page
+from tutti_gateway.core.order.batch_admission import ENTRANCE, VERDICT, Relation, Seen, Verdict, relation
 from tutti_gateway.core.order.received_table import LINE, LineInput, LineState, ProducerLine
-from tutti_gateway.core.order.verdicts import ENTRANCE, VERDICT, Relation, Seen, Verdict, relation
 from tutti_gateway.core.state_machine import Machine
 from tutti_gateway.core.view.lifecycle import LIFE, Phase, Step
 

@@ -11,10 +11,10 @@ from tutti.data.client_protocol import Committed
 from tutti.data.frames.bodies import TickBody, ViewBody, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
+from tutti_gateway.core.pending_window import Window
 from tutti_gateway.core.protocol import codec
 from tutti_gateway.core.protocol.events import EpochAsked, Received, Submitted, TopicAsked
 from tutti_gateway.core.protocol.messages import Confirm, Order
-from tutti_gateway.core.window import Window
 
 FRAMES = 64
 BATCHES = 8

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tutti.log.format.index import ROW, Rows
-from tutti.log.read import batch_limits
-from tutti.log.read.batch_limits import bytes_end, tick_end
+from tutti.log.read import micro_batch_ends
+from tutti.log.read.micro_batch_ends import bytes_end, tick_end
 
 TICKS = [(1, 10), (2, 20), (3, 20), (4, 45)]
 
@@ -67,7 +67,7 @@ def test_batches_reach_the_last_tick_and_are_as_large_as_they_may_be(
     ends = [offset for number, offset in ticks if number % every == 0 and offset <= available]
     start = 0
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(batch_limits, "_WINDOW", window)
+        patch.setattr(micro_batch_ends, "_WINDOW", window)
         while True:
             limit = min(available, start + records_max)
             ahead = [offset for offset in ends if offset > start]

@@ -29,7 +29,7 @@ from tutti.data.log_state import LogState
 from tutti.errors import Damaged, FormatError, OffsetOutOfRange
 from tutti.log.files.layout import list_positions, segment_path
 from tutti.log.format.snapshot import newest_snapshot
-from tutti.log.read.batch_limits import bytes_end
+from tutti.log.read.micro_batch_ends import bytes_end
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti.log.read.segment_view import sealed_header

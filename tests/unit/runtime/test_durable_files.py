@@ -12,7 +12,7 @@ import pytest
 from tutti.archive.store import open_store
 from tutti.errors import DirectoryRefused, TuttiError
 from tutti.log.files.data_directory import open_directory
-from tutti.runtime.fsync import make_directory, open_file
+from tutti.runtime.durable_files import make_directory, open_file
 from tutti.spool.inspect import read_state
 from tutti.spool.store import STATE, SpoolStore
 from tutti_connect.files.discovery.ledger import Ledger

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tutti.errors import ConfigError
-from tutti.security import key_files
-from tutti.security.key_files import FILE_BYTES_MAX, check_certificate, read_limited
+from tutti.security import user_files
+from tutti.security.user_files import FILE_BYTES_MAX, check_certificate, read_limited
 
 
 def _fifo(path: Path) -> Path:
@@ -56,7 +56,7 @@ HOSTILE: list[tuple[Callable[[Path], Path], str]] = [
 
 @pytest.fixture(autouse=True)
 def _short_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_files, "FILE_WAIT_S", 0.01)
+    monkeypatch.setattr(user_files, "FILE_WAIT_S", 0.01)
 
 
 @pytest.mark.parametrize(("make", "word"), HOSTILE)
@@ -78,7 +78,7 @@ def test_a_file_of_the_largest_size_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_a_pipe_is_read_to_its_end_whatever_parts_come(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(key_files, "FILE_WAIT_S", 60.0)
+    monkeypatch.setattr(user_files, "FILE_WAIT_S", 60.0)
     out, into = os.pipe()
     child = os.fork()
     if child == 0:

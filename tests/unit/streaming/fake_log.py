@@ -12,7 +12,7 @@ import pyarrow as pa
 from tutti.common.address import Address
 from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import OffsetOutOfRange
-from tutti.log.read.batch_limits import tick_end
+from tutti.log.read.micro_batch_ends import tick_end
 from tutti.sources.source import Frontier, Range, Topic
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tutti import limits as common_limits
 from tutti_gateway.core import limits
 from tutti_gateway.transport.interface import Trouble
-from tutti_gateway.transport.trouble_log import TroubleLog
+from tutti_gateway.transport.rate_limited_log import TroubleLog
 
 LATER = common_limits.WARNING_REPEAT_US
 

@@ -24,7 +24,7 @@ from tutti.log.files.file_identity import FileIdentity, file_identity_of
 from tutti.log.files.lane_paths import lane_of_path
 from tutti.log.files.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
 from tutti.log.files.storage import Storage, SyncFailed, read_file
-from tutti.runtime.fsync import DIRECTORY_MODE, open_file
+from tutti.runtime.durable_files import DIRECTORY_MODE, open_file
 
 _TEMPORARY = IDENTITY + ".tmp"  # `replace_file` writes this file, then renames it
 _NEW = IDENTITY + ".new"

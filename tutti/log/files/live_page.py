@@ -18,7 +18,7 @@ from typing import Final
 from tutti.data.log_state import LogState
 from tutti.log.files.layout import LIVE, PAGE
 from tutti.log.files.mapped_pages import map_file
-from tutti.runtime.fsync import open_file
+from tutti.runtime.durable_files import open_file
 from tutti.runtime.reserved_fds import with_reserved_descriptor
 
 _MAGIC: Final = int.from_bytes(b"TUTLIVE1", "little")

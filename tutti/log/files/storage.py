@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 
 from tutti.data.frames.frame import Buffer
-from tutti.runtime.fsync import open_file, sync_directory
+from tutti.runtime.durable_files import open_file, sync_directory
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
 NS_PER_US = 1000

@@ -38,7 +38,7 @@ from tutti.data.frames.frame import (
 from tutti.errors import Damaged, FormatError, WrongDirectory
 from tutti.log.files.mapped_pages import advise, map_file, populate
 from tutti.log.format.index import Rows, build_rows
-from tutti.runtime.fsync import open_file
+from tutti.runtime.durable_files import open_file
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
 AHEAD_BYTES = 64 << 10  # read-ahead for headers: more would read bodies that the scan skips

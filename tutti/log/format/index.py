@@ -26,7 +26,7 @@ from tutti.data.frames.frame import SEQUENCED, Buffer, Frame, Kind, crc32c
 from tutti.data.frames.frame import STAGED as STAGED_FLAG
 from tutti.log.files.mapped_pages import map_file, populate
 from tutti.log.files.storage import Storage
-from tutti.runtime.fsync import open_file
+from tutti.runtime.durable_files import open_file
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
 Rows = npt.NDArray[np.void]

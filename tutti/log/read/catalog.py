@@ -23,7 +23,7 @@ from tutti.log.files.log_start import LogStart, read_start
 from tutti.log.format.frame_iterator import Abort, decode_abort
 from tutti.log.format.index import Rows, Sealed, no_rows
 from tutti.log.format.snapshot import read_snapshot
-from tutti.log.format.staged_batches import txn_parts, visible_rows
+from tutti.log.format.transaction_rows import txn_parts, visible_rows
 from tutti.log.read.segment_view import ReadLimit, SegmentView, sealed_header, segment_too_short
 from tutti.log.read.splits import Range, split_at_segments
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tutti.data.names import is_name
 from tutti.errors import ConfigError, Unavailable, remedy
-from tutti.runtime.fsync import make_directory
+from tutti.runtime.durable_files import make_directory
 from tutti_connect.files import limits
 
 if TYPE_CHECKING:

@@ -14,11 +14,11 @@ from starlette.types import ASGIApp
 
 from tutti.errors import TuttiError
 from tutti_connect.http import limits
+from tutti_connect.http.handlers import Service
 from tutti_connect.http.interface.operations import OPERATIONS, Operation
 from tutti_connect.http.interface.problems import Problem, problem_of
 from tutti_connect.http.interface.requests import Query, query_of
 from tutti_connect.http.produce.bodies import JSON
-from tutti_connect.http.service import Service
 
 LOG = logging.getLogger("tutti.http")
 Handler = Callable[[Request, Query], Awaitable[Response]]

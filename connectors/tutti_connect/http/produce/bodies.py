@@ -23,7 +23,7 @@ from tutti.batching.encoder import validated_batch
 from tutti.common.json_fields import error_position
 from tutti.data.frames.schema import HEADERS, TIMESTAMP
 from tutti.errors import FormatError, TooLarge, UsageError
-from tutti.reading.arrow_stream import read_stream
+from tutti.reading.untrusted_arrow import read_stream
 from tutti_connect.http import limits
 from tutti_connect.http.interface.problems import Problem
 

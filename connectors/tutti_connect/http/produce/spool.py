@@ -14,8 +14,8 @@ from pathlib import Path
 from tutti.batching.receipt import Receipt
 from tutti.errors import ConfigError, Fenced, NotAllowed, TuttiError, Unknown, remedy
 from tutti.producer import Producer
-from tutti.runtime.fsync import make_directory
-from tutti.security.key_files import write_new
+from tutti.runtime.durable_files import make_directory
+from tutti.security.user_files import write_new
 from tutti_connect.http import limits
 from tutti_connect.http.interface.problems import Problem
 from tutti_connect.http.produce.bodies import Records

@@ -32,7 +32,7 @@ from tutti_connect.kafka.client import (
     ignore_error,
 )
 from tutti_connect.kafka.source.batches import Source
-from tutti_connect.kafka.source.partition import Key
+from tutti_connect.kafka.source.partition_copy import Key
 
 if TYPE_CHECKING:
     from tutti_connect.kafka.config import Inflow

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from tutti_connect.kafka.source.batches import Source
-from tutti_connect.kafka.source.partition import Key
+from tutti_connect.kafka.source.partition_copy import Key
 from tutti_connect.kafka.source.progress import KafkaPosition, check_same, metadata_topic, producer_name
 
 LOG = logging.getLogger("tutti.kafka")

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from tutti.errors import Unavailable, UsageError
-from tutti.runtime.fsync import make_directory
+from tutti.runtime.durable_files import make_directory
 from tutti_gateway.cli.common.output import count_text
 from tutti_gateway.cli.demo.checks import (
     Check,
@@ -36,8 +36,8 @@ from tutti_gateway.cli.demo.checks import (
 )
 from tutti_gateway.cli.demo.departures import AIRPORTS, Departures, load, weather_file
 from tutti_gateway.cli.demo.gateways import addresses, url_from
-from tutti_gateway.cli.demo.picture import Kill, write_picture
 from tutti_gateway.cli.demo.processes import Failed, ProcessGroup, Running, wait_until
+from tutti_gateway.cli.demo.report_page import Kill, write_picture
 from tutti_gateway.cli.demo.shared_progress import SharedProgress
 from tutti_spark.jobs.departures import CLOSING_RECORD, TOPIC
 

@@ -58,7 +58,7 @@ def packages() -> Finding:
 
 def compiled() -> Finding:
     """Report whether producers use the compiled extension for sending."""
-    from tutti.batching.append import compiled
+    from tutti.batching.appender import compiled
 
     if compiled is not None:
         return Finding("send()", True, f"compiled, {compiled.__file__}")

@@ -14,8 +14,8 @@ import orjson
 from tutti.data.log_state import LogState
 from tutti.errors import ConfigError, DirectoryRefused, TuttiError, UsageError, remedy
 from tutti.log.files.layout import IDENTITY, LOCK
-from tutti.runtime.fsync import make_directory
-from tutti.security.key_files import parse_toml
+from tutti.runtime.durable_files import make_directory
+from tutti.security.user_files import parse_toml
 
 PORTS_A_GATEWAY = 10
 PORT_MAX = 65_535 - 3  # the ports for reads and admin requests follow the base port

@@ -35,7 +35,7 @@ def run(path: str, once: bool, as_json: bool) -> int:
     from tutti.archive.catalog import Archive
     from tutti.archive.config import load_archiving
     from tutti.archive.metrics import Metrics
-    from tutti.runtime.worker import run as run_worker
+    from tutti.runtime.worker_command import run as run_worker
     from tutti.sources.archiver_input import GatewayLog
 
     config = load_archiving(path)

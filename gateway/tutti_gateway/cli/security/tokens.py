@@ -103,7 +103,7 @@ def new(
 
 def _client_text(token: str, client: Path | None, keys: Path | None, ca: Path | None) -> str:
     """Return the text of a client's file, after checking all its parts."""
-    from tutti.security.key_files import read_limited
+    from tutti.security.user_files import read_limited
     from tutti_gateway.transport.keys import read_public
 
     if client is None or keys is None:
@@ -130,8 +130,8 @@ def _client_text(token: str, client: Path | None, keys: Path | None, ca: Path | 
 
 
 def _write_client(path: Path, text: str) -> None:
-    from tutti.runtime.fsync import make_directory
-    from tutti.security.key_files import write_new
+    from tutti.runtime.durable_files import make_directory
+    from tutti.security.user_files import write_new
 
     try:
         make_directory(path.parent, 0o777)

@@ -17,8 +17,8 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.atomic.ballot import Ballot
 from tutti_gateway.core.atomic.decision_broadcast import DecisionBroadcast
 from tutti_gateway.core.context import Context
+from tutti_gateway.core.pending_window import Stage
 from tutti_gateway.core.protocol.messages import Confirm, No, Vote
-from tutti_gateway.core.window import Stage
 
 
 class UpperLayers(Protocol):

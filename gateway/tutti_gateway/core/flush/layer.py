@@ -19,16 +19,16 @@ from tutti_gateway.core.context import Context
 from tutti_gateway.core.flush.candidate import Candidate, UpperLayers
 from tutti_gateway.core.flush.disk_repair import LogRepair
 from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
-from tutti_gateway.core.flush.learner import Learner
+from tutti_gateway.core.flush.learner_catch_up import Learner
 from tutti_gateway.core.flush.log_adoption import Log, LogAdoption
 from tutti_gateway.core.flush.log_compare import Extent
 from tutti_gateway.core.flush.log_serving import LogServer
+from tutti_gateway.core.pending_window import Stage
 from tutti_gateway.core.protocol.events import Persisted, Recovered, Started
 from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot, Install, Installed, Propose, Reject, State
 from tutti_gateway.core.state_machine import Machine
 from tutti_gateway.core.view.lifecycle import LIFE, Phase, Step
 from tutti_gateway.core.view.peers import Peers
-from tutti_gateway.core.window import Stage
 
 
 class Layers(Log, UpperLayers, Protocol):

@@ -16,9 +16,9 @@ from tutti_gateway.core.context import Context
 from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
 from tutti_gateway.core.flush.log_compare import Common, Extent, common
 from tutti_gateway.core.frame_runs import payload_intact
+from tutti_gateway.core.pending_window import Stage
 from tutti_gateway.core.protocol.messages import Damage, Fetch, Fetched, FetchedSnapshot
 from tutti_gateway.core.view.peers import Peers
-from tutti_gateway.core.window import Stage
 
 
 class Log(Protocol):

@@ -7,9 +7,9 @@ from itertools import islice
 
 from tutti.data.frames.frame import Frame, Kind
 from tutti.errors import invariant
+from tutti_gateway.core.pending_window import weight
 from tutti_gateway.core.protocol.events import LaneLog
 from tutti_gateway.core.protocol.messages import LaneBegin
-from tutti_gateway.core.window import weight
 
 
 class Lane:

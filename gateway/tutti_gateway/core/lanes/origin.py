@@ -18,9 +18,9 @@ from tutti_gateway.core.lanes.lane import Lane
 from tutti_gateway.core.lanes.lost_end import LostEndRecovery
 from tutti_gateway.core.lanes.outbox import LaneOutbox
 from tutti_gateway.core.lanes.phases import ATTEMPT, VOTING, Input, Phase
+from tutti_gateway.core.pending_window import weight
 from tutti_gateway.core.protocol.messages import LaneTail, Post, Posted, Settled
 from tutti_gateway.core.state_machine import Machine
-from tutti_gateway.core.window import weight
 
 Name = tuple[int, int, int, int]  # producer, epoch, first sequence and count: the name of a batch until it is decided
 

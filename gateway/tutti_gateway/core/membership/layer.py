@@ -15,7 +15,7 @@ from tutti_gateway.core.membership.coordinator_duties import CoordinatorDuties
 from tutti_gateway.core.membership.forced_roster import ForcedRoster
 from tutti_gateway.core.membership.leaving import OrderlyStop
 from tutti_gateway.core.membership.leaving import Others as Leavers
-from tutti_gateway.core.membership.promise import PromiseWait
+from tutti_gateway.core.membership.promise_timeout import PromiseWait
 from tutti_gateway.core.membership.roster_change import RosterChanges
 from tutti_gateway.core.membership.succession import by_age, succession
 from tutti_gateway.core.protocol.events import LinkChanged

@@ -17,10 +17,10 @@ from tutti.data.log_state import Producer
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.frame_runs import split_runs
+from tutti_gateway.core.order.batch_admission import ENTRANCE, Entrance, relation
 from tutti_gateway.core.order.received_table import ReceivedTable
-from tutti_gateway.core.order.verdicts import ENTRANCE, Entrance, relation
+from tutti_gateway.core.pending_window import weight
 from tutti_gateway.core.protocol.messages import Forward, Refuse, Resend
-from tutti_gateway.core.window import weight
 
 
 class Queue:

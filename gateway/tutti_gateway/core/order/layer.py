@@ -8,11 +8,11 @@ from tutti.data.frames.bodies import AbortBody, ForgetBody, OffsetsBody, decode_
 from tutti.data.frames.frame import SEQUENCED, Frame, Kind
 from tutti.errors import FormatError, InvariantViolated, invariant
 from tutti_gateway.core.context import Context
+from tutti_gateway.core.order.client_requests import Confirm, Requests
 from tutti_gateway.core.order.forward_table import ForwardTable, Queue
 from tutti_gateway.core.order.housekeeping import Housekeeping
 from tutti_gateway.core.order.received_table import LineInput, LineState, ProducerLine, ReceivedTable
 from tutti_gateway.core.order.receiver import Receiver
-from tutti_gateway.core.order.requests import Confirm, Requests
 from tutti_gateway.core.order.sequencer import LowerLayer, Sequencer
 from tutti_gateway.core.protocol.events import EpochAsked, ForgetAsked, OffsetsAsked, SessionClosed, Submitted, TopicAsked
 from tutti_gateway.core.protocol.messages import Asking, Deny, Echo, Forward, Order, Refuse, Resend

@@ -15,9 +15,9 @@ from tutti_gateway.core.context import Context
 from tutti_gateway.core.frame_runs import payload_intact
 from tutti_gateway.core.order.forward_table import ForwardTable
 from tutti_gateway.core.order.received_table import ReceivedTable
+from tutti_gateway.core.pending_window import weight
 from tutti_gateway.core.protocol.messages import Echo, Order, Repair
-from tutti_gateway.core.ranges import Range, RangeMap
-from tutti_gateway.core.window import weight
+from tutti_gateway.core.range_map import Range, RangeMap
 
 
 class LowerLayer(Protocol):

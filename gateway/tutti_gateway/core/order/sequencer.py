@@ -14,11 +14,11 @@ from tutti.errors import FormatError, invariant
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.frame_runs import payload_intact, split_runs
+from tutti_gateway.core.order.batch_admission import VERDICT, Verdict, relation, seen
 from tutti_gateway.core.order.received_table import LineState, ProducerLine, ReceivedTable
-from tutti_gateway.core.order.verdicts import VERDICT, Verdict, relation, seen
+from tutti_gateway.core.pending_window import weight
 from tutti_gateway.core.protocol.message_checks import batch
 from tutti_gateway.core.protocol.messages import Ask, AskEpoch, AskForget, AskOffsets, AskTopic, Deny, Echo, Order, Refuse, Resend
-from tutti_gateway.core.window import weight
 
 
 class LowerLayer(Protocol):

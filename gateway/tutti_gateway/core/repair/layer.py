@@ -9,8 +9,8 @@ from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol import messages
 from tutti_gateway.core.protocol.events import LogRead
 from tutti_gateway.core.random_source import RandomSource
-from tutti_gateway.core.repair.repairer import Repairer
 from tutti_gateway.core.repair.requester import Receiving, Requester
+from tutti_gateway.core.repair.responder import Repairer
 from tutti_gateway.core.repair.timing import Timing
 
 

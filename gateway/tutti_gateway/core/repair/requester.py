@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.protocol.messages import Missing, Repair
-from tutti_gateway.core.ranges import Range, RangeMap
+from tutti_gateway.core.range_map import Range, RangeMap
 from tutti_gateway.core.repair.timing import Timing
 from tutti_gateway.core.repair.token_bucket import Bucket
 

@@ -21,7 +21,7 @@ from tutti.zmtp.connection import PortLimits
 from tutti.zmtp.listener import open_port
 from tutti.zmtp.server import SendResult, Server
 from tutti_gateway.core import limits
-from tutti_gateway.node.common.ports import PortInUse, in_use_text
+from tutti_gateway.node.common.port_check import PortInUse, in_use_text
 
 if TYPE_CHECKING:  # the import loads the crypto library, which only a gateway with keys needs
     from tutti.zmtp.curve import KeyPair

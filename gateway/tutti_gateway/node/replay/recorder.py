@@ -19,7 +19,7 @@ import msgspec
 from structlog.typing import FilteringBoundLogger
 
 from tutti.errors import ConfigError, remedy
-from tutti.runtime.fsync import make_directory
+from tutti.runtime.durable_files import make_directory
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Action
 from tutti_gateway.core.protocol.codec import encode_lean_actions, encode_lean_event

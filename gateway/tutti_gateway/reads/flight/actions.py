@@ -12,7 +12,7 @@ import msgspec
 from tutti.data.gateway_states import CUT_OFF
 from tutti.data.histograms import LATENCY_BOUNDS_US, Histogram
 from tutti.errors import Refused, Unavailable
-from tutti.log.read.batch_limits import bytes_end, tick_end
+from tutti.log.read.micro_batch_ends import bytes_end, tick_end
 from tutti.log.read.reader import Frontier
 from tutti.security.tokens import FULL_ACCESS, Access
 from tutti_gateway.core import limits

@@ -11,7 +11,7 @@ from tutti.security.tokens import FULL_ACCESS
 from tutti_gateway.core import limits
 from tutti_gateway.reads.common.authorization import ReadsAuthorizer, check_action, hints_for
 from tutti_gateway.reads.common.concurrency import ConcurrencyLimit, Lease
-from tutti_gateway.reads.common.connections import Call, Connections
+from tutti_gateway.reads.common.idle_connections import Call, Connections
 from tutti_gateway.reads.flight.actions import ACTIONS, Actions
 from tutti_gateway.reads.flight.plans import RangeSplitter
 from tutti_gateway.reads.flight.streams import Streams

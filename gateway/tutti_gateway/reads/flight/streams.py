@@ -21,7 +21,7 @@ from tutti.log.read.reader import Frontier
 from tutti.log.read.scan import scan
 from tutti_gateway.core import limits
 from tutti_gateway.reads.common.concurrency import ConcurrencyLimit, Lease
-from tutti_gateway.reads.common.connections import Call
+from tutti_gateway.reads.common.idle_connections import Call
 from tutti_gateway.reads.common.memory_budget import MemoryBudget
 from tutti_gateway.reads.logs.ranges import ResolvedRange
 from tutti_gateway.reads.logs.served_logs import ServedLog, ServedLogs

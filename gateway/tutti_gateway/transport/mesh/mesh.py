@@ -35,7 +35,7 @@ from tutti_gateway.transport.inbound_peers import InboundPeer, InboundPeers
 from tutti_gateway.transport.interface import Introduction, Trouble
 from tutti_gateway.transport.mesh.peer_link import LinkEvent, LinkEventKind, PeerLink
 from tutti_gateway.transport.mesh.socket_backend import InboundMessage, SocketBackend
-from tutti_gateway.transport.trouble_log import TroubleLog
+from tutti_gateway.transport.rate_limited_log import TroubleLog
 
 if TYPE_CHECKING:  # imports the crypto only for gateways with keys
     from tutti_gateway.transport.keys import Keyring

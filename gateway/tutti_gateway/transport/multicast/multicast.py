@@ -39,7 +39,7 @@ from tutti_gateway.transport.multicast.datagrams import (
     verified_payload,
 )
 from tutti_gateway.transport.multicast.socket import RUN_MAX, MulticastSocket
-from tutti_gateway.transport.trouble_log import TroubleLog
+from tutti_gateway.transport.rate_limited_log import TroubleLog
 
 TO_ALL = (Order, Confirm, Missing, Repairing, Repair)  # the core sends the same object to all members
 _COUNT = struct.Struct("<H")

@@ -14,7 +14,7 @@ import pytest
 from tutti.log.read.reader import Frontier
 from tutti_gateway.cli.demo.checks import Check, check_logs, check_records, check_results, check_same, load_times, speed
 from tutti_gateway.cli.demo.departures import Departures
-from tutti_gateway.cli.demo.picture import Kill, mean_delays, write_picture
+from tutti_gateway.cli.demo.report_page import Kill, mean_delays, write_picture
 from tutti_gateway.log.tools.verify import Finding, Verified
 
 CLOSING = b"closing"

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.client.batching.accumulators import closed, deliver, feed_of
-from tutti.batching import append
+from tutti.batching import appender
 from tutti.batching.receipt import Receipt
 from tutti.data.frames.schema import decode_batch
 from tutti.errors import TuttiError
@@ -23,9 +23,9 @@ from tutti.producer import Producer
 def producer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Producer]:
     """A producer with an accumulator and without a thread; with the compiled code, if it exists, and without."""
     if request.param == "python":
-        monkeypatch.setattr(append, "compiled", None)
+        monkeypatch.setattr(appender, "compiled", None)
     else:
-        assert append.compiled is not None, "setup compiled nothing: apt-get install gcc python3-dev; rm .venv/.ready; make setup"
+        assert appender.compiled is not None, "setup compiled nothing: apt-get install gcc python3-dev; rm .venv/.ready; make setup"
     with _bare_producer() as bare:
         yield bare
 
@@ -147,7 +147,7 @@ def test_an_exception_of_a_signal_handler_is_raised_and_the_record_removed(
             raise fault
         return 1.0
 
-    monkeypatch.setattr(append, "_clock", clock)
+    monkeypatch.setattr(appender, "_clock", clock)
     for value in (b"0", b"1", b"2"):
         producer.send("t", value)
     due[0] = True

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tutti.batching import append as taker
-from tutti.batching.append import Append, Appender, generator
+from tutti.batching import appender as taker
+from tutti.batching.appender import Append, Appender, generator
 from tutti.batching.encoder import RECORD_OVERHEAD_BYTES
 from tutti.batching.receipt import Batch, Receipt, Record
 from tutti.producer import Producer

@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from tests.unit.connectors.files.fake_log import Rig
-from tutti.runtime.fsync import sync_directory
+from tutti.runtime.durable_files import sync_directory
 from tutti_connect.files import disposal as after_module
 
 

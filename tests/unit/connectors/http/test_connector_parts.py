@@ -26,12 +26,12 @@ from tutti.errors import (
 )
 from tutti_connect.http import limits
 from tutti_connect.http.config import load_http
+from tutti_connect.http.handlers import Service
 from tutti_connect.http.interface.operations import OPERATIONS
 from tutti_connect.http.interface.problems import Problem, problem_of
 from tutti_connect.http.interface.requests import bound, query_of
 from tutti_connect.http.produce.body_reader import BodyReader, BodyReservation
 from tutti_connect.http.produce.receipts import Receipts
-from tutti_connect.http.service import Service
 
 CONF = Path(__file__).parents[4] / "conf" / "connectors"
 LEAST = 'name = "web"\ngateways = "tutti://127.0.0.1:7400"\n'

@@ -13,7 +13,7 @@ from tutti_connect.kafka import config as configs
 from tutti_connect.kafka.source.batches import Source
 from tutti_connect.kafka.source.connector import Connector
 from tutti_connect.kafka.source.consumer import Consumed
-from tutti_connect.kafka.source.partition import Key
+from tutti_connect.kafka.source.partition_copy import Key
 
 CLUSTER, TOPIC = "cluster", "topic-id"
 

@@ -15,7 +15,7 @@ from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, 
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.config import load_inflow
 from tutti_connect.kafka.source.batches import FrameBatch, to_batches
-from tutti_connect.kafka.source.partition import Event, Partition, State
+from tutti_connect.kafka.source.partition_copy import Event, Partition, State
 from tutti_connect.kafka.source.progress import KafkaPosition, check_same, producer_name
 
 

@@ -28,7 +28,7 @@ from tutti_connect.zeromq.in_flight import Flow
 from tutti_connect.zeromq.metrics import InMetrics
 from tutti_connect.zeromq.sink import Publisher
 from tutti_connect.zeromq.source import Connector
-from tutti_connect.zeromq.spooled import SpooledFlow
+from tutti_connect.zeromq.spooled_source import SpooledFlow
 
 EXAMPLES = Path(__file__).parents[4] / "conf" / "connectors"
 IN = (

@@ -16,11 +16,11 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
 from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.pending_window import Stage, Window
 from tutti_gateway.core.protocol.actions import Persist, Send
 from tutti_gateway.core.protocol.events import Identity, Now, StackConfig
 from tutti_gateway.core.protocol.messages import FetchedSnapshot, FetchSnapshot
 from tutti_gateway.core.view.view_state import ViewState
-from tutti_gateway.core.window import Stage, Window
 
 VIEW = 7 << 16 | 2
 HISTORY = sample(60)

@@ -15,11 +15,11 @@ from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
 from tutti_gateway.core.flush.log_adoption import LogAdoption
 from tutti_gateway.core.flush.log_compare import Extent
 from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.pending_window import Window
 from tutti_gateway.core.protocol.actions import Persist, Send
 from tutti_gateway.core.protocol.events import Identity, Now, StackConfig
 from tutti_gateway.core.protocol.messages import Damage, Fetch, FetchedSnapshot
 from tutti_gateway.core.view.view_state import ViewState
-from tutti_gateway.core.window import Window
 
 VIEW = 7 << 16 | 2
 HISTORY = sample(60)

@@ -19,6 +19,7 @@ from tutti.data.log_state import LogState, Producer, Topic
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.lanes.layer import Unordered
 from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.pending_window import Window
 from tutti_gateway.core.protocol.actions import (
     DeliverUnordered,
     Dropped,
@@ -33,7 +34,6 @@ from tutti_gateway.core.protocol.actions import (
 from tutti_gateway.core.protocol.events import Identity, LaneRead, StackConfig
 from tutti_gateway.core.protocol.messages import LaneBegin, LaneMessage, Post, Posted
 from tutti_gateway.core.view.view_state import ViewState
-from tutti_gateway.core.window import Window
 
 PRODUCERS = 3
 

@@ -12,11 +12,11 @@ from tutti.data.log_state import LogState
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.lanes.lanes import Lanes
 from tutti_gateway.core.outbox import Outbox
+from tutti_gateway.core.pending_window import Window
 from tutti_gateway.core.protocol.actions import DeliverUnordered, Send
 from tutti_gateway.core.protocol.events import Identity, LaneLog, StackConfig, SubmittedUnordered
 from tutti_gateway.core.protocol.messages import LaneEnds
 from tutti_gateway.core.view.view_state import ViewState
-from tutti_gateway.core.window import Window
 
 
 def test_its_lane_is_over_and_it_continues_with_those_of_the_others() -> None:

@@ -7,10 +7,10 @@ from typing import TypeVar
 
 from tests.sim.storm import VIEW, Node
 from tutti.data.frames.frame import Frame, Kind
+from tutti_gateway.core.pending_window import Stage
 from tutti_gateway.core.protocol.actions import ReadLog, Send
 from tutti_gateway.core.protocol.events import Now
 from tutti_gateway.core.protocol.messages import Heartbeat, Message, Missing, Order, Repair, Repairing
-from tutti_gateway.core.window import Stage
 
 MS = 1_000
 D = 10 * MS  # to every member, unless a test says otherwise

@@ -14,9 +14,9 @@ from tutti.data.frames.bodies import TickBody, encode_body
 from tutti.data.frames.frame import Frame, Kind, decode_frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.order.receiver import Receiver
+from tutti_gateway.core.pending_window import Window
 from tutti_gateway.core.protocol.events import Received
 from tutti_gateway.core.protocol.messages import Echo, Order, Repair
-from tutti_gateway.core.window import Window
 
 
 def looked_at(group: Group, name: str = "g2") -> tuple[Member, Window, Receiver]:

@@ -12,8 +12,8 @@ from tests.sim.storm import VIEW
 from tests.unit.core.repair.repair_harness import LARGE, MS, Bench, D, chain
 from tutti.data.frames.frame import decode_frame
 from tutti_gateway.core import limits
+from tutti_gateway.core.pending_window import Stage
 from tutti_gateway.core.protocol.messages import Message, Missing, Order, Repair, Repairing
-from tutti_gateway.core.window import Stage
 
 FOREVER = 10_000 * MS
 FIRST = 3 * D  # C1 + C2 log2(3), and some: the longest that a member of four waits before it asks

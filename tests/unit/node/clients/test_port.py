@@ -13,7 +13,7 @@ from tests.support.ports import free_port
 from tutti import limits as common_limits
 from tutti_gateway.core import limits
 from tutti_gateway.node.clients.port import ClientPort, Message, SendResult
-from tutti_gateway.node.common.ports import PortInUse
+from tutti_gateway.node.common.port_check import PortInUse
 
 
 @pytest.fixture

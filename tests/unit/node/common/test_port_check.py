@@ -10,7 +10,7 @@ import pytest
 from tutti.errors import TuttiError
 from tutti_gateway.config import Address
 from tutti_gateway.core import limits
-from tutti_gateway.node.common.ports import PortInUse, wait_free
+from tutti_gateway.node.common.port_check import PortInUse, wait_free
 
 
 def test_a_port_released_by_a_dying_process_is_waited_for() -> None:

@@ -14,7 +14,7 @@ from tests.unit.streaming.fake_log import FakeLog
 from tutti.errors import UsageError
 from tutti_spark.backfill.ranges import Live, Stream, live_query
 from tutti_spark.backfill.run import Backfill, Plan
-from tutti_spark.source import origin
+from tutti_spark.source import open_log
 
 LOG = "log-1"
 FRONTIER = 100
@@ -48,7 +48,7 @@ def checkpoint(root: Path, batches: dict[int, list[Batch | str]], done: int | No
 @pytest.fixture(autouse=True)
 def _log(monkeypatch: pytest.MonkeyPatch) -> None:
     log = FakeLog(FRONTIER, LOG)
-    monkeypatch.setattr(origin, "source_of", lambda options: log)
+    monkeypatch.setattr(open_log, "source_of", lambda options: log)
 
 
 def end(tmp_path: Path, live: str, **wanted: Any) -> int:

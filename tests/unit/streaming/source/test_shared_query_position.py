@@ -11,7 +11,7 @@ from tests.unit.streaming.fake_log import FakeLog, wait_until
 from tests.unit.streaming.source.test_query_reports import FakeGateways
 from tutti_spark.common.options import ReadOptions
 from tutti_spark.source import query_reports, stream
-from tutti_spark.source.query_positions import SharedPosition
+from tutti_spark.source.shared_query_position import SharedPosition
 from tutti_spark.source.stream import StreamReader
 
 

@@ -25,7 +25,7 @@ from tutti.sources.locality import is_local_host
 from tutti_spark.common.options import ReadOptions, parse
 from tutti_spark.source import batch, partition_reader, stream
 from tutti_spark.source.batch import BatchReader
-from tutti_spark.source.origin import source_of_log
+from tutti_spark.source.open_log import source_of_log
 from tutti_spark.source.planning import RecordsPartition, partition_count, partitions
 from tutti_spark.source.stream import StreamReader
 

@@ -10,11 +10,11 @@ from tutti.data.frames.frame import Frame
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.frame_runs import split_runs
+from tutti_gateway.core.pending_window import weight
 from tutti_gateway.core.protocol.messages import Repair, Repairing
-from tutti_gateway.core.ranges import Range, RangeMap
+from tutti_gateway.core.range_map import Range, RangeMap
 from tutti_gateway.core.repair.timing import Timing
 from tutti_gateway.core.repair.token_bucket import Bucket
-from tutti_gateway.core.window import weight
 
 
 class Want(NamedTuple):

@@ -12,9 +12,9 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
 from tutti_gateway.core.flush.log_adoption import LogAdoption
+from tutti_gateway.core.pending_window import Stage
 from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot
 from tutti_gateway.core.view.peers import Peers
-from tutti_gateway.core.window import Stage
 
 
 class Learner:

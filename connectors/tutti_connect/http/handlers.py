@@ -22,7 +22,7 @@ from tutti.sources.flight import FlightSource
 from tutti_connect.http import limits
 from tutti_connect.http.authorization import Authorizer
 from tutti_connect.http.config import Http
-from tutti_connect.http.health import Health
+from tutti_connect.http.group_health import Health
 from tutti_connect.http.interface import docs_page
 from tutti_connect.http.interface.openapi import description
 from tutti_connect.http.interface.operations import METRICS
