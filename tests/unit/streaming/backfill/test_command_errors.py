@@ -16,13 +16,13 @@ from tutti_spark.backfill.command import cause
 _INTERRUPTED = """
 import signal
 from types import SimpleNamespace
-from tutti_spark.backfill import command, session
+from tutti_spark.backfill import command, spark_session
 
 def of_spark(*_):
     signal.signal(signal.SIGINT, lambda *_: print("Spark's"))
     return SimpleNamespace(stop=print)
 
-session.session = of_spark
+spark_session.session = of_spark
 plan = SimpleNamespace(nothing_to_do=lambda: False, request=SimpleNamespace(table="t"), format="parquet")
 plan.run = lambda *_: signal.raise_signal(signal.SIGINT)
 command._run(plan, None, {})
