@@ -5,7 +5,7 @@ import io
 import re
 import sys
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 LINES_MAX = 700
@@ -17,6 +17,8 @@ UNEXPLAINED = re.compile(r"#\s*(type:\s*ignore(?!\[[\w, -]+\]\s+#\s*\w)|noqa(?!:
 MACHINE_PATH = re.compile(r"/(work|farm|root|home)/[a-z][^\s\"'`)]*")
 PATHS_OF_THE_IMAGES = re.compile(r"/home/(tutti|nonroot|spark)\b")
 MAKE_CALL = re.compile(r"\bmake ([a-z][a-z-]*)")
+RAISES = re.compile(r"^Raises:\n((?:[ \n].*\n?)+)", flags=re.MULTILINE)
+MODULE = re.compile(r"`((?:\.\./)*(?!NAME)[\w/]+\.py)`")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 # Calls that reach a clock, chance or a file without an import that the contracts would see.
@@ -108,6 +110,17 @@ def undeclared_imports(text: str, declared: set[str]) -> Iterator[str]:
                 yield f"{name} is not declared"
 
 
+def unknown_errors(text: str, known: set[str]) -> Iterator[str]:
+    """Return the names in `Raises:` sections that are neither in `known` nor in the module's code."""
+    code = set(re.findall(r"\w+", re.sub(r'""".*?"""', "", text, flags=re.DOTALL)))
+    for node in nodes(text):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            continue
+        if section := RAISES.search(ast.get_docstring(node) or ""):
+            for names in re.findall(r"^    ([A-Za-z_][\w., ]*):", section[1], flags=re.MULTILINE):
+                yield from (f"{node.lineno}: {name}" for name in names.split(", ") if not {name.split(".")[0]} & (known | code))
+
+
 def machine_paths(text: str) -> Iterator[str]:
     """Paths that exist on one machine only."""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -129,3 +142,9 @@ def links(text: str) -> Iterator[str]:
     for target in LINK.findall(text):
         if not re.match(r"[a-z]+:", target):
             yield target
+
+
+def missing_modules(text: str, exists: Callable[[str], bool]) -> Iterator[str]:
+    """Python files in backquotes that `exists` does not find."""
+    for number, line in enumerate(text.splitlines(), 1):
+        yield from (f"{number}: {path} is not there" for path in MODULE.findall(line) if not exists(path))

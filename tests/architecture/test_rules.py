@@ -31,6 +31,12 @@ IGNORE, NOQA, HOLLOW = "# type: ig" + "nore", "# no" + "qa", "assert " + "True"
         (rules.impure_calls, "t = datetime.now(UTC)\n", "t = now.wall_us\n"),
         (rules.impure_calls, "with open('x') as f: pass\n", "f = reopen('x')\n"),
         (lambda text: rules.undeclared_imports(text, {"zmq"}), "def f():\n    import zmqs\n", "import os, zmq.a\n"),
+        (
+            lambda text: rules.unknown_errors(text, {"OSError"}),
+            'def f():\n    """Do.\n\n    Raises:\n        Gone: it is not there.\n    """\n',
+            'class Gone(Exception):\n    """Gone.\n\n    Raises:\n        OSError, Gone: both.\n    """\n',
+        ),
+        (lambda text: rules.missing_modules(text, {"x.py"}.__contains__), "| `y.py` |\n", "| `x.py` |\n"),
         (rules.machine_paths, f"{HOME}\n", "/home/spark/x, work/main\n"),
         (lambda text: rules.unknown_targets(text, {"demo"}), "`make tea`", "`make demo`, and make sure"),
     ],

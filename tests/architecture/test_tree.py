@@ -1,5 +1,6 @@
 """Proves that the tree keeps the rules of the house: sizes, forbidden patterns, pages and lock file that are true."""
 
+import builtins
 import os
 import re
 import tomllib
@@ -210,3 +211,19 @@ def test_pyspark_is_pinned_once_for_each_version_that_make_offers() -> None:
     assert locked("requirements.lock")["pyspark"] == {Version(default[1])}
     for path in ROOT.glob("requirements-pyspark-*.lock"):
         assert locked(path.name)["pyspark"] == {Version(path.stem.removeprefix("requirements-pyspark-"))}
+
+
+def test_docstrings_name_errors_that_exist() -> None:
+    sources = [path for package in PACKAGES for path in files({".py"}, str(package))]
+    texts = {path.relative_to(ROOT): path.read_text("utf-8") for path in sources}
+    classes = {name for text in texts.values() for name in re.findall(r"^ *class (\w+)", text, flags=re.MULTILINE)}
+    known = {*dir(builtins), *classes}
+    assert [f"{path}:{found}" for path, text in texts.items() for found in rules.unknown_errors(text, known)] == []
+
+
+@pytest.mark.parametrize("notes", [path for path in files({".md"}) if path.name == "NOTES.md"], ids=lambda path: path.parent.name)
+def test_notes_name_modules_that_exist(notes: Path) -> None:
+    """A path is relative to the folder of the notes, to a folder below it, to the package or to the checkout."""
+    below = [folder for folder in notes.parent.rglob("*") if folder.is_dir()]
+    near = [notes.parent, *below, ROOT, *(ROOT / package for package in PACKAGES)]
+    assert list(rules.missing_modules(notes.read_text("utf-8"), lambda path: any((folder / path).exists() for folder in near))) == []

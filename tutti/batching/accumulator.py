@@ -13,10 +13,10 @@ Rules
 
 Two kinds of exclusion protect the state. `lock` guards everything but the columns of the open batch. The columns belong to the
 appender (appender.py), which `send` calls without `lock`, in a third of the time. Two threads cannot run one appender. Ctrl-C in
-the Python appender ends it with complete records only, and the C appender cannot be interrupted. A holder of `lock` closes the appender
-(`_close_appender`) before it uses the batch, and waits briefly if another thread is appending. `appenders` maps the topic of the
-open batch to its appender, so that no batch gets a record of another topic. A signal handler that calls in between would deadlock,
-so `reject_reentry` rejects the call.
+the Python appender ends it with complete records only, and the C appender cannot be interrupted. A holder of `lock` closes the
+appender (`_close_appender`) before it uses the batch, and waits briefly if another thread is appending. `appenders` maps the topic
+of the open batch to its appender, so that no batch gets a record of another topic. A signal handler that calls in between would
+deadlock, so `reject_reentry` rejects the call.
 """
 
 from __future__ import annotations

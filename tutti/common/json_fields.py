@@ -84,7 +84,7 @@ class JsonFields:
 
         Raises:
             NotJson: `text` is not JSON.
-            NoFields: `text` is not an object.
+            NotAnObject: `text` is not an object.
             ValueError: `text` is nested too deeply, or has one of the fields more than once.
         """
         try:

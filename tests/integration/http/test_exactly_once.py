@@ -18,7 +18,11 @@ from tutti.io.admin import AdminClient
 from tutti.reader import Reader
 
 pytestmark = pytest.mark.faults
-CUT = "import os, signal, tutti_connect.http.handlers as service\nhandlers._committed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)"
+CUT = """
+import os, signal
+import tutti_connect.http.handlers as handlers
+handlers._committed = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+"""
 
 NO_BEGIN = """
 from tutti_connect.http.produce.post_history import History

@@ -80,7 +80,7 @@ class BodyReader:
 
         Raises:
             Problem: 408 if it does not arrive in time, 413 if it is too large, 429 if the budget is used up.
-            ClientDisconnect: the caller disconnected.
+            starlette.requests.ClientDisconnect: the caller disconnected.
         """
         length = request.headers.get("content-length")
         if length is not None and int(length) > limits.BODY_BYTES_MAX:
