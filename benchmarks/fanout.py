@@ -22,8 +22,8 @@ UNCOPIED_BYTES = 32_768  # from here on a copy costs more than to go without
 WAIT_MS = 60_000
 _NODE = """
 import os, sys, zmq
-from tutti_gateway.node.common import memory
-memory.tune()
+from tutti_gateway.node.common import process_memory
+process_memory.tune()
 path, size, mine, others = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4:]
 fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 os.posix_fallocate(fd, 0, size)

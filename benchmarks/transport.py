@@ -21,8 +21,8 @@ from typing import NamedTuple
 
 from benchmarks.arguments import run_command
 from benchmarks.figures import Figure, figure, seconds_of
-from tutti.data.addresses import Address
 from tutti.data.frames.frame import Frame, Kind
+from tutti.data.member_address import Address
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import Received
 from tutti_gateway.core.protocol.messages import Order, Vote

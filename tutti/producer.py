@@ -20,17 +20,17 @@ from tutti.batching.appender import with_fast_path
 from tutti.batching.encoder import Compression, check_progress, check_record, validated_batch
 from tutti.batching.options import check_bytes, checked_options
 from tutti.batching.receipt import Header, OnDelivery, Receipt, Resume, Spooled, reject_in_callback
-from tutti.common.address import parse_url
 from tutti.common.credentials import Credentials, given
-from tutti.common.durations import check_seconds, check_wait
+from tutti.common.deadlines import check_seconds, check_wait
+from tutti.common.gateway_url import parse_url
 from tutti.common.reentrancy import is_from_call
 from tutti.data.names import check_name, nameless_name
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Identity
 from tutti.delivery.unordered import UnorderedDelivery
 from tutti.errors import Unavailable, UsageError
+from tutti.fork_and_exit import register, tune_allocator
 from tutti.io.producer_io import ProducerIO
-from tutti.process_lifecycle import register, tune_allocator
 from tutti.sources.query_wait import QueryWait
 from tutti.spool.commit_mark import APPLICATION_PROGRESS_BYTES_MAX, decode_mark
 from tutti.spool.delivery import SpooledDelivery

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Self
 import pyarrow as pa
 
 from tutti import limits
-from tutti.common.address import parse_url
 from tutti.common.credentials import Credentials, given
-from tutti.common.durations import Deadline, check_seconds, check_wait
+from tutti.common.deadlines import Deadline, check_seconds, check_wait
+from tutti.common.gateway_url import parse_url
 from tutti.data.frames.columns import check_columns
 from tutti.data.names import check_name
 from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics

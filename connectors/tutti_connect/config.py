@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Meta
 
-from tutti.common.address import parse_url
+from tutti.common.gateway_url import parse_url
 from tutti.data.names import NAME_BYTES_MAX, is_name
 from tutti.errors import ConfigError, remedy
 from tutti.runtime.durable_files import make_directory

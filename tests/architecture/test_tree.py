@@ -226,4 +226,5 @@ def test_notes_name_modules_that_exist(notes: Path) -> None:
     """A path is relative to the folder of the notes, to a folder below it, to the package or to the checkout."""
     below = [folder for folder in notes.parent.rglob("*") if folder.is_dir()]
     near = [notes.parent, *below, ROOT, *(ROOT / package for package in PACKAGES)]
-    assert list(rules.missing_modules(notes.read_text("utf-8"), lambda path: any((folder / path).exists() for folder in near))) == []
+    missing = rules.missing_modules(notes.read_text("utf-8"), lambda path: any((folder / path).exists() for folder in near))
+    assert list(missing) == []

@@ -33,7 +33,7 @@ from tutti.log.format.hard_state import _CRC_AT as SCALARS_CRC_AT
 from tutti.log.format.hard_state import SLOTS
 from tutti_gateway.cli.main import main
 from tutti_gateway.node.replay import recording_format
-from tutti_gateway.node.replay.replay import replay_run
+from tutti_gateway.node.replay.rerun import replay_run
 from tutti_gateway.transport.handshake import refusal_reason
 from tutti_gateway.transport.interface import PROTOCOL, Introduction
 

@@ -9,7 +9,7 @@ from typing import Any
 from tutti.data.frames.frame import Frame
 from tutti.data.log_state import LogState
 from tutti_gateway.core.lanes.lane import Lane
-from tutti_gateway.core.lanes.lanes import Lanes
+from tutti_gateway.core.lanes.lane_activation import Lanes
 
 CALM_MAX = 400  # entries of one container when nobody waits for anything: what the log says is not counted
 CONTAINERS = (dict, list, set, frozenset, tuple, deque)

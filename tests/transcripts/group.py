@@ -38,7 +38,7 @@ from tutti_gateway.core.protocol.events import (
 from tutti_gateway.core.protocol.message_checks import malformed
 from tutti_gateway.core.protocol.messages import Message, Vote
 from tutti_gateway.core.stack import Stack
-from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.view.phases import Phase
 
 WALL_US = 1_600_000_000_000_000
 ENTROPY = b"log-uuid-16bytes"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from tutti import limits
 from tutti.batching.encoder import Compression
-from tutti.common.durations import check_seconds
+from tutti.common.deadlines import check_seconds
 from tutti.data.frames.schema import compression_flags
 from tutti.errors import UsageError
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from tutti.common.durations import check_wait
+from tutti.common.deadlines import check_wait
 from tutti.common.fork import after_fork
 from tutti.data.client_protocol import OFFSET_UNKNOWN
 from tutti.data.frames.frame import Kind
@@ -375,7 +375,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         Raises:
             TimeoutError: the record is not durable after `timeout` seconds, for example because the disk is full.
             DiskFailed: the disk failed. Whether the record is durable is not known.
-            TooLarge, Fenced, ...: as `result`: the record failed before it was durable.
+            TuttiError: as `result`, for example `TooLarge` or `Fenced`: the record failed before it was durable.
             UsageError: the producer has no spool, `timeout` is not a number, or the call is in `on_delivery`.
         """
         batch = self.batch

@@ -13,8 +13,8 @@ from math import inf
 from tutti import limits
 from tutti.batching.accumulator import Accumulator
 from tutti.batching.receipt import Batch, Failure
-from tutti.delivery.lane import Lane
 from tutti.delivery.lane_registry import LaneRegistry
+from tutti.delivery.lane_sender import Lane
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import US, Identity, State
 from tutti.errors import TuttiError, Unknown

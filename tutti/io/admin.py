@@ -18,8 +18,8 @@ import msgspec
 import orjson
 
 from tutti import limits
-from tutti.common.address import Address, parse_url
 from tutti.common.credentials import Credentials, given
+from tutti.common.gateway_url import Address, parse_url
 from tutti.data import client_protocol
 from tutti.data.names import check_name, check_producer
 from tutti.delivery.session import CLIENT, NOT_ALLOWED

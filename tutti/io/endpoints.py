@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Collection, Iterable, Mapping
 
 from tutti import limits
-from tutti.common.address import SCHEME, Address, parse_url
+from tutti.common.gateway_url import SCHEME, Address, parse_url
 from tutti.errors import ConfigError
 
 #: The result of a successful connection.

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import msgspec
 
 from tutti import limits
-from tutti.common.address import Address
 from tutti.common.fork import after_fork
+from tutti.common.gateway_url import Address
 from tutti.data.frames.frame import Buffer
 
 _HTTP_2_SETTINGS = re.compile(rb"\x00..\x04", re.DOTALL)

@@ -14,8 +14,8 @@ from math import inf
 from tutti import limits
 from tutti.batching.accumulator import Accumulator, do_nothing
 from tutti.batching.receipt import outcome_thread
-from tutti.common.address import Address
 from tutti.common.credentials import Credentials
+from tutti.common.gateway_url import Address
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.sender import Sender
 from tutti.delivery.session import State

@@ -7,8 +7,8 @@ from math import inf
 from typing import Protocol
 
 from tutti import limits
-from tutti.common.address import Address
 from tutti.common.credentials import Credentials
+from tutti.common.gateway_url import Address
 from tutti.data.client_protocol import Bye, encode_control
 from tutti.data.frames.frame import Buffer
 from tutti.delivery.sender import Sender

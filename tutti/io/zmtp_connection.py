@@ -20,8 +20,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from tutti import limits
-from tutti.common.address import Address
 from tutti.common.fork import after_fork
+from tutti.common.gateway_url import Address
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
 from tutti.runtime.dns import Resolver, addresses, ip_literal

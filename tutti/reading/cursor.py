@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from tutti.common.durations import Deadline
+from tutti.common.deadlines import Deadline
 from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.sources.source import Source
 

@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tutti.reading.positions import time_text
+from tutti.reading.range_bounds import time_text
 
 
 def json_lines(batch: pa.RecordBatch) -> Iterator[bytes]:

@@ -6,7 +6,7 @@ import time
 from datetime import datetime
 
 from tutti import limits
-from tutti.common.durations import Deadline
+from tutti.common.deadlines import Deadline
 from tutti.data.scan_request import ScanBatch
 from tutti.errors import OffsetOutOfRange, Unavailable, UsageError
 from tutti.reading.cursor import Cursor

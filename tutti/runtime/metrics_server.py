@@ -16,7 +16,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from tutti import limits
-from tutti.data.addresses import Address, is_loopback, parse_host_port
+from tutti.data.member_address import Address, is_loopback, parse_host_port
 from tutti.errors import ConfigError, UsageError
 from tutti.runtime.http_server import UVICORN_SETTINGS, BoundedProtocol, Server
 

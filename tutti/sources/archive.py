@@ -12,7 +12,7 @@ import pyarrow as pa
 from tutti import limits
 from tutti.archive.catalog import Archive, ArchivedRange
 from tutti.archive.reader import read
-from tutti.common.address import Address
+from tutti.common.gateway_url import Address
 from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import UsageError
 from tutti.sources.source import Frontier, Range, Topic, time_us_of

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from tutti import limits
-from tutti.common.address import Address
+from tutti.common.gateway_url import Address
 from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics
 from tutti.errors import Behind, Damaged, DirectoryRefused, OffsetOutOfRange, TuttiError, UsageError, WrongDirectory
 from tutti.log.files.lane_paths import lane_of_path

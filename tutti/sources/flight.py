@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyarrow import flight
 
 from tutti import limits
-from tutti.common.address import Address, parse_url
 from tutti.common.credentials import Credentials, given
+from tutti.common.gateway_url import Address, parse_url
 from tutti.data.gateway_states import CUT_OFF
 from tutti.data.names import check_name
 from tutti.data.scan_request import ScanBatch, ScanRequest, check_topics

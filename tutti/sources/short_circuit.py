@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from tutti import limits
-from tutti.common.address import Address
 from tutti.common.credentials import Credentials
+from tutti.common.gateway_url import Address
 from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import TuttiError
 from tutti.io.admin import AdminClient

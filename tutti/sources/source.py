@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
 from tutti import limits
-from tutti.common.address import Address
+from tutti.common.gateway_url import Address
 from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import Behind, OffsetOutOfRange, Unavailable, UsageError
 from tutti.log.read.splits import Range

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from tutti.archive.catalog import Archive
 from tutti.archive.reader import read
-from tutti.common.address import Address
+from tutti.common.gateway_url import Address
 from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import OffsetOutOfRange, WrongDirectory
 from tutti.sources.archive import ArchiveSource

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 from tutti import limits
 from tutti.data.frames.frame import Buffer
 from tutti.errors import FormatError
-from tutti.zmtp.connection import Connection, PortLimits
 from tutti.zmtp.frame_reader import SCRATCH_BYTES, ConnectionEnded, FrameReader, MessageTooLarge
 from tutti.zmtp.framing import HANDSHAKE_BYTES_MAX, PING, EncodedMessage, NullHandshake, frame, pong
 from tutti.zmtp.listener import Acceptor
+from tutti.zmtp.server_connection import Connection, PortLimits
 
 if TYPE_CHECKING:
     from tutti.zmtp.curve import Box, CurveServerHandshake, KeyPair

@@ -21,7 +21,7 @@ from tutti_connect.files.disposal import Disposal
 from tutti_connect.files.formats.batches import Builder, Frame
 from tutti_connect.files.formats.file_reader import FileReader
 from tutti_connect.files.formats.rows import BadRow, Rows, Unreadable
-from tutti_connect.files.progress import FilePosition
+from tutti_connect.files.position import FilePosition
 from tutti_connect.quarantine import as_base64
 
 if TYPE_CHECKING:

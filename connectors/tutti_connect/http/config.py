@@ -6,7 +6,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from tutti.data.addresses import Address, is_loopback, parse_host_port
+from tutti.data.member_address import Address, is_loopback, parse_host_port
 from tutti.errors import ConfigError, UsageError
 from tutti.toml.loader import load_struct
 from tutti_connect.config import check_connector_name, check_gateways, example

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from tutti.errors import TuttiError, Unavailable
 from tutti.reader import Reader
-from tutti.reading.positions import Bound
+from tutti.reading.range_bounds import Bound
 from tutti.sources.flight import FlightSource
 from tutti_connect.http import limits
 from tutti_connect.http.authorization import Authorizer
@@ -34,7 +34,7 @@ from tutti_connect.http.produce.body_reader import BodyReader, BodyReservation
 from tutti_connect.http.produce.producers import Outcome, Producers
 from tutti_connect.http.produce.receipts import Receipts
 from tutti_connect.http.produce.spool import STAYS_IN_SPOOL, Spool
-from tutti_connect.http.read import queries
+from tutti_connect.http.read import record_pages
 from tutti_connect.http.read.streams import Streams
 
 Result = TypeVar("Result")
@@ -47,7 +47,7 @@ class Service:
         """Take the parts; open no new connection."""
         self.name, self.authorizer, self.reads, self.health, self.spool = config.name, authorizer, reads, health, spool
         self._url = config.gateways
-        self.producers = Producers(config.gateways, config.name, partial(queries.search, reads))
+        self.producers = Producers(config.gateways, config.name, partial(record_pages.search, reads))
         self.body_reader, self.receipts, self.streams = BodyReader(), Receipts(time.monotonic), Streams()
         self.metrics = Metrics(self)
         self.posts = 0  # posts in progress
@@ -195,8 +195,8 @@ class Service:
         form = _form(request.headers.get("accept", "*/*"))
         start: Bound = "earliest" if "start" not in query else _required_bound(query, "start")
         limit = number(query, "limit", limits.PAGE_RECORDS, limits.PAGE_RECORDS_MAX)
-        page_query = queries.PageQuery(start, bound(query, "end"), topics, _key(query), limit, form)
-        found = await self._read(partial(queries.page, self.reads, page_query))
+        page_query = record_pages.PageQuery(start, bound(query, "end"), topics, _key(query), limit, form)
+        found = await self._read(partial(record_pages.page, self.reads, page_query))
         headers = {"cache-control": "no-store"}
         if found.next is not None:
             more = dict(query) | {"start": str(found.next), "end": str(found.end)}
@@ -220,7 +220,7 @@ class Service:
     async def topics(self, request: Request, _query: Query) -> Response:
         """List the topics that the caller may read."""
         may_read = self.authorizer.authenticate(request).may_read
-        return Response(await self._read(partial(queries.topics, self.reads, may_read)), 200, media_type=JSON)
+        return Response(await self._read(partial(record_pages.topics, self.reads, may_read)), 200, media_type=JSON)
 
     async def _read(self, call: Callable[[], Result]) -> Result:
         if self._reading >= limits.READERS + limits.READS_WAITING_MAX:
@@ -297,7 +297,7 @@ def _content_type(request: Request, plain: bool) -> str:
     return found
 
 
-def _form(accept: str) -> queries.Form:
+def _form(accept: str) -> record_pages.Form:
     """Return the format of a page.
 
     Raises:

@@ -12,7 +12,7 @@ from http import HTTPStatus
 
 import uvicorn
 
-from tutti.data.addresses import Address
+from tutti.data.member_address import Address
 from tutti.errors import ConfigError, Unavailable
 from tutti.runtime import malloc
 from tutti.runtime.http_server import UVICORN_SETTINGS, BoundedProtocol, Server

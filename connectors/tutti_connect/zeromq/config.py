@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from tutti.data.addresses import is_loopback
+from tutti.data.member_address import is_loopback
 from tutti.errors import ConfigError
 from tutti.toml.loader import load_struct
 from tutti_connect.config import check_connector_name, check_gateways, check_topic, example

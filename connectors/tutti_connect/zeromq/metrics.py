@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from tutti_connect.zeromq.spooled_source import SpooledFlow
+from tutti_connect.zeromq.spooled_flow import SpooledFlow
 
 if TYPE_CHECKING:
     from tutti_connect.zeromq.sink import Publisher

@@ -13,9 +13,9 @@ import zmq
 from tutti_connect.quarantine import QuarantineLog, as_base64
 from tutti_connect.zeromq import limits
 from tutti_connect.zeromq.batches import Message, MessageConverter, RejectedMessage, TopicBatch
-from tutti_connect.zeromq.in_flight import Flow
+from tutti_connect.zeromq.memory_flow import Flow
 from tutti_connect.zeromq.sockets import Socket, open_socket
-from tutti_connect.zeromq.spooled_source import SpooledFlow
+from tutti_connect.zeromq.spooled_flow import SpooledFlow
 
 if TYPE_CHECKING:
     from tutti_connect.zeromq.config import Inflow

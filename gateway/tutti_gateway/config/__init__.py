@@ -1,6 +1,6 @@
 """The configuration of a gateway: reads TOML into a frozen typed `Config`, and explains every mistake."""
 
-from tutti.data.addresses import Address
+from tutti.data.member_address import Address
 from tutti.toml.mistakes import Mistake
 from tutti_gateway.config.advice import advice, unknown_hosts
 from tutti_gateway.config.loader import check_config, load_config, parse_config

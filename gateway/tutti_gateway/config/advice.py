@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from tutti.data.addresses import is_loopback, parse_host_port, parse_member
+from tutti.data.member_address import is_loopback, parse_host_port, parse_member
 from tutti.errors import ConfigError
 from tutti.toml.mistakes import Mistake
 from tutti_gateway.config.model import Config

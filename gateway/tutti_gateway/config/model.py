@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from tutti import limits as common_limits
-from tutti.data.addresses import GROUP_PORT_DISTANCE, PORT_MAX, Address, MemberAddress, parse_host_port
+from tutti.data.member_address import GROUP_PORT_DISTANCE, PORT_MAX, Address, MemberAddress, parse_host_port
 from tutti.errors import ConfigError, UsageError
 from tutti_gateway.core import limits
 

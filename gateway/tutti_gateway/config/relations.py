@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from tutti import limits as common_limits
-from tutti.data.addresses import (
+from tutti.data.member_address import (
     GROUP_PORT_DISTANCE,
     HOST_REMEDY,
     PORT_MAX,

@@ -19,7 +19,7 @@ from tutti_gateway.core.protocol.actions import Action
 from tutti_gateway.core.protocol.events import Event
 from tutti_gateway.core.protocol.messages import Message
 from tutti_gateway.core.state_machine import Input, State
-from tutti_gateway.core.view.lifecycle import LIFE, Phase
+from tutti_gateway.core.view.phases import LIFE, Phase
 
 INTRODUCTION = """\
 # The protocol as the core runs it

@@ -25,7 +25,7 @@ from tutti_gateway.core.atomic.layer import Atomic
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.flush.layer import Flush
 from tutti_gateway.core.inbound_messages import Inbound
-from tutti_gateway.core.lanes.lanes import Lanes
+from tutti_gateway.core.lanes.lane_activation import Lanes
 from tutti_gateway.core.membership.forced_roster import ForcedRoster
 from tutti_gateway.core.membership.group_clock import Clocks
 from tutti_gateway.core.membership.layer import Membership

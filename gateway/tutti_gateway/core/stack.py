@@ -49,7 +49,7 @@ from tutti_gateway.core.protocol.events import (
     groupable,
 )
 from tutti_gateway.core.random_source import RandomSource
-from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.view.phases import Phase
 from tutti_gateway.core.view.view_state import ViewState
 
 

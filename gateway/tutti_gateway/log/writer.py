@@ -34,7 +34,6 @@ from tutti_gateway.log.write import truncate
 from tutti_gateway.log.write.frame_fetch import FrameFetcher
 from tutti_gateway.log.write.indexer import Indexer
 from tutti_gateway.log.write.install_snapshot import finish_replacement, replace_log
-from tutti_gateway.log.write.mark_tracker import End, MarkTracker
 from tutti_gateway.log.write.preallocator import SegmentPreallocator
 from tutti_gateway.log.write.recovery import RecoveredLog, lost_promises, recover
 from tutti_gateway.log.write.segment import (
@@ -47,6 +46,7 @@ from tutti_gateway.log.write.segment import (
     reopen_segment,
     size_of_next,
 )
+from tutti_gateway.log.write.vote_mark_tracker import End, MarkTracker
 
 _US = 1_000_000
 

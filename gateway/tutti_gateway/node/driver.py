@@ -75,7 +75,7 @@ from tutti_gateway.node.common.counters import GatewayCounters
 from tutti_gateway.node.common.interfaces import Stack
 from tutti_gateway.node.disk.lane_thread import LaneThread
 from tutti_gateway.node.disk.log_thread import LogThread
-from tutti_gateway.node.peers.peers import PeerNetwork
+from tutti_gateway.node.peers.peer_network import PeerNetwork
 from tutti_gateway.node.status.snapshot import DriverSnapshot
 from tutti_gateway.node.status.status import StatusDocuments
 from tutti_gateway.node.status.status_socket import ReadIndexRequest, StatusRequest

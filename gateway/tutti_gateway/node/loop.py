@@ -10,7 +10,7 @@ from structlog.typing import FilteringBoundLogger
 
 from tutti_gateway.core import limits
 from tutti_gateway.node.clients.port import ClientPort, Message
-from tutti_gateway.node.common import memory
+from tutti_gateway.node.common import process_memory
 from tutti_gateway.node.common.mailbox import Mailbox
 from tutti_gateway.node.driver import Driver, DriverInput
 from tutti_gateway.transport.interface import Transport
@@ -120,12 +120,12 @@ class Loop:
             self._log.warning("problem at the client port", reason=reason)
         self._driver.network.log_troubles()
         self._driver.sweep()
-        resident = memory.resident_bytes()
+        resident = process_memory.resident_bytes()
         if resident > limits.NODE_MEMORY_BYTES_MAX:
             self._free_memory(resident)
         # Once for each idle period.
         elif not self._trimmed and now - self._last_message_at > limits.TRIM_IDLE_US / US:
-            memory.trim()
+            process_memory.trim()
             self._trimmed = True
         if resident <= limits.NODE_MEMORY_BYTES_MAX:
             self._clients_closed = False
@@ -141,4 +141,4 @@ class Loop:
             self._transport.release_memory()
         # If this does not help, the next call uses the other measure.
         self._clients_closed = not self._clients_closed
-        memory.trim()
+        process_memory.trim()

@@ -39,7 +39,7 @@ from tutti_gateway.log.write.segment import prepared_paths
 from tutti_gateway.log.writer import LogWriter
 from tutti_gateway.node.clients.duplicate_lookup import DuplicateLookup
 from tutti_gateway.node.clients.port import ClientPort
-from tutti_gateway.node.common import interfaces, memory
+from tutti_gateway.node.common import interfaces, process_memory
 from tutti_gateway.node.common import logging_setup as logs
 from tutti_gateway.node.common.clock import Clock
 from tutti_gateway.node.common.counters import GatewayCounters
@@ -49,7 +49,7 @@ from tutti_gateway.node.disk.log_thread import LogThread
 from tutti_gateway.node.driver import Driver, DriverInput
 from tutti_gateway.node.loop import Loop
 from tutti_gateway.node.peers.open_transport import open_transport
-from tutti_gateway.node.peers.peers import PeerNetwork
+from tutti_gateway.node.peers.peer_network import PeerNetwork
 from tutti_gateway.node.replay.recorder import Recorder, header_of
 from tutti_gateway.node.status.reads_supervisor import Notifier, Supervisor
 from tutti_gateway.node.status.snapshot import (
@@ -97,7 +97,7 @@ class Gateway:
             record: directory in which to record the run; empty for none.
         """
         # Before any thread starts: the settings hold for the whole process.
-        memory.tune()
+        process_memory.tune()
         self._handlers: dict[int, Any] = {}
         opened.callback(self._restore_signals)  # runs last, so that no signal kills the process while it closes its parts
         self._config = config
@@ -251,7 +251,7 @@ class Gateway:
                 lookups=self._lookups.waiting,
                 reads=(self._reads.pid, self._reads.starts),
                 security={} if authorizer is None else authorizer.to_dict(),
-                resident_bytes=memory.resident_bytes(),
+                resident_bytes=process_memory.resident_bytes(),
             )
             return StatusDocuments(snapshot)
 
@@ -311,7 +311,7 @@ class Gateway:
         if not self._ready_printed and self._reads.ready and not self._driver.halted and self._group.state == PRIMARY:
             self._ready_printed = True
             self._print_ready()
-            memory.collapse()  # huge pages for code pay off only once all libraries are loaded
+            process_memory.collapse()  # huge pages for code pay off only once all libraries are loaded
         return False
 
     def _print_ready(self) -> None:

@@ -16,7 +16,7 @@ from functools import partial
 import pyarrow as pa
 
 from tutti.common.credentials import FILE_VARIABLE, TOKEN_VARIABLE
-from tutti.data.addresses import Address, parse_host_port
+from tutti.data.member_address import Address, parse_host_port
 from tutti.errors import ConfigError, TuttiError, Unavailable
 from tutti.log.read.reader import LogReader
 from tutti.runtime import reserved_fds
@@ -27,7 +27,7 @@ from tutti_gateway.reads.admin.history import History
 from tutti_gateway.reads.admin.http import AdminServer
 from tutti_gateway.reads.admin.pages import Pages
 from tutti_gateway.reads.admin.record_pages import RecordBrowser
-from tutti_gateway.reads.common import logging_setup, memory
+from tutti_gateway.reads.common import logging_setup, process_memory
 from tutti_gateway.reads.common.authorization import ReadsAuthorizer, SecurityFiles
 from tutti_gateway.reads.common.gateway_link import GatewayLink
 from tutti_gateway.reads.common.gateway_liveness import Liveness
@@ -148,7 +148,7 @@ class Process:
         LOG.info("reads are served", extra={"fields": fields})
         busy = False
         while not _sigterm_within(HOUSEKEEPING_S):
-            private = memory.private_bytes()
+            private = process_memory.private_bytes()
             if private > limits.READS_MEMORY_BYTES_MAX:
                 fields = {"bytes": private, "limit": limits.READS_MEMORY_BYTES_MAX}
                 LOG.error("the reads process exceeds its memory limit; it ends and is restarted", extra={"fields": fields})
@@ -189,7 +189,7 @@ class Process:
         busy = records != self._records
         self._records = records
         if was_busy and not busy:
-            memory.trim()
+            process_memory.trim()
         return busy
 
     _records = 0
@@ -234,7 +234,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         end_with_parent(options.parent, signal.SIGKILL)  # a hanging process does not read the pipe, and must release its ports
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before this process starts threads, which inherit the mask
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the gateway decides when to end
-    memory.tune()
+    process_memory.tune()
     reserved_fds.reserve_descriptors()
     for variable in (FILE_VARIABLE, TOKEN_VARIABLE):
         os.environ.pop(variable, None)  # this process authenticates with the gateway's key, never with an operator's token

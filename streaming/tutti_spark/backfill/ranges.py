@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tutti.errors import ConfigError, OffsetOutOfRange, UsageError
-from tutti.reading.positions import AFTER_9999, read_time
+from tutti.reading.range_bounds import AFTER_9999, read_time
 from tutti_spark.common.options import local_path
 from tutti_spark.source.offsets import StreamOffset
 

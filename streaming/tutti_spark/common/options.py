@@ -16,9 +16,9 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tutti import limits
-from tutti.common.address import parse_url
+from tutti.common.gateway_url import parse_url
 from tutti.errors import ConfigError, UsageError
-from tutti.reading.positions import AFTER_9999, read_time
+from tutti.reading.range_bounds import AFTER_9999, read_time
 from tutti_spark.common import credentials
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, StructType, TimestampType
 
-from tutti.common.address import parse_url
+from tutti.common.gateway_url import parse_url
 from tutti.data.names import check_name
 from tutti.errors import ConfigError, UsageError
 from tutti_spark.common import credentials

@@ -22,9 +22,9 @@ from tutti.batching.receipt import Receipt
 from tutti.errors import Refused, TuttiError, Unknown, UsageError
 from tutti.io.admin import AdminClient
 from tutti.transactions import StagedBatch, StagingProducer, Transactor, commit_progress
-from tutti_spark.sink.accumulator import Accumulator
 from tutti_spark.sink.options import SinkOptions
 from tutti_spark.sink.repeated_writes import Write, digests, find_committed
+from tutti_spark.sink.topic_batches import Accumulator
 
 _CONNECT_TIMEOUT_S = limits.READ_RETRY_US / 1e6
 _CLEANUP_TIMEOUT_S = 5.0  # timeout of cleanup requests

@@ -21,7 +21,7 @@ def source_of(options: ReadOptions) -> Source:
     """Open the origin that the options name, whichever log it holds now. Gateway connections are shared within the process."""
     log: Source | None = None
     if options.gateways is not None:
-        from tutti.sources.query_progress import QueryProgress
+        from tutti.sources.spark_queries import QueryProgress
 
         log = QueryProgress(options.gateways, credentials=options.credentials)
     elif options.paths:
@@ -51,7 +51,7 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
         Refused: the gateways hold another log now (raised by the first request).
     """
     if options.gateways is not None:
-        from tutti.common.address import Address, parse_url
+        from tutti.common.gateway_url import Address, parse_url
         from tutti.sources.flight import FlightSource
 
         known = [*(Address(host, port) for host, port in gateways), *parse_url(options.gateways)]

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.gateway_process import GatewayProcess
 from tutti import Producer, limits
-from tutti.common.address import Address, parse_url
+from tutti.common.gateway_url import Address, parse_url
 from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.sources import short_circuit
 from tutti.sources.flight import FlightSource
@@ -26,7 +26,7 @@ COUNT = 600
 _AS_NOBODY = """
 import os, sys
 from tutti.sources.short_circuit import _status, local_files_of as files_of
-from tutti.common.address import parse_url
+from tutti.common.gateway_url import parse_url
 _status(parse_url(sys.argv[1])[0])  # all modules are loaded
 if os.getuid() == 0:
     os.setgroups([]); os.setgid(65534); os.setuid(65534)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import zmq
 
-from tutti.data.addresses import Address
+from tutti.data.member_address import Address
 from tutti_gateway.core.protocol.events import LinkChanged, Received
 from tutti_gateway.core.protocol.messages import Message, Probe
 from tutti_gateway.transport.interface import Introduction, Transport

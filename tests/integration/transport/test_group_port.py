@@ -15,7 +15,7 @@ import pytest
 from tests.integration.transport.meshes import clock_us, exchange, run, town
 from tests.support.ports import free_port, free_ports
 from tutti import limits
-from tutti.data.addresses import Address
+from tutti.data.member_address import Address
 from tutti.errors import TuttiError
 from tutti.zmtp.framing import GREETING
 from tutti_gateway.transport.mesh.socket_backend import SocketBackend

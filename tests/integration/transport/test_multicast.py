@@ -15,8 +15,8 @@ import pytest
 
 from tests.integration.transport.meshes import LOG, Node, clock_us, rest, run
 from tests.support.ports import free_ports
-from tutti.data.addresses import Address
 from tutti.data.frames.frame import Frame, Kind
+from tutti.data.member_address import Address
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.messages import Confirm, Message, Order, Probe
 from tutti_gateway.transport.interface import Introduction

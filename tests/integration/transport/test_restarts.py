@@ -13,7 +13,7 @@ from tutti_gateway.transport.codec import encode_introduction
 from tutti_gateway.transport.interface import Introduction
 from tutti_gateway.transport.keys import Keyring
 from tutti_gateway.transport.mesh.authentication import KeyAuthenticator
-from tutti_gateway.transport.mesh.peer_link import PeerLink
+from tutti_gateway.transport.mesh.peer_state import PeerLink
 
 pytestmark = pytest.mark.usefixtures("wire")
 

@@ -7,9 +7,9 @@ from tests.sim.mutants.mutant import Mutant
 from tests.sim.mutants.patch import Edit
 from tutti_gateway.core.inbound_messages import Inbound
 from tutti_gateway.core.lanes.dedup import DedupTable
+from tutti_gateway.core.lanes.lane_replica import Member
 from tutti_gateway.core.lanes.layer import Unordered
 from tutti_gateway.core.lanes.lost_end import LostEndRecovery
-from tutti_gateway.core.lanes.member import Member
 from tutti_gateway.core.lanes.origin import Origin
 from tutti_gateway.log.lanes import lane_recovery
 

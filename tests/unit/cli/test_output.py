@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import pytest
 
 from tutti.errors import UsageError
-from tutti.reading.positions import parse_bound, parse_time, time_text
+from tutti.reading.range_bounds import parse_bound, parse_time, time_text
 from tutti_gateway.cli.common import output
 
 

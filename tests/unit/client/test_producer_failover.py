@@ -16,7 +16,7 @@ from tests.unit.client.delivery.delivery_harness import NUMBER, Rig, in_flight
 from tests.unit.client.fake_gateway import FakeGateway, Heard, Log, Rule, until
 from tests.unit.client.relay import Relay
 from tutti import limits
-from tutti.common.address import Address
+from tutti.common.gateway_url import Address
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
 from tutti.delivery import session

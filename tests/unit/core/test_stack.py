@@ -18,7 +18,7 @@ from tutti_gateway.core.protocol.actions import Deliver, Dropped, Halt, Peers, P
 from tutti_gateway.core.protocol.events import EpochAsked, Now, Persisted, Received, Submitted, TimeAdvanced, TopicAsked
 from tutti_gateway.core.protocol.messages import Asking, AskTopic, Confirm, Forward, Message, No, Order, Vote
 from tutti_gateway.core.stack import Stack
-from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.view.phases import Phase
 
 # Starting
 

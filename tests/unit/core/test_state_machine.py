@@ -12,7 +12,7 @@ from tutti_gateway.core.diagrams import page
 from tutti_gateway.core.order.batch_admission import ENTRANCE, VERDICT, Relation, Seen, Verdict, relation
 from tutti_gateway.core.order.received_table import LINE, LineInput, LineState, ProducerLine
 from tutti_gateway.core.state_machine import Machine
-from tutti_gateway.core.view.lifecycle import LIFE, Phase, Step
+from tutti_gateway.core.view.phases import LIFE, Phase, Step
 
 ROOT = Path(__file__).resolve().parents[3]
 

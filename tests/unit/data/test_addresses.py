@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tutti.data.addresses import Address, client_address, is_loopback, parse_host_port, parse_member
+from tutti.data.member_address import Address, client_address, is_loopback, parse_host_port, parse_member
 from tutti.errors import UsageError
 
 

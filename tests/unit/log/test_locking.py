@@ -15,7 +15,7 @@ from tutti.data.frames.frame import Kind
 from tutti.data.frames.schema import decode_batch
 from tutti.data.log_state import LogState
 from tutti.log.read import name_registry
-from tutti.log.read.catalog import Catalog
+from tutti.log.read.segment_catalog import Catalog
 from tutti.log.read.reader import LogReader
 
 HISTORY = sample(40)

@@ -13,9 +13,9 @@ from tutti.data.frames.frame import Kind
 from tutti.errors import Damaged
 from tutti.log.files.layout import segment_path
 from tutti.log.read import name_registry
-from tutti.log.read.catalog import Catalog
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
+from tutti.log.read.segment_catalog import Catalog
 from tutti.log.read.segment_view import SegmentView
 
 COUNT = 600

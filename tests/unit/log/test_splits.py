@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.unit.log.history import History, write_log
 from tutti import limits
-from tutti.log.read import catalog, segment_view
+from tutti.log.read import segment_catalog, segment_view
 from tutti.log.read.reader import LogReader
 
 BATCHES, ROWS = 240, 10
@@ -63,7 +63,7 @@ def test_a_wide_range_is_cut_without_a_look_at_its_batches(reader: LogReader, mo
         raise AssertionError(f"{path} is looked at")
 
     monkeypatch.setattr(segment_view, "map_rows", mapped)
-    monkeypatch.setattr(catalog, "SegmentView", mapped)
+    monkeypatch.setattr(segment_catalog, "SegmentView", mapped)
     for splits in (1, 4, 7):
         plan = reader.plan(0, RECORDS, splits=splits)
         sizes = [part.bytes for part in plan]

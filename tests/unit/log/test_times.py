@@ -35,7 +35,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         noted.append(first)
         return header(directory, first)
 
-    monkeypatch.setattr("tutti.log.read.catalog.sealed_header", note)
+    monkeypatch.setattr("tutti.log.read.segment_catalog.sealed_header", note)
     return noted
 
 

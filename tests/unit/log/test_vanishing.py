@@ -14,9 +14,9 @@ from tests.unit.log.history import History
 from tests.unit.log.test_trimming import firsts
 from tests.unit.log.written import Written
 from tutti.errors import Damaged, DirectoryRefused
-from tutti.log.read.catalog import Catalog
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
+from tutti.log.read.segment_catalog import Catalog
 from tutti.log.read.sequence_lookup import SequenceRun
 
 

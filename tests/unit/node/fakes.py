@@ -41,7 +41,7 @@ from tutti_gateway.node.clients.port import ClientPort, Message, SendResult
 from tutti_gateway.node.common.clock import Clock
 from tutti_gateway.node.disk.lane_thread import LaneThread
 from tutti_gateway.node.disk.log_thread import LogThread
-from tutti_gateway.node.peers.peers import PeerNetwork
+from tutti_gateway.node.peers.peer_network import PeerNetwork
 from tutti_gateway.transport.interface import Trouble
 
 LOG = structlog.get_logger()

@@ -20,7 +20,7 @@ from tutti.zmtp.framing import GREETING, ready
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import SessionClosed
 from tutti_gateway.node.clients.port import ClientPort
-from tutti_gateway.node.common import memory
+from tutti_gateway.node.common import process_memory
 from tutti_gateway.node.common.counters import GatewayCounters
 from tutti_gateway.node.common.mailbox import Mailbox
 from tutti_gateway.node.driver import Driver, DriverInput
@@ -118,7 +118,7 @@ def test_memory_above_its_bound_closes_every_connection_and_the_loop_continues(
 ) -> None:
     assert hello(client)
     sizes = iter([limits.NODE_MEMORY_BYTES_MAX + 1])
-    monkeypatch.setattr(memory, "resident_bytes", lambda: next(sizes, 0))
+    monkeypatch.setattr(process_memory, "resident_bytes", lambda: next(sizes, 0))
     wait_for(lambda: SessionClosed(1) in bench.stack.events)
     wait_for(lambda: hello(client, 500))  # what ZeroMQ writes before it hears that the connection is closed is lost
 
@@ -126,7 +126,7 @@ def test_memory_above_its_bound_closes_every_connection_and_the_loop_continues(
 def test_memory_is_released_once_when_it_is_quiet(bench: Bench, client: zmq.Socket[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     trims: list[int] = []
     monkeypatch.setattr(limits, "TRIM_IDLE_US", 200_000)
-    monkeypatch.setattr(memory, "trim", lambda: trims.append(1))
+    monkeypatch.setattr(process_memory, "trim", lambda: trims.append(1))
     assert hello(client)
     wait_for(lambda: bool(trims))
     beats = len(bench.beats)

@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pyarrow as pa
 
-from tutti.common.address import Address
+from tutti.common.gateway_url import Address
 from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import OffsetOutOfRange
 from tutti.log.read.micro_batch_ends import tick_end

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.ports import free_ports
-from tutti.data.addresses import Address
+from tutti.data.member_address import Address
 from tutti.zmtp.framing import COMMAND, GREETING, PING, EncodedMessage, frame, ready
 from tutti_gateway.core import limits
-from tutti_gateway.transport.mesh.peer_link import LinkEventKind, PeerLink
+from tutti_gateway.transport.mesh.peer_state import LinkEventKind, PeerLink
 from tutti_gateway.transport.mesh.socket_backend import SocketBackend
 
 BEAT_US = limits.MESH_BEAT_MS * 1000

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tutti import limits as common_limits
-from tutti.data.addresses import Address
+from tutti.data.member_address import Address
 from tutti.zmtp.frame_reader import SCRATCH_BYTES
 from tutti.zmtp.framing import GREETING, NullHandshake, encode_message, ready
 from tutti_gateway.core import limits
-from tutti_gateway.transport.mesh.peer_link import ConnectFailure, LinkEvent, LinkEventKind, PeerLink
+from tutti_gateway.transport.mesh.peer_state import ConnectFailure, LinkEvent, LinkEventKind, PeerLink
 from tutti_gateway.transport.mesh.socket_connection import MeshConnection
 
 WAIT_S = 30.0

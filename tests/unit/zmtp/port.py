@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from tutti.zmtp.connection import PortLimits
 from tutti.zmtp.curve import KeyPair
 from tutti.zmtp.framing import GREETING, ready
 from tutti.zmtp.listener import open_port
 from tutti.zmtp.server import Server
+from tutti.zmtp.server_connection import PortLimits
 
 TERMS = PortLimits(
     name="port",

@@ -19,7 +19,7 @@ from tutti.errors import Damaged, OffsetOutOfRange
 from tutti.log.files.layout import segment_missing
 from tutti.log.format.index import Rows
 from tutti.log.format.snapshot import Snapshot, newest_snapshot, read_snapshot
-from tutti.log.read.catalog import Catalog, trimmed_error
+from tutti.log.read.segment_catalog import Catalog, trimmed_error
 from tutti.log.read.segment_view import ReadLimit, SegmentView
 
 _KIND_NAMES = {Kind.TOPIC: "topic", Kind.EPOCH: "producer", Kind.ROSTER: "gateway"}

@@ -31,8 +31,8 @@ from tutti.log.format.hard_state import check_hard_state, read_hard_state
 from tutti.log.format.index import Rows
 from tutti.log.format.snapshot import newest_snapshot
 from tutti.log.format.vote_mark import check_end, newest_mark
-from tutti.log.read.catalog import Catalog, trimmed_error
 from tutti.log.read.name_registry import NameRegistry
+from tutti.log.read.segment_catalog import Catalog, trimmed_error
 from tutti.log.read.segment_view import ReadLimit, SegmentView
 from tutti.log.read.sequence_lookup import SequenceRun, offsets_of
 from tutti.log.read.splits import Range, check_parts, split_range

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from tutti.errors import ConfigError, Damaged, Fenced, Unavailable, WrongDirectory, invariant
 from tutti_connect.config import writable_directory
 from tutti_connect.files import limits
-from tutti_connect.files.progress import FilePosition
+from tutti_connect.files.position import FilePosition
 
 Kind = TypeVar("Kind")
 _VERSION = 1

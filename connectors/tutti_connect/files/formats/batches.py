@@ -12,7 +12,7 @@ import pyarrow as pa
 from tutti.data.frames.schema import TIMESTAMP
 from tutti_connect.files import limits
 from tutti_connect.files.formats.rows import NOW
-from tutti_connect.files.progress import FilePosition, shortened
+from tutti_connect.files.position import FilePosition, shortened
 
 if TYPE_CHECKING:
     from tutti_connect.files.discovery.ledger import Piece

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tutti.data.names import check_name
 from tutti.errors import UsageError
-from tutti.reading.positions import Bound, parse_bound
+from tutti.reading.range_bounds import Bound, parse_bound
 from tutti_connect.http import limits
 from tutti_connect.http.interface.problems import Problem
 

@@ -21,7 +21,7 @@ from tutti.runtime.http_server import HALF_CLOSED
 from tutti_connect.http import limits
 from tutti_connect.http.interface.operations import EVENTS
 from tutti_connect.http.interface.problems import Problem, problem_of
-from tutti_connect.http.read.queries import events
+from tutti_connect.http.read.record_pages import events
 
 ReaderOpener = Callable[[], Reader]
 Result = TypeVar("Result")

@@ -20,7 +20,7 @@ from tutti.runtime.backoff import Backoff
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.source.batches import Source, offset_of, to_batches
 from tutti_connect.kafka.source.partition_copy import Event, Key, Partition, State
-from tutti_connect.kafka.source.progress import KafkaPosition, check_same, offset_metadata, producer_name
+from tutti_connect.kafka.source.position import KafkaPosition, check_same, offset_metadata, producer_name
 from tutti_connect.kafka.source.start_offsets import Committer, Topic, resolve_latest
 from tutti_connect.quarantine import Quarantine
 

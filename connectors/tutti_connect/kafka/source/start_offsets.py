@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from tutti_connect.kafka.source.batches import Source
 from tutti_connect.kafka.source.partition_copy import Key
-from tutti_connect.kafka.source.progress import KafkaPosition, check_same, metadata_topic, producer_name
+from tutti_connect.kafka.source.position import KafkaPosition, check_same, metadata_topic, producer_name
 
 LOG = logging.getLogger("tutti.kafka")
 

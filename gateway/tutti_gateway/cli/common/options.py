@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import click
 
 from tutti.errors import UsageError
-from tutti.reading.positions import Bound, parse_bound, parse_time
+from tutti.reading.range_bounds import Bound, parse_bound, parse_time
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

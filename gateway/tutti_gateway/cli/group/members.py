@@ -102,7 +102,7 @@ def add(name: str, address: str, url: str, timeout_s: float, no_wait: bool, as_j
     The gateway first catches up without a vote, and then votes. The command waits for that, unless --no-wait is given. Start the
     gateway before or after this command, with the other gateways in its `group.members`.
     """
-    from tutti.data.addresses import parse_member
+    from tutti.data.member_address import parse_member
 
     parse_member(address)
     with _control(url, timeout_s) as (control, deadline):
@@ -184,7 +184,7 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
 
     The gateway stays a member and may return: `tutti members remove` removes one permanently. No committed record depends on it.
     """
-    from tutti.common.address import parse_url
+    from tutti.common.gateway_url import parse_url
     from tutti.io.admin import AdminClient
 
     deadline = Deadline(timeout_s)

@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from tutti.errors import TuttiError
-from tutti.reading.positions import time_text
+from tutti.reading.range_bounds import time_text
 from tutti_gateway.cli.common.options import json_option, url_option
 from tutti_gateway.cli.common.output import note, print_json, print_table
 
@@ -43,8 +43,8 @@ def queries(url: str, as_json: bool) -> None:
     a query of its name starts; the position stays.
     """
     from tutti.io.admin import AdminClient
-    from tutti.sources.query_progress import QueryProgress
     from tutti.sources.source import wait_for_log
+    from tutti.sources.spark_queries import QueryProgress
 
     with QueryProgress(url) as gateways, AdminClient(url) as control:
         log_state = wait_for_log(gateways)
@@ -99,7 +99,7 @@ def queries_at(url: str) -> list[QueryInfo]:
     Raises:
         TuttiError: the gateway does not answer in time, or does not support queries.
     """
-    from tutti.sources.query_progress import QueryProgress
+    from tutti.sources.spark_queries import QueryProgress
 
     with QueryProgress(url, timeout=ANSWER_S_MAX) as client:
         return client.queries(patience=0.0)  # ask only this gateway, without failover

@@ -35,7 +35,7 @@ def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> in
     gateway that returns ends, reports the records that it may hold, and does not restart. The command fails while a majority is
     reachable or may still return. Do not use it for a gateway that will return: the group then continues without help.
     """
-    from tutti.common.address import parse_url
+    from tutti.common.gateway_url import parse_url
     from tutti.io.admin import AdminClient
 
     names = tuple(dict.fromkeys(name.strip() for name in keep.split(",") if name.strip()))

@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from tutti.errors import TuttiError
-from tutti.reading.positions import time_text
+from tutti.reading.range_bounds import time_text
 from tutti_gateway.cli.common.options import TIME, NumberRange, json_option, url_option
 from tutti_gateway.cli.common.output import on_terminal, print_fields, print_json, print_table
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from tutti import limits
-from tutti.common.address import Address, parse_url
+from tutti.common.gateway_url import Address, parse_url
 from tutti.errors import TuttiError
 from tutti.io.admin import AdminClient
 from tutti_gateway.cli.common.output import cell_text, on_terminal, print_json

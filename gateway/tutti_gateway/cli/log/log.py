@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tutti.errors import Damaged, DirectoryRefused
-from tutti.reading.positions import time_text
+from tutti.reading.range_bounds import time_text
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import bytes_text, count_text, note, print_json, print_table, progress
 from tutti_gateway.cli.log.rerun import rerun

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from tutti.errors import Damaged, UsageError
-from tutti.reading.positions import Bound
+from tutti.reading.range_bounds import Bound
 
 if TYPE_CHECKING:
     from tutti.sources.source import Source

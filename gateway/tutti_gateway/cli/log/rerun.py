@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tutti.reading.positions import time_text
+from tutti.reading.range_bounds import time_text
 from tutti_gateway.cli.common.options import json_option
 from tutti_gateway.cli.common.output import count_text, note, print_json, progress
 
 if TYPE_CHECKING:
-    from tutti_gateway.node.replay.replay import Difference, ReplayResult
+    from tutti_gateway.node.replay.rerun import Difference, ReplayResult
 
 
 @click.command()
@@ -24,7 +24,7 @@ def rerun(file: str, as_json: bool) -> int:
     The command shows the first different answer with both versions, and then ends with exit code 1. A recording that a kill
     truncated is used up to its last complete event.
     """
-    from tutti_gateway.node.replay.replay import replay_run as run_again
+    from tutti_gateway.node.replay.rerun import replay_run as run_again
     from tutti_gateway.node.status.status import release
 
     with progress("rerun", None, unit="bytes") as meter:

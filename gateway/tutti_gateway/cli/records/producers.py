@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from tutti.common.address import Address, parse_url
+from tutti.common.gateway_url import Address, parse_url
 from tutti.errors import TuttiError, Unavailable
-from tutti.reading.positions import time_text
+from tutti.reading.range_bounds import time_text
 from tutti_gateway.cli.common.options import group_url_option, json_option, require_url, url_option
 from tutti_gateway.cli.common.output import note, print_json, print_table
 

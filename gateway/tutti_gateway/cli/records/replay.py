@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tutti.errors import ConfigError, TuttiError, UsageError, remedy
-from tutti.reading.positions import Bound
+from tutti.reading.range_bounds import Bound
 from tutti_gateway.cli.common.options import BOUND, json_option
 from tutti_gateway.cli.common.output import count_text, note, print_json, progress
 

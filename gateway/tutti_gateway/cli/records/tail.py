@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tutti.errors import TuttiError, UsageError
-from tutti.reading.positions import Bound
+from tutti.reading.range_bounds import Bound
 from tutti_gateway.cli.common.interrupts import ImportGuard
 from tutti_gateway.cli.common.options import BOUND, url_option
 from tutti_gateway.cli.common.output import note

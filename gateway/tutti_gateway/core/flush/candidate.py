@@ -19,8 +19,8 @@ from tutti_gateway.core.flush.log_choice import choose, readable_end
 from tutti_gateway.core.flush.log_compare import Extent
 from tutti_gateway.core.protocol.messages import Install, Installed, Propose, Reject, State
 from tutti_gateway.core.state_machine import Machine
-from tutti_gateway.core.view.lifecycle import Phase, Step
 from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.view.phases import Phase, Step
 from tutti_gateway.core.view.quorum import Rosters
 
 

@@ -27,8 +27,8 @@ from tutti_gateway.core.pending_window import Stage
 from tutti_gateway.core.protocol.events import Persisted, Recovered, Started
 from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot, Install, Installed, Propose, Reject, State
 from tutti_gateway.core.state_machine import Machine
-from tutti_gateway.core.view.lifecycle import LIFE, Phase, Step
 from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.view.phases import LIFE, Phase, Step
 
 
 class Layers(Log, UpperLayers, Protocol):

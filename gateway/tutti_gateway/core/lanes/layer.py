@@ -9,8 +9,8 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.disk_repair import Distances
 from tutti_gateway.core.lanes.dedup import DedupTable
+from tutti_gateway.core.lanes.lane_replica import Member
 from tutti_gateway.core.lanes.lost_end import LostEndRecovery
-from tutti_gateway.core.lanes.member import Member
 from tutti_gateway.core.lanes.origin import Origin
 from tutti_gateway.core.lanes.outbox import LaneOutbox
 from tutti_gateway.core.protocol.events import LaneCorrupt, LaneLog, LaneRead

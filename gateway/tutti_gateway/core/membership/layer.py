@@ -20,8 +20,8 @@ from tutti_gateway.core.membership.roster_change import RosterChanges
 from tutti_gateway.core.membership.succession import by_age, succession
 from tutti_gateway.core.protocol.events import LinkChanged
 from tutti_gateway.core.protocol.messages import Heartbeat, Probe
-from tutti_gateway.core.view.lifecycle import Phase
 from tutti_gateway.core.view.peers import Peer, Peers
+from tutti_gateway.core.view.phases import Phase
 
 
 class Views(Protocol):

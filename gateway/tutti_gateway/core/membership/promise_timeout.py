@@ -7,8 +7,8 @@ from typing import Protocol
 from tutti.data.view_id import coordinator_of
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.view.lifecycle import Phase
 from tutti_gateway.core.view.peers import Peers
+from tutti_gateway.core.view.phases import Phase
 
 
 class Views(Protocol):

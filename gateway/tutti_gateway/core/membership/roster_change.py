@@ -12,10 +12,10 @@ from typing import Protocol
 import msgspec
 
 from tutti import limits as common_limits
-from tutti.data.addresses import HOST_REMEDY, MemberAddress, parse_member, unreachable_reason
 from tutti.data.client_protocol import Denied, Done
 from tutti.data.frames.bodies import RosterBody, Voter, decode_body
 from tutti.data.frames.frame import Frame, Kind
+from tutti.data.member_address import HOST_REMEDY, MemberAddress, parse_member, unreachable_reason
 from tutti.errors import UsageError
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context

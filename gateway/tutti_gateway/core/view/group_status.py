@@ -13,8 +13,8 @@ from tutti.data.view_id import coordinator_of
 from tutti.errors import disk_remedy
 from tutti_gateway.core.layers import Layers
 from tutti_gateway.core.stack import Stack
-from tutti_gateway.core.view.lifecycle import Phase
 from tutti_gateway.core.view.peers import Peer, Peers
+from tutti_gateway.core.view.phases import Phase
 
 PRIMARY, MINORITY, JOINING, LEARNER, SILENT, LEAVING, HALTED = (
     "primary",  # in the view that decides

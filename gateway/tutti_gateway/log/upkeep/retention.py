@@ -29,7 +29,7 @@ from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti.log.format.frame_iterator import decode_abort
 from tutti.log.format.snapshot import STATE_AT, read_snapshot
-from tutti.log.read.catalog import Catalog
+from tutti.log.read.segment_catalog import Catalog
 from tutti.log.read.segment_view import ReadLimit
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import TrimProposed

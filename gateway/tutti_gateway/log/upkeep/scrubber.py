@@ -24,7 +24,7 @@ from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti.log.format.index import LONG_AGO, IndexWriter, Rows, index_sealed, no_rows
 from tutti.log.format.snapshot import read_snapshot
-from tutti.log.read.catalog import Catalog
+from tutti.log.read.segment_catalog import Catalog
 from tutti.log.read.segment_view import ReadLimit, SegmentView
 from tutti_gateway.core import limits
 from tutti_gateway.log.upkeep.quarantine import remove_older

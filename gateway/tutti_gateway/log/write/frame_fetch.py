@@ -26,7 +26,7 @@ from tutti.errors import FormatError
 from tutti.log.files.layout import FRAMES_AT, PAGE, read_header, segment_path
 from tutti.log.files.storage import Storage
 from tutti.log.format.frame_iterator import Abort, decode_abort
-from tutti.log.read.catalog import Catalog
+from tutti.log.read.segment_catalog import Catalog
 from tutti.log.read.segment_view import ReadLimit
 from tutti_gateway.core import limits
 from tutti_gateway.log.write.segment import Segment

@@ -17,9 +17,9 @@ from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti.log.format.index import LONG_AGO, IndexWriter, build_rows, encode_row, index_sealed
 from tutti.log.format.snapshot import Snapshot, read_snapshot, remove_snapshot, write_snapshot
-from tutti_gateway.log.write.mark_tracker import End
 from tutti_gateway.log.write.recovery import RecoveredLog
 from tutti_gateway.log.write.segment import Segment
+from tutti_gateway.log.write.vote_mark_tracker import End
 
 _MANY = 24  # above this count one vectorised call is cheaper than a loop
 _TICK = int(Kind.TICK)

@@ -25,9 +25,9 @@ from tutti.log.files.storage import Storage
 from tutti.log.format.hard_state import HardStateFile, read_hard_state
 from tutti.log.format.snapshot import Snapshot, read_snapshot, write_snapshot
 from tutti.log.format.vote_mark import VoteMark, segment_marks
-from tutti_gateway.log.write.mark_tracker import now_us
 from tutti_gateway.log.write.segment import Segment, begin_segment, new_segment, size_of_next
 from tutti_gateway.log.write.truncate import write_mark_to_hard_state
+from tutti_gateway.log.write.vote_mark_tracker import now_us
 
 
 def mark_of(state: LogState, sequence: int) -> VoteMark:

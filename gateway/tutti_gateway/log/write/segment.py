@@ -17,8 +17,8 @@ from tutti.log.files.storage import Storage
 from tutti.log.format.index import IndexWriter, no_rows
 from tutti.log.format.vote_mark import VoteMark, segment_marks
 from tutti.runtime.reserved_fds import with_descriptor_wait
-from tutti_gateway.log.write.mark_tracker import End
 from tutti_gateway.log.write.recovery import FoundSegment
+from tutti_gateway.log.write.vote_mark_tracker import End
 
 _NEW = "new.tmp"
 

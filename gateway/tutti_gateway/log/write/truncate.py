@@ -25,8 +25,8 @@ from tutti.log.files.storage import WRITE_BYTES, Storage
 from tutti.log.format.frame_iterator import SegmentMap, scan_frames
 from tutti.log.format.hard_state import SLOTS, HardStateFile
 from tutti.log.format.vote_mark import VoteMark
-from tutti_gateway.log.write.mark_tracker import End
 from tutti_gateway.log.write.segment import Segment
+from tutti_gateway.log.write.vote_mark_tracker import End
 
 
 def end_at(directory: str, segments: Sequence[Segment], decided: End, position: int) -> End:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from tutti import limits as common_limits
 from tutti.data.frames.frame import Buffer
 from tutti.errors import TuttiError
-from tutti.zmtp.connection import PortLimits
 from tutti.zmtp.listener import open_port
 from tutti.zmtp.server import SendResult, Server
+from tutti.zmtp.server_connection import PortLimits
 from tutti_gateway.core import limits
 from tutti_gateway.node.common.port_check import PortInUse, in_use_text
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import orjson
 
 from tutti import limits as common_limits
-from tutti.data.addresses import client_address
 from tutti.data.client_protocol import PROTOCOL, Welcome
 from tutti.data.lane_name import LaneName
 from tutti.data.log_state import Producer
+from tutti.data.member_address import client_address
 from tutti.data.view_id import view_text
 from tutti_gateway.core import limits
 from tutti_gateway.core.view.group_status import HALTED, SILENT, Member

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from tutti.data.status_socket import (
+from tutti.data.status_messages import (
     CONFIRMED,
     DAMAGED,
     LANE_DAMAGED,

@@ -18,7 +18,7 @@ from tutti_gateway.reads.admin import assets
 from tutti_gateway.reads.admin.history import History
 from tutti_gateway.reads.admin.http import AdminProtocol, Page, PageResponse, QueryParameters, error_response
 from tutti_gateway.reads.admin.record_pages import RecordBrowser, number
-from tutti_gateway.reads.common import memory
+from tutti_gateway.reads.common import process_memory
 from tutti_gateway.reads.common.concurrency import ConcurrencyLimit
 from tutti_gateway.reads.common.gateway_link import GatewayLink
 from tutti_gateway.reads.flight.streams import Streams
@@ -193,7 +193,7 @@ class Pages:
             "security": self._security(),
             "admin": {"turned_away": dict(AdminProtocol.rejected)},
             "actions": {"act_us": self._act_us.to_dict()},
-            "memory": {"private_bytes": memory.private_bytes(), "batches_bytes": streams.memory.allocated()},
+            "memory": {"private_bytes": process_memory.private_bytes(), "batches_bytes": streams.memory.allocated()},
         }
 
 

@@ -22,7 +22,7 @@ from tutti.errors import Damaged, OffsetOutOfRange, TuttiError, UsageError
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
 from tutti.reading.json_lines import truncated_json_lines
-from tutti.reading.positions import parse_time
+from tutti.reading.range_bounds import parse_time
 from tutti.sources.source import time_us_of
 from tutti_gateway.core import limits
 from tutti_gateway.reads.admin.http import PageResponse, QueryParameters, error_response

@@ -17,7 +17,7 @@ import msgspec
 
 from tutti.common.credentials import Credentials
 from tutti.data.lane_name import LaneName
-from tutti.data.status_socket import CONFIRMED, DAMAGED, LANE_DAMAGED, PACKED, READ_INDEX, REFUSED, TOKEN_BYTES
+from tutti.data.status_messages import CONFIRMED, DAMAGED, LANE_DAMAGED, PACKED, READ_INDEX, REFUSED, TOKEN_BYTES
 from tutti.errors import Unavailable
 from tutti.io.admin import AdminClient
 from tutti_gateway.core import limits

@@ -59,7 +59,7 @@ class ReadsServer(flight.FlightServerBase):
             location: grpc://HOST:PORT, or grpc+tls://HOST:PORT with a certificate; port 0 means any free port (see `port`).
 
         Raises:
-            pa.ArrowException: the port is in use, or cannot be bound.
+            pyarrow.ArrowException: the port is in use, or cannot be bound.
         """
         self._streams = streams
         self._plans = plans

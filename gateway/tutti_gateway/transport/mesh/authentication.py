@@ -11,7 +11,7 @@ from tutti import limits
 from tutti.zmtp import z85
 from tutti.zmtp.curve import CurveClientHandshake, key_pair_from_text
 from tutti_gateway.transport.keys import Keyring
-from tutti_gateway.transport.mesh.peer_link import PeerLink
+from tutti_gateway.transport.mesh.peer_state import PeerLink
 
 
 class KeyAuthenticator:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tutti.data.addresses import Address, parse_member
 from tutti.data.frames.frame import Buffer
+from tutti.data.member_address import Address, parse_member
 from tutti.errors import FormatError, TuttiError
 from tutti.runtime.dns import Resolver
 from tutti.zmtp.framing import EncodedMessage, encode_message
@@ -33,7 +33,7 @@ from tutti_gateway.transport.codec import (
 from tutti_gateway.transport.handshake import parse_introduction
 from tutti_gateway.transport.inbound_peers import InboundPeer, InboundPeers
 from tutti_gateway.transport.interface import Introduction, Trouble
-from tutti_gateway.transport.mesh.peer_link import LinkEvent, LinkEventKind, PeerLink
+from tutti_gateway.transport.mesh.peer_state import LinkEvent, LinkEventKind, PeerLink
 from tutti_gateway.transport.mesh.socket_backend import InboundMessage, SocketBackend
 from tutti_gateway.transport.rate_limited_log import TroubleLog
 

@@ -13,16 +13,16 @@ from collections.abc import Callable, Container, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from tutti import limits as common_limits
-from tutti.data.addresses import Address
 from tutti.data.frames.frame import Buffer
+from tutti.data.member_address import Address
 from tutti.errors import TuttiError
-from tutti.zmtp.connection import PortLimits
 from tutti.zmtp.frame_reader import SCRATCH_BYTES
 from tutti.zmtp.framing import NullHandshake
 from tutti.zmtp.listener import OUT_OF_RESOURCES, RAISE_LIMIT, open_port
 from tutti.zmtp.server import Server
+from tutti.zmtp.server_connection import PortLimits
 from tutti_gateway.core import limits
-from tutti_gateway.transport.mesh.peer_link import LinkEvent, PeerLink
+from tutti_gateway.transport.mesh.peer_state import LinkEvent, PeerLink
 from tutti_gateway.transport.mesh.socket_connection import MeshConnection, set_keepalive
 
 if TYPE_CHECKING:  # imports the crypto only for gateways with keys

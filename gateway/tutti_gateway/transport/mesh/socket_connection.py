@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from tutti import limits as common_limits
-from tutti.data.addresses import Address
+from tutti.data.member_address import Address
 from tutti.errors import FormatError
 from tutti.zmtp.frame_reader import ConnectionEnded, FrameReader
 from tutti.zmtp.framing import (
@@ -29,7 +29,7 @@ from tutti.zmtp.framing import (
 from tutti.zmtp.listener import OUT_OF_RESOURCES
 from tutti.zmtp.send_queue import SendQueue
 from tutti_gateway.core import limits
-from tutti_gateway.transport.mesh.peer_link import ConnectFailure, LinkEvent, LinkEventKind, PeerLink
+from tutti_gateway.transport.mesh.peer_state import ConnectFailure, LinkEvent, LinkEventKind, PeerLink
 
 if TYPE_CHECKING:  # imports the crypto only for gateways with keys
     from tutti.zmtp.curve import CurveClientHandshake

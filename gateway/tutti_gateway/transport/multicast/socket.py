@@ -8,7 +8,7 @@ import struct
 from collections.abc import Sequence
 from ipaddress import IPv4Address
 
-from tutti.data.addresses import Address
+from tutti.data.member_address import Address
 from tutti.errors import ConfigError, TuttiError
 from tutti_gateway.core import limits
 

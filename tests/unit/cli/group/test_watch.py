@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.unit.client.fake_gateway import FakeGateway
-from tutti.common.address import parse_url
+from tutti.common.gateway_url import parse_url
 from tutti.data import client_protocol
 from tutti_gateway.cli.group import watch
 from tutti_gateway.cli.group.watch import NO_ANSWER, GatewayState, Watch

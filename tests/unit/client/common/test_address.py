@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tutti import limits
-from tutti.common.address import Address, parse_url
+from tutti.common.gateway_url import Address, parse_url
 from tutti.errors import ConfigError
 
 

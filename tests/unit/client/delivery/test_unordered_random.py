@@ -20,7 +20,7 @@ from tutti.batching.options import BatchingOptions
 from tutti.batching.receipt import Receipt
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
-from tutti.delivery.lane import Lane
+from tutti.delivery.lane_sender import Lane
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Identity, State
 from tutti.delivery.unordered import UnorderedDelivery

@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from tutti import limits
-from tutti.common.address import parse_url
+from tutti.common.gateway_url import parse_url
 from tutti.io.endpoints import Endpoints
 
 

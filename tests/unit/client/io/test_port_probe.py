@@ -20,9 +20,9 @@ from pyarrow import flight
 from tests.support.ports import free_port
 from tests.unit.client.fake_gateway import FakeGateway, until
 from tutti import limits
-from tutti.common.address import Address, parse_url
+from tutti.common.gateway_url import Address, parse_url
 from tutti.data import client_protocol
-from tutti.data.addresses import Address as MeshAddress
+from tutti.data.member_address import Address as MeshAddress
 from tutti.errors import ConfigError, Refused, Unavailable
 from tutti.io.admin import AdminClient
 from tutti.io.port_probe import explain_message, probe_port

@@ -12,7 +12,7 @@ import pytest
 
 from tests.unit.client.fake_gateway import FakeGateway, until
 from tutti import limits
-from tutti.common.address import Address
+from tutti.common.gateway_url import Address
 from tutti.data import client_protocol
 from tutti.errors import Unavailable
 from tutti.io import admin as client_talk

@@ -16,7 +16,7 @@ import pytest
 
 from tests.unit.client.fake_gateway import until
 from tutti import limits
-from tutti.common.address import Address
+from tutti.common.gateway_url import Address
 from tutti.errors import FormatError
 from tutti.io import zmtp_connection as client_link
 from tutti.io.zmtp_connection import ConnectionEvent, ZmtpConnection

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
 from tutti.errors import UsageError
-from tutti.reading.positions import parse_bound, parse_time, time_text
+from tutti.reading.range_bounds import parse_bound, parse_time, time_text
 from tutti.sources.source import time_us_of
 
 ZONES = st.timedeltas(timedelta(hours=-23, minutes=-59), timedelta(hours=23, minutes=59)).map(timezone)

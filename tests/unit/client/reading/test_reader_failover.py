@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.client.fake_flight_server import ReadableGateway, read_values, values
 from tests.unit.client.relay import Relay
-from tutti.common.address import parse_url
+from tutti.common.gateway_url import parse_url
 from tutti.reader import Reader
 from tutti.sources import flight_pool
 from tutti.sources.flight import FlightSource

@@ -11,7 +11,7 @@ import pytest
 from tests.unit.connectors.kafka.fake_kafka import CLUSTER, TOPIC, Kafka, Log, connector_of, done, run
 from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, Unavailable
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.source.progress import KafkaPosition, offset_metadata
+from tutti_connect.kafka.source.position import KafkaPosition, offset_metadata
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from tutti_connect.kafka import limits
 from tutti_connect.kafka.config import load_inflow
 from tutti_connect.kafka.source.batches import FrameBatch, to_batches
 from tutti_connect.kafka.source.partition_copy import Event, Partition, State
-from tutti_connect.kafka.source.progress import KafkaPosition, check_same, producer_name
+from tutti_connect.kafka.source.position import KafkaPosition, check_same, producer_name
 
 
 class Message:

@@ -20,15 +20,15 @@ from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, 
 from tutti.runtime.backoff import Backoff
 from tutti.sources.source import Frontier
 from tutti_connect import limits as common
-from tutti_connect.zeromq import in_flight as flow_module
 from tutti_connect.zeromq import limits, sink
+from tutti_connect.zeromq import memory_flow as flow_module
 from tutti_connect.zeromq.batches import MessageConverter, TopicBatch
 from tutti_connect.zeromq.config import Curve, load_inflow, load_outflow
-from tutti_connect.zeromq.in_flight import Flow
+from tutti_connect.zeromq.memory_flow import Flow
 from tutti_connect.zeromq.metrics import InMetrics
 from tutti_connect.zeromq.sink import Publisher
 from tutti_connect.zeromq.source import Connector
-from tutti_connect.zeromq.spooled_source import SpooledFlow
+from tutti_connect.zeromq.spooled_flow import SpooledFlow
 
 EXAMPLES = Path(__file__).parents[4] / "conf" / "connectors"
 IN = (

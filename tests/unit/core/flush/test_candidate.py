@@ -12,7 +12,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.actions import Action, Send, Suspect
 from tutti_gateway.core.protocol.events import Received
 from tutti_gateway.core.protocol.messages import Heartbeat, Install, Propose, Reject
-from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.view.phases import Phase
 
 PERIOD = 10  # heartbeats, of atomic
 DISK_2 = b"g2/1".ljust(16, b"-")  # the incarnation of g2

@@ -10,7 +10,7 @@ from tutti.data.frames.bodies import ViewBody, Voter, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.lanes.lanes import Lanes
+from tutti_gateway.core.lanes.lane_activation import Lanes
 from tutti_gateway.core.outbox import Outbox
 from tutti_gateway.core.pending_window import Window
 from tutti_gateway.core.protocol.actions import DeliverUnordered, Send

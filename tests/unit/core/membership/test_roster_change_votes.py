@@ -12,7 +12,7 @@ from tutti.data.client_protocol import Denied, Done
 from tutti.data.frames.bodies import RosterBody, decode_body, encode_body
 from tutti.data.frames.frame import Frame, Kind
 from tutti.data.log_state import LogState
-from tutti_gateway.core.view.lifecycle import Phase
+from tutti_gateway.core.view.phases import Phase
 from tutti_gateway.core.view.quorum import rosters_of
 
 THREE = "quiet\ngateways g1 g2 g3\nuntil primary g1 g2 g3\nbeats 2\n"

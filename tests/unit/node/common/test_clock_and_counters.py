@@ -7,7 +7,7 @@ import pytest
 
 from tutti.data.histograms import Histogram
 from tutti_gateway.core import limits
-from tutti_gateway.node.common import memory
+from tutti_gateway.node.common import process_memory
 from tutti_gateway.node.common.clock import Clock
 from tutti_gateway.node.common.counters import GatewayCounters
 
@@ -47,10 +47,10 @@ def test_meters_name_the_counted_unit() -> None:
 
 
 def test_memory_is_measured_and_released() -> None:
-    before = memory.resident_bytes()
+    before = process_memory.resident_bytes()
     with mmap.mmap(-1, 32 << 20) as block:
         block.write(b"x" * (32 << 20))
-        during = memory.resident_bytes()
+        during = process_memory.resident_bytes()
     assert during - before > 24 << 20
-    assert memory.resident_bytes() < during - (24 << 20)
-    assert memory.trim() in (True, False)
+    assert process_memory.resident_bytes() < during - (24 << 20)
+    assert process_memory.trim() in (True, False)

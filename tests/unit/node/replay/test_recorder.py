@@ -33,7 +33,7 @@ from tutti_gateway.node.replay.recording_format import (
     item_bytes,
     start_bytes,
 )
-from tutti_gateway.node.replay.replay import replay_run
+from tutti_gateway.node.replay.rerun import replay_run
 
 CONFIG = StackConfig(tick_interval_us=300_000)
 BEGAN = Now(1, 1_700_000_000_000_000)

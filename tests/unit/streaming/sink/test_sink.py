@@ -29,10 +29,10 @@ from tutti import limits, transactions
 from tutti.batching.encoder import validated_batch
 from tutti.errors import Refused, Unknown, UsageError
 from tutti.transactions import StagedBatch
-from tutti_spark.sink import accumulator, sink
-from tutti_spark.sink.accumulator import Accumulator, by_topic
+from tutti_spark.sink import sink, topic_batches
 from tutti_spark.sink.options import SinkOptions, check_columns, parse
 from tutti_spark.sink.sink import BatchSink, StagedRecords, StreamSink
+from tutti_spark.sink.topic_batches import Accumulator, by_topic
 
 NOW_US = 1_700_000_000_000_000
 URL = "tutti://h:1"
@@ -71,7 +71,7 @@ def in_log(records: pa.RecordBatch) -> list[dict[str, Any]]:
 
 @pytest.fixture(autouse=True)
 def _present(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accumulator, "time", SimpleNamespace(time_ns=lambda: NOW_US * 1000))
+    monkeypatch.setattr(topic_batches, "time", SimpleNamespace(time_ns=lambda: NOW_US * 1000))
 
 
 @pytest.mark.parametrize("large", [False, True])
@@ -126,8 +126,8 @@ def test_records_leave_once_and_in_their_order_whatever_the_limits(topics: list[
     batches = [of([b"%d" % next(numbers) for _ in names], names) for names in topics]
     rows = [(name, value) for batch in batches for name, value in zip(*(batch.column(c).to_pylist() for c in (1, 0)), strict=True)]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(accumulator, "SLICE_BYTES", enough)
-        patch.setattr(accumulator, "INPUT_BYTES_MAX", most)
+        patch.setattr(topic_batches, "SLICE_BYTES", enough)
+        patch.setattr(topic_batches, "INPUT_BYTES_MAX", most)
         found = gathered(batches)
     for topic in "abc":
         assert [value for name, values in found if name == topic for value in values] == [v for name, v in rows if name == topic]
@@ -144,8 +144,8 @@ def test_many_topics_of_many_small_batches_are_one_batch_each() -> None:
 def test_a_topic_leaves_when_it_has_enough_and_all_leave_when_a_task_holds_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that memory is bounded by what came, and not by what waits: a slice keeps the whole batch that it was cut from."""
     batch = of([b"x" * 100] * 9 + [b"y"], ["large"] * 9 + ["small"])
-    monkeypatch.setattr(accumulator, "SLICE_BYTES", 500)
-    monkeypatch.setattr(accumulator, "INPUT_BYTES_MAX", 3 * batch.nbytes)
+    monkeypatch.setattr(topic_batches, "SLICE_BYTES", 500)
+    monkeypatch.setattr(topic_batches, "INPUT_BYTES_MAX", 3 * batch.nbytes)
     waiting = Accumulator(None)
     left = [[(topic, records.num_rows) for topic, records in waiting.add(batch)] for _ in range(4)]
     assert left == [[("large", 9)], [("large", 9)], [("large", 9), ("small", 3)], [("large", 9)]]
@@ -381,7 +381,7 @@ def test_a_task_reports_its_staged_batches_and_their_micro_batch(
 
 
 def test_a_failing_task_releases_its_staged_batches(log: Log, staging: list[FakeStaging], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accumulator, "SLICE_BYTES", 1)  # so that something is staged by then
+    monkeypatch.setattr(topic_batches, "SLICE_BYTES", 1)  # so that something is staged by then
 
     def rows() -> Iterator[pa.RecordBatch]:
         yield shaped(False)

@@ -18,7 +18,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 
 from tests.unit.streaming.fake_log import FakeLog, wait_until
 from tutti import limits
-from tutti.common.address import Address
+from tutti.common.gateway_url import Address
 from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import Damaged, OffsetOutOfRange, Refused, TuttiError, Unavailable, UsageError
 from tutti.sources.locality import is_local_host

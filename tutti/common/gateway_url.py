@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tutti import limits
-from tutti.data.addresses import Address, parse_host_port
+from tutti.data.member_address import Address, parse_host_port
 from tutti.errors import ConfigError, UsageError
 
 __all__ = ["SCHEME", "Address", "parse_url"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import TYPE_CHECKING, NamedTuple
 
-from tutti.data.addresses import Address
+from tutti.data.member_address import Address
 from tutti_gateway.core.protocol.messages import Message
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tutti.data.frames.columns import check_columns, schema_of
 from tutti.data.scan_request import ScanRequest
 from tutti.errors import TuttiError
 from tutti.reading.json_lines import json_lines, with_key
-from tutti.reading.positions import Bound, time_text
+from tutti.reading.range_bounds import Bound, time_text
 from tutti.sources.flight import FlightSource
 from tutti.sources.source import resolve_bound, wait_for_log
 from tutti_connect.http import limits
