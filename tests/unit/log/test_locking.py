@@ -15,8 +15,8 @@ from tutti.data.frames.frame import Kind
 from tutti.data.frames.schema import decode_batch
 from tutti.data.log_state import LogState
 from tutti.log.read import name_registry
-from tutti.log.read.segment_catalog import Catalog
 from tutti.log.read.reader import LogReader
+from tutti.log.read.segment_catalog import Catalog
 
 HISTORY = sample(40)
 
