@@ -172,7 +172,8 @@ def log_vectors() -> Iterator[Vector]:
         name = Kind(found.kind).name
         frames.append(_vector(f"{name} at byte {place}", "frame", found.to_bytes(), {**_said(found), "previous_crc": previous}))
         row = encode_row(found, place, 42 if found.kind != Kind.TICK else 45, (tick, TIME_US + 2), aborted=False)
-        names = [field for field in ROW.names or () if field != "crc"]
+        # The name in the vectors and in docs/reference/formats.md is older than the one in the code.
+        names = ["place" if field == "file_position" else field for field in ROW.names or () if field != "crc"]
         said = dict(zip(names, struct.unpack_from("<QQqQQqqQQIIIIBBH", row), strict=True))
         rows.append(_vector(f"row of the {name}", "row", row, said))
         assert progress_length_at(found.packed_header()) == len(found.progress)  # noqa: S101 - of this tool itself
