@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,20 @@ def test_a_proof_names_an_existing_test() -> None:
     proofs = [mutant.proof.split("::") for mutant in MUTANTS if mutant.proof]
     absent = [name for path, name in proofs if f"def {name.partition('[')[0]}(" not in (ROOT / path).read_text("utf-8")]
     assert absent == []
+
+
+def test_the_words_of_a_mutant_are_those_of_a_violation() -> None:
+    """A violation with other words would not be counted, so the mutant would never be found."""
+    texts = []
+    for path in (path for folder in ("tests/sim", "gateway", "tutti") for path in sorted((ROOT / folder).rglob("*.py"))):
+        if path.parent != Path(__file__).parent or path.name in ("scripts.py", "scenes.py", "watch.py"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.JoinedStr):
+                    texts.append("".join(str(part.value) if isinstance(part, ast.Constant) else "\0" for part in node.values))
+                elif isinstance(node, ast.Constant):
+                    texts.append(str(node.value))
+    said = "\n".join(texts)
+    assert [word for mutant in MUTANTS for word in mutant.shows.split("|") if word not in said] == []
 
 
 def test_a_patch_of_absent_code_does_not_apply() -> None:

@@ -20,7 +20,7 @@ TRIMS = (
         "what a voter does not hold yet stays, unless a limit forces it out",
         [Edit(Peers, "replicated_position", "    return min(", "    return limits.POSITION_MAX or min(")],
         RETENTION,
-        "lacks some of what goes",
+        "lacks some of the trimmed frames",
         quick=True,
     ),
     Mutant(
