@@ -28,7 +28,7 @@ _EPOCHS = "tests/unit/client/delivery/test_ordered_epochs.py::"
 
 
 def _trusting(take: Any) -> Any:
-    """`ReceivedTable.take` of a member that believes what its coordinator orders, whatever sequence it has."""
+    """`ReceivedTable.apply` of a member that believes what its coordinator orders, whatever sequence it has."""
 
     def trusting(self: ReceivedTable, frame: Frame) -> None:
         line = self.line(frame.producer) if frame.kind == Kind.BATCH else None
