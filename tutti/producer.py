@@ -80,7 +80,7 @@ class Producer:
     """
 
     staged = False  # True if records stay invisible until a transaction commits them
-    puts_denied_aside = False  # True if a spool moves batches of topics without rights to `refused/`
+    dead_letters_denied = False  # True if a spool moves batches of topics without rights to `refused/`
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class Producer:
         instance = secrets.token_bytes(16)
         name = check_name("producer", producer) if producer is not None else nameless_name(instance)
         options = checked_options(linger, batch_bytes, buffer_bytes, on_full, compression, delivery_timeout)
-        options = options._replace(staged=self.staged, puts_denied_aside=self.puts_denied_aside)
+        options = options._replace(staged=self.staged, dead_letters_denied=self.dead_letters_denied)
         check_seconds("connect_timeout", connect_timeout)
         tune_allocator()
         identity = Identity(name, instance, secrets.token_bytes(16))

@@ -19,6 +19,8 @@ PATHS_OF_THE_IMAGES = re.compile(r"/home/(tutti|nonroot|spark)\b")
 MAKE_CALL = re.compile(r"\bmake ([a-z][a-z-]*)")
 RAISES = re.compile(r"^Raises:\n((?:[ \n].*\n?)+)", flags=re.MULTILINE)
 MODULE = re.compile(r"`((?:\.\./)*(?!NAME)[\w/]+\.py)`")
+CODE_SPAN = re.compile(r"`[^`\n]+`")
+TEST_NAME = re.compile(r"\btest_[\w.*]*")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 
 # Calls that reach a clock, chance or a file without an import that the contracts would see.
@@ -148,3 +150,11 @@ def missing_modules(text: str, exists: Callable[[str], bool]) -> Iterator[str]:
     """Python files in backquotes that `exists` does not find."""
     for number, line in enumerate(text.splitlines(), 1):
         yield from (f"{number}: {path} is not there" for path in MODULE.findall(line) if not exists(path))
+
+
+def missing_tests(text: str, known: set[str]) -> Iterator[str]:
+    """Names of tests, or of modules of tests, in backquotes that are not in `known`; shortened names too."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for name in TEST_NAME.findall(" ".join(CODE_SPAN.findall(line))):
+            if name.removesuffix(".py") not in known:
+                yield f"{number}: {name} is not there"

@@ -37,6 +37,8 @@ IGNORE, NOQA, HOLLOW = "# type: ig" + "nore", "# no" + "qa", "assert " + "True"
             'class Gone(Exception):\n    """Gone.\n\n    Raises:\n        OSError, Gone: both.\n    """\n',
         ),
         (lambda text: rules.missing_modules(text, {"x.py"}.__contains__), "| `y.py` |\n", "| `x.py` |\n"),
+        (lambda text: rules.missing_tests(text, {"test_x"}), "| `test_y` |\n", "| `test_x`, `unit/test_x.py`, test_y |\n"),
+        (lambda text: rules.missing_tests(text, {"test_x"}), "| `test_x_...` |\n", "| `test_x` |\n"),
         (rules.machine_paths, f"{HOME}\n", "/home/spark/x, work/main\n"),
         (lambda text: rules.unknown_targets(text, {"demo"}), "`make tea`", "`make demo`, and make sure"),
     ],

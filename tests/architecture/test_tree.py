@@ -228,3 +228,18 @@ def test_notes_name_modules_that_exist(notes: Path) -> None:
     near = [notes.parent, *below, ROOT, *(ROOT / package for package in PACKAGES)]
     missing = rules.missing_modules(notes.read_text("utf-8"), lambda path: any((folder / path).exists() for folder in near))
     assert list(missing) == []
+
+
+def test_pages_and_notes_name_tests_that_exist() -> None:
+    """Proves that each test that a page names as a proof is a function, or a module, of the tests."""
+    sources = files({".py"}, "tests")
+    functions = {
+        name
+        for path in sources
+        for name in re.findall(r"^ *(?:async )?def (test_\w+)", path.read_text("utf-8"), flags=re.MULTILINE)
+    }
+    pages = [*files({".md"}, "docs"), *(path for path in files({".md"}) if path.name == "NOTES.md")]
+    known = functions | {path.stem for path in sources}
+    assert functions
+    assert pages
+    assert findings(pages, lambda text: rules.missing_tests(text, known)) == []

@@ -247,10 +247,10 @@ class Storm:
         figures, repairs = self.figures, [node.repair for node in self.nodes.values()]
         figures.requests = sum(repair.requester.requests for repair in repairs)
         figures.joined = sum(repair.requester.joined for repair in repairs)
-        figures.repairs = sum(repair.repairer.repairs for repair in repairs)
-        figures.claims = sum(repair.repairer.claims for repair in repairs)
-        figures.repaired = sum(repair.repairer.repaired for repair in repairs)
-        figures.refused = sum(repair.requester.bucket.refused + repair.repairer.refused for repair in repairs)
+        figures.repairs = sum(repair.responder.repairs for repair in repairs)
+        figures.claims = sum(repair.responder.claims for repair in repairs)
+        figures.repaired = sum(repair.responder.repaired for repair in repairs)
+        figures.refused = sum(repair.requester.bucket.refused + repair.responder.refused for repair in repairs)
         end = self.nodes[SOURCE].window.end
         figures.missing = sum(end - node.window.end for node in self.nodes.values())
         return figures

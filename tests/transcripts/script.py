@@ -47,7 +47,7 @@ from tutti.data.frames.bodies import TxnBody, encode_body
 from tutti.data.frames.frame import STAGED, Frame, Kind
 from tutti.data.view_id import view_of
 from tutti.errors import InvariantViolated
-from tutti_gateway.core.pending_window import Stage
+from tutti_gateway.core.pending_window import CommitStage
 from tutti_gateway.core.protocol import codec
 from tutti_gateway.core.protocol.actions import Action, Persist, SetTimer
 from tutti_gateway.core.protocol.events import (
@@ -282,7 +282,7 @@ class Script:
         member = self._member(words[0])
         layers = member.stack.layers
         window, order = layers.context.window, layers.order
-        marks = " ".join(f"{stage.name.lower()}={window.mark(stage)}" for stage in Stage)
+        marks = " ".join(f"{stage.name.lower()}={window.mark(stage)}" for stage in CommitStage)
         self.lines.append(f"{member.name} {member.stack.phase.value}: {marks}")
         if window.frames:
             self.lines.append(f"{member.name} undecided: {frames_text(tuple(window.frames))}")

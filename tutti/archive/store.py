@@ -21,11 +21,11 @@ from pyarrow import fs as arrow_fs
 
 from tutti import limits
 from tutti.errors import ConfigError, DiskFull, Unavailable, remedy
+from tutti.log.files.disk_space import is_disk_full
 from tutti.runtime.backoff import Backoff
 from tutti.runtime.durable_files import open_file, sync_directory
 
 T = TypeVar("T")
-_FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NO_LINK_ERRNOS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 #: Errors that a retry cannot resolve.
 _PERMANENT_ERRNOS = (errno.ENOENT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
@@ -277,7 +277,7 @@ class LocalStore:
             raise
         except OSError as error:
             target = self._path(path)
-            if error.errno in _FULL_ERRNOS:
+            if is_disk_full(error):
                 raise DiskFull(f"the disk is full at {target} ({error.strerror}): free some space for the archive") from error
             raise Unavailable(f"cannot {what} {target} of the archive: {error.strerror or error}") from error
 
@@ -365,7 +365,7 @@ class RemoteStore:
             except FileNotFoundError:
                 raise
             except Exception as error:  # file systems raise arbitrary types
-                if isinstance(error, OSError) and error.errno in _FULL_ERRNOS:
+                if isinstance(error, OSError) and is_disk_full(error):
                     raise DiskFull(f"the disk is full at {self.where}/{path}: {error}") from error
                 if not tries_left or isinstance(error, PermissionError | NotImplementedError):
                     raise Unavailable(f"cannot {what} {self.where}/{path}: {type(error).__name__}: {error}") from error

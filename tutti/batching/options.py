@@ -21,7 +21,7 @@ class BatchingOptions(NamedTuple):
     compression: Compression = None
     delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6
     staged: bool = False  # records stay invisible until a transaction commits them
-    puts_denied_aside: bool = False  # spools move batches of topics without rights to `refused/`
+    dead_letters_denied: bool = False  # spools move batches of topics without rights to `refused/`
 
 
 def checked_options(

@@ -1,4 +1,4 @@
-"""Lane: the session with one gateway for unordered batches, which go into that gateway's own lane.
+"""Lane sender: the session with one gateway for unordered batches, which go into that gateway's own lane.
 
 A batch is sent again only to the same gateway, under the same sequence, because it would be another message in another lane.
 Producer number and epoch come from the ordered delivery. Sequences start with 1 in each epoch of each lane. NOTES.md has the theory
@@ -22,7 +22,7 @@ LOG = logging.getLogger("tutti.client")
 _ELSEWHERE = ELSEWHERE | {"lane"}
 
 
-class Lane(Sender):
+class LaneSender(Sender):
     """Unordered batches of one producer for one gateway's lane. Called by one thread.
 
     Attributes:

@@ -1,4 +1,4 @@
-"""Sender: owns a session and a window, and sends batches to a gateway. `OrderedDelivery` and `Lane` are senders."""
+"""Sender: owns a session and a window, and sends batches to a gateway. `OrderedDelivery` and `LaneSender` are senders."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class BatchSource(Protocol):
 
 
 class Sender(abc.ABC):
-    """The common part of `OrderedDelivery` and `Lane`. Called by one thread.
+    """The common part of `OrderedDelivery` and `LaneSender`. Called by one thread.
 
     Attributes:
         name: name of the producer.

@@ -14,7 +14,7 @@ from tutti import limits
 from tutti.batching.accumulator import Accumulator
 from tutti.batching.receipt import Batch, Failure
 from tutti.delivery.lane_registry import LaneRegistry
-from tutti.delivery.lane_sender import Lane
+from tutti.delivery.lane_sender import LaneSender
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import US, Identity, State
 from tutti.errors import TuttiError, Unknown
@@ -27,17 +27,17 @@ class UnorderedDelivery:
     """The unordered delivery of one producer. Called by one thread.
 
     Attributes:
-        lanes: the current lanes. One gets new batches; the others wait for outcomes of batches in flight.
+        senders: the senders of the current lanes. One gets new batches; the others wait for outcomes of batches in flight.
         accumulator: the accumulator of unordered batches.
     """
 
     def __init__(self, ordered: OrderedDelivery, accumulator: Accumulator, token: Callable[[], bytes]) -> None:
         """Deliver the batches of `accumulator` under the epochs that `ordered` opens. `token` returns 16 random bytes."""
         self.accumulator = accumulator
-        self.lanes: list[Lane] = []
+        self.senders: list[LaneSender] = []
         self._registry = LaneRegistry(ordered, accumulator)
         self._token = token
-        self._current: Lane | None = None
+        self._current: LaneSender | None = None
         self._answers_until = 0.0  # time until which new batches wait for answers to earlier ones
         self._ended = False
 
@@ -54,19 +54,19 @@ class UnorderedDelivery:
             return
         self.accumulator.expire_linger(now)
         # Lanes come first: they return batches to the head of the queue, which then go to another lane before newer ones.
-        for lane in list(self.lanes):
+        for lane in list(self.senders):
             lane.work(now)
         self._expire_queued(now)
         self._choose_lane(now)
         self._exclude_pinned()
         self._fill_lane(now)
-        for lane in self.lanes:
+        for lane in self.senders:
             lane.send(now)
         self._publish()
 
     def next_time(self, now: float) -> float:
         """Return the monotonic time of the next action if nothing happens before; infinity if there is none."""
-        times = [lane.next_time(now) for lane in self.lanes]
+        times = [lane.next_time(now) for lane in self.senders]
         queue, linger = self.accumulator.queue, self.accumulator.linger_until
         if queue:
             times += [queue[0].deadline, *([self._answers_until] if self._awaits_refusals(now) else [])]
@@ -79,7 +79,7 @@ class UnorderedDelivery:
         queue, current = self.accumulator.queue, self._current
         if not queue or self._ended:
             return False
-        if current is None or current not in self.lanes or not current.accepts_batches:
+        if current is None or current not in self.senders or not current.accepts_batches:
             return self._needs_gateway()
         if not current.ready(now) or self._awaits_refusals(now):
             return False
@@ -87,7 +87,7 @@ class UnorderedDelivery:
 
     def batches(self) -> Iterator[Batch]:
         """Return an iterator over the batches in flight."""
-        return (batch for lane in self.lanes for batch in lane.window)
+        return (batch for lane in self.senders for batch in lane.window)
 
     def end(self, error: TuttiError) -> None:
         """Deliver nothing more; fail all batches without an outcome with `error`."""
@@ -96,7 +96,7 @@ class UnorderedDelivery:
         self._ended = True
         failure = Failure(error)
         unsent = self.accumulator.drain_unsent(error, ended=True)
-        for lane in self.lanes:
+        for lane in self.senders:
             lane.window.fail_from(0, failure)
             lane.session.outbox.clear()
         self._registry.fail(unsent, failure)
@@ -106,37 +106,37 @@ class UnorderedDelivery:
 
     def _choose_lane(self, now: float) -> None:
         """Choose the lane for new batches, look for a gateway if there is none, and remove lanes that are not needed."""
-        if self._current is None or self._current not in self.lanes or not self._current.accepts_batches:
+        if self._current is None or self._current not in self.senders or not self._current.accepts_batches:
             if self._current is not None and len(self._current.window):
                 # The gateway may reject batches in flight. They must reach the next lane before newer batches do.
                 self._answers_until = now + _ANSWER_WAIT_S
-            self._current = next((lane for lane in self.lanes if lane.accepts_batches), None)
+            self._current = next((lane for lane in self.senders if lane.accepts_batches), None)
         # One lane at a time looks for a gateway, and none while another one accepts batches.
-        looking = [lane for lane in self.lanes if not lane.lane]  # lanes that look for a gateway
+        looking = [lane for lane in self.senders if not lane.lane]  # lanes that look for a gateway
         spare = looking if self._current is not None else looking[1:]
-        for lane in self.lanes:
+        for lane in self.senders:
             if lane.lane and lane is not self._current and not len(lane.window) and self._current is not None:
                 spare.append(lane)
         for lane in spare:
             lane.unbind()
             # The lane disappears before `_publish`, which would miss its outcomes.
             self._registry.resolved += lane.window.pop_resolved()
-            self.lanes.remove(lane)
+            self.senders.remove(lane)
         if self._current is None and self.accumulator.queue and self._needs_gateway():
             identity = self._registry.ordered.session.identity
-            self.lanes.append(Lane(self._registry, Identity(identity.name, identity.instance, self._token())))
+            self.senders.append(LaneSender(self._registry, Identity(identity.name, identity.instance, self._token())))
 
     def _needs_gateway(self) -> bool:
         """Return True if an unbound gateway may exist and no lane is looking for one."""
-        bound = {lane.gateway for lane in self.lanes if lane.lane}
-        if len(bound) < len(self.lanes) or any(lane.epoch_ended or lane.accepts_batches for lane in self.lanes):
+        bound = {lane.gateway for lane in self.senders if lane.lane}
+        if len(bound) < len(self.senders) or any(lane.epoch_ended or lane.accepts_batches for lane in self.senders):
             return False  # a lane is looking for one, or waits for an epoch
         # With a lane at each gateway, a further one would find none: batches wait for the first gateway that accepts them.
         return not bound or bool(self.gateways.keys() - bound)
 
     def _exclude_pinned(self) -> None:
         """Exclude batches that wait for another gateway from the pending batches, so that new batches need not wait for them."""
-        pinned = sum(len(lane.window) for lane in self.lanes if lane is not self._current)
+        pinned = sum(len(lane.window) for lane in self.senders if lane is not self._current)
         if pinned != self.accumulator.pinned:
             self.accumulator.pinned = pinned
             self.accumulator.close_idle()
@@ -147,7 +147,7 @@ class UnorderedDelivery:
         New batches wait for that answer, because the rejected batch could not move to another lane after a newer one.
         """
         return now < self._answers_until and any(
-            lane.closed and lane.session.state is State.OPEN and lane.window.in_doubt for lane in self.lanes
+            lane.closed and lane.session.state is State.OPEN and lane.window.in_doubt for lane in self.senders
         )
 
     def _fill_lane(self, now: float) -> None:
@@ -164,7 +164,7 @@ class UnorderedDelivery:
         queue = self.accumulator.queue
         if not queue or queue[0].deadline > now:
             return
-        errors = [*self._registry.unusable.values(), *(lane.session.trouble for lane in self.lanes if lane.session.trouble)]
+        errors = [*self._registry.unusable.values(), *(lane.session.trouble for lane in self.senders if lane.session.trouble)]
         troubles = "; ".join(dict.fromkeys(errors))
         error = Unknown(
             f"an unordered record of producer {self._registry.ordered.name!r} to topic {queue[0].topic!r} was accepted by "
@@ -180,7 +180,7 @@ class UnorderedDelivery:
     def _publish(self) -> None:
         """Publish outcomes to the accumulator, then run the callbacks."""
         resolved, self._registry.resolved = self._registry.resolved, []
-        for lane in self.lanes:
+        for lane in self.senders:
             resolved += lane.window.pop_resolved()
         if resolved:
             self.accumulator.finished(resolved)

@@ -239,9 +239,9 @@ class ProducerIO:
     def _update_connections(self, lanes: UnorderedDelivery) -> None:
         """Keep one session connection for each current lane."""
         self._ordered_connection.probes = False  # a probe would delay the lanes
-        for sender in [sender for sender in self._connections if sender is not self.delivery and sender not in lanes.lanes]:
+        for sender in [sender for sender in self._connections if sender is not self.delivery and sender not in lanes.senders]:
             self._connections.pop(sender).bye()
-        for lane in lanes.lanes:
+        for lane in lanes.senders:
             if lane not in self._connections:
                 # Gateways whose lanes wait for outcomes were unavailable a moment ago, so a new lane tries them last.
                 waiting = {

@@ -1,7 +1,7 @@
 """Settings of the C library's allocator for messages of some hundred kilobytes, thousands of times a second.
 
 With glibc's defaults, each of them is mapped, faulted in page by page, and unmapped. On the heap, they cost 10 to 20 % less CPU
-time in total. The heap then stays large after load, until `give_back` returns free pages to the system.
+time in total. The heap then stays large after load, until `release_free_memory` returns free pages to the system.
 """
 
 from __future__ import annotations

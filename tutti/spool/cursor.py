@@ -43,7 +43,7 @@ class Cursor:
         self._fd = -1
 
     def skip(self, before: SpoolPosition, position: SpoolPosition, end: int) -> bool:
-        """See `Store.skip`."""
+        """See `SpoolStore.skip`."""
         segment = self._segment()
         # The cursor lags, so there are blocks before this one that must be read first.
         if segment is None or self.position != before or segment.number != position.segment:
@@ -56,14 +56,14 @@ class Cursor:
         return True
 
     def next(self) -> Block | None:
-        """See `Store.next_block`."""
+        """See `SpoolStore.next_block`."""
         if self._next is None:
             segment = self._segment()
             self._next = self._read(segment) if segment is not None and self.position < segment.last else None
         return self._next
 
     def advance(self) -> None:
-        """See `Store.advance`."""
+        """See `SpoolStore.advance`."""
         if self._next is not None:
             self.position, self._next = self._next.position, None
 

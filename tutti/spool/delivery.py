@@ -79,7 +79,7 @@ class SpooledDelivery(OrderedDelivery):
 
     def _ends(self, error: TuttiError) -> bool:
         """Return True if a refusal ends the producer: a missing right can be granted, but a refused batch is never sent again."""
-        return isinstance(error, NotAllowed) and not self.accumulator.options.puts_denied_aside
+        return isinstance(error, NotAllowed) and not self.accumulator.options.dead_letters_denied
 
     def _refuse(self, batch: Batch, error: TuttiError) -> None:
         """Mark a batch as refused. The batch moves to `refused/` when it is read again, unless it has committed."""

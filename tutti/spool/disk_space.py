@@ -1,4 +1,4 @@
-"""Disk space of a spool: detection of a full disk, the reserve file, and the lock of the directory."""
+"""Disk space of a spool: the reserve file, and the lock of the directory."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from contextlib import suppress
 
 from tutti import limits
 from tutti.errors import DirectoryRefused, WrongDirectory, remedy
-from tutti.log.files.storage import Storage, SyncFailed
+from tutti.log.files.disk_space import is_disk_full
+from tutti.log.files.storage import Storage
 from tutti.runtime.durable_files import open_file
 
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NO_PLACE = frozenset(
     {
         errno.ENOENT,
@@ -25,11 +25,6 @@ _NO_PLACE = frozenset(
         errno.ENAMETOOLONG,
     }
 )
-
-
-def is_disk_full(error: OSError) -> bool:
-    """Return True for a full disk, after which a retry is safe. After a failed sync, a retry is not safe."""
-    return error.errno in _FULL and not isinstance(error, SyncFailed)
 
 
 def unusable(error: OSError, spool: str) -> DirectoryRefused:

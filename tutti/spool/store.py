@@ -27,6 +27,7 @@ from tutti.batching.receipt import Batch, SpoolPosition
 from tutti.data.frames.frame import payload_crc
 from tutti.data.frames.schema import BATCH_SCHEMA, decode_batch
 from tutti.errors import Damaged, DiskFailed, DiskFull, FormatError, WrongDirectory, invariant
+from tutti.log.files.disk_space import is_disk_full
 from tutti.log.files.storage import MediumError, Storage
 from tutti.runtime.durable_files import make_directory, open_file
 from tutti.spool.block_format import (
@@ -42,7 +43,7 @@ from tutti.spool.block_format import (
 )
 from tutti.spool.commit_mark import EpochStart, State, decode_mark, decode_state, encode_mark, encode_state
 from tutti.spool.cursor import REMEDY, Cursor, Segment
-from tutti.spool.disk_space import is_disk_full, keep_reserve, replace, take_lock, unusable
+from tutti.spool.disk_space import keep_reserve, replace, take_lock, unusable
 
 LOCK, STATE, REFUSED, RESERVE = "LOCK", "spool.json", "refused", "RESERVE"
 _REFUSED_FILE = re.compile(r"^(\d{8,})-(\d{12,})\.arrow$")

@@ -15,11 +15,11 @@ def files(path: str) -> int:
     a wrong configuration, 3 if no gateway answers.
     """
     from tutti.runtime.worker_command import run
-    from tutti_connect.files.config import load_inflow
+    from tutti_connect.files.config import load_source_config
     from tutti_connect.files.connector import Connector
     from tutti_connect.files.metrics import Metrics
 
-    config = load_inflow(path)
+    config = load_source_config(path)
     connector = Connector(config)
     ready_fields = {"name": config.name, "directory": config.files.directory}
     return run(connector, ready_fields, config.metrics, Metrics(connector), insecure=config.insecure, file=path)

@@ -74,7 +74,7 @@ class Csv(Struct, frozen=True):
     columns: list[str] = field(default_factory=list)
 
 
-class Inflow(Struct, frozen=True):
+class SourceConfig(Struct, frozen=True):
     """Configuration of the files connector.
 
     Attributes:
@@ -102,13 +102,13 @@ class Inflow(Struct, frozen=True):
     insecure: bool = False
 
 
-def load_inflow(path: str) -> Inflow:
+def load_source_config(path: str) -> SourceConfig:
     """Load the configuration.
 
     Raises:
         ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
     """
-    config = load_struct(path, Inflow)
+    config = load_struct(path, SourceConfig)
     check_connector_name(path, config.name)
     if config.topic:
         check_topic(path, "topic", config.topic)
@@ -119,7 +119,7 @@ def load_inflow(path: str) -> Inflow:
     return config
 
 
-def _contradiction(config: Inflow) -> str:
+def _contradiction(config: SourceConfig) -> str:
     """Return the first contradiction in the configuration, "" if there is none."""
     files, record, csv = config.files, config.record, config.csv
     if "/" in files.pattern:

@@ -16,7 +16,7 @@ from tutti_connect.files.session import Session
 from tutti_connect.quarantine import Quarantine
 
 if TYPE_CHECKING:
-    from tutti_connect.files.config import Inflow
+    from tutti_connect.files.config import SourceConfig
 
 LOG = logging.getLogger("tutti.files")
 
@@ -37,7 +37,7 @@ class Connector:
         flowing: True while a session runs; otherwise the connector waits for a restart.
     """
 
-    def __init__(self, config: Inflow) -> None:
+    def __init__(self, config: SourceConfig) -> None:
         """Check the directories.
 
         Raises:

@@ -14,7 +14,7 @@ from tutti_connect.files.discovery.directory import RESERVED_PREFIX
 from tutti_connect.files.discovery.ledger import File, Ledger, State
 
 if TYPE_CHECKING:
-    from tutti_connect.files.config import Inflow
+    from tutti_connect.files.config import SourceConfig
 
 LOG = logging.getLogger("tutti.files")
 
@@ -26,7 +26,7 @@ class Disposal:
     ledger, it is deleted or moved. A file that is missing or differs before the first step was changed by others.
     """
 
-    def __init__(self, config: Inflow, ledger: Ledger) -> None:
+    def __init__(self, config: SourceConfig, ledger: Ledger) -> None:
         """Prepare the disposals of one session."""
         self._root = Path(config.files.directory)
         self._action = config.files.after

@@ -22,19 +22,19 @@ def kafka_in(path: str) -> int:
     2 for a wrong configuration, 3 if Kafka or the gateways do not answer at the start.
     """
     from tutti.runtime.worker_command import run
-    from tutti_connect.kafka.config import load_inflow
+    from tutti_connect.kafka.config import load_source_config
 
-    config = load_inflow(path)
+    config = load_source_config(path)
     with _client():
         from tutti_connect.kafka.source.consumer import KafkaSource
     from tutti_connect.kafka.gateway_clients import gateway_check, producer_opener, progress_committer
-    from tutti_connect.kafka.metrics import InflowMetrics
-    from tutti_connect.kafka.source.connector import Connector
+    from tutti_connect.kafka.metrics import SourceMetrics
+    from tutti_connect.kafka.source.connector import SourceConnector
 
     url = config.gateways
-    connector = Connector(config, KafkaSource(config), producer_opener(url), gateway_check(url), progress_committer(url))
+    connector = SourceConnector(config, KafkaSource(config), producer_opener(url), gateway_check(url), progress_committer(url))
     ready_fields = {"name": config.name, "topics": config.kafka.topics}
-    return run(connector, ready_fields, config.metrics, InflowMetrics(connector), insecure=config.insecure, file=path)
+    return run(connector, ready_fields, config.metrics, SourceMetrics(connector), insecure=config.insecure, file=path)
 
 
 @click.command("kafka-out")
@@ -50,18 +50,18 @@ def kafka_out(path: str) -> int:
     or the gateways do not answer at the start.
     """
     from tutti.runtime.worker_command import run
-    from tutti_connect.kafka.config import load_outflow
+    from tutti_connect.kafka.config import load_sink_config
 
-    config = load_outflow(path)
+    config = load_sink_config(path)
     with _client():
-        from tutti_connect.kafka.sink.producer import Sink
+        from tutti_connect.kafka.sink.producer import KafkaWriter
     from tutti_connect.kafka.gateway_clients import CommittedLog
-    from tutti_connect.kafka.metrics import OutflowMetrics
-    from tutti_connect.kafka.sink.connector import Outflow
+    from tutti_connect.kafka.metrics import SinkMetrics
+    from tutti_connect.kafka.sink.connector import SinkConnector
 
-    connector = Outflow(config, CommittedLog(config.gateways, config.topics), Sink(config))
+    connector = SinkConnector(config, CommittedLog(config.gateways, config.topics), KafkaWriter(config))
     ready_fields = {"name": config.name, "topics": config.topics, "position_topic": config.position_topic}
-    return run(connector, ready_fields, config.metrics, OutflowMetrics(connector), insecure=config.insecure, file=path)
+    return run(connector, ready_fields, config.metrics, SinkMetrics(connector), insecure=config.insecure, file=path)
 
 
 @contextmanager

@@ -36,7 +36,7 @@ class Source(Struct, frozen=True):
     settings: dict[str, str | int | float | bool] = field(default_factory=dict)
 
 
-class Inflow(Struct, frozen=True):
+class SourceConfig(Struct, frozen=True):
     """Configuration of kafka-in, from Kafka to the log.
 
     Attributes:
@@ -58,13 +58,13 @@ class Inflow(Struct, frozen=True):
     insecure: bool = False
 
 
-def load_inflow(path: str) -> Inflow:
+def load_source_config(path: str) -> SourceConfig:
     """Load the configuration of kafka-in.
 
     Raises:
         ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
     """
-    config = load_struct(path, Inflow)
+    config = load_struct(path, SourceConfig)
     check_connector_name(path, config.name)
     for topic in config.kafka.topics:
         if not is_name(topic):
@@ -115,7 +115,7 @@ class Target(Struct, frozen=True):
     settings: dict[str, str | int | float | bool] = field(default_factory=dict)
 
 
-class Outflow(Struct, frozen=True):
+class SinkConfig(Struct, frozen=True):
     """Configuration of kafka-out, from the log to Kafka.
 
     Attributes:
@@ -148,13 +148,13 @@ class Outflow(Struct, frozen=True):
         return self.kafka.position_topic or f"tutti.{self.name}.position"
 
 
-def load_outflow(path: str) -> Outflow:
+def load_sink_config(path: str) -> SinkConfig:
     """Load the configuration of kafka-out.
 
     Raises:
         ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
     """
-    config = load_struct(path, Outflow)
+    config = load_struct(path, SinkConfig)
     check_connector_name(path, config.name)
     check_gateways(path, config.gateways)
     kafka = config.kafka

@@ -11,16 +11,16 @@ from prometheus_client.registry import Collector
 from tutti_connect.kafka.source.partition_copy import State
 
 if TYPE_CHECKING:
-    from tutti_connect.kafka.sink.connector import Outflow
-    from tutti_connect.kafka.source.connector import Connector
+    from tutti_connect.kafka.sink.connector import SinkConnector
+    from tutti_connect.kafka.source.connector import SourceConnector
 
 _LABELS = ["connector", "topic", "partition"]
 
 
-class InflowMetrics(Collector):
+class SourceMetrics(Collector):
     """Metrics collector of kafka-in."""
 
-    def __init__(self, connector: Connector) -> None:
+    def __init__(self, connector: SourceConnector) -> None:
         """Read the connector's counters from another thread."""
         self._connector = connector
 
@@ -48,10 +48,10 @@ class InflowMetrics(Collector):
         yield from (records, offset, lag, up, failures, quarantined)
 
 
-class OutflowMetrics(Collector):
+class SinkMetrics(Collector):
     """Metrics collector of kafka-out."""
 
-    def __init__(self, connector: Outflow) -> None:
+    def __init__(self, connector: SinkConnector) -> None:
         """Read the connector's counters from another thread."""
         self._connector = connector
 

@@ -21,15 +21,15 @@ def zeromq_in(path: str) -> int:
     SIGTERM or Ctrl-C, it delivers the messages that it has received, and ends. Exit codes: 2 for a wrong configuration, 3 if no
     gateway answers.
     """
-    from tutti_connect.zeromq.config import load_inflow
+    from tutti_connect.zeromq.config import load_source_config
 
     with _library():
-        from tutti_connect.zeromq.source import Connector
+        from tutti_connect.zeromq.source import SourceConnector
     from tutti.runtime.worker_command import run
     from tutti_connect.zeromq.metrics import InMetrics
 
-    config = load_inflow(path)
-    connector = Connector(config)
+    config = load_source_config(path)
+    connector = SourceConnector(config)
     connector.ready_fields["name"] = config.name
     return run(connector, connector.ready_fields, config.metrics, InMetrics(connector), insecure=config.insecure, file=path)
 
@@ -44,14 +44,14 @@ def zeromq_out(path: str) -> int:
     One line of JSON on standard output reports the connector as ready, with its bound addresses; logs go to standard error. After
     SIGTERM or Ctrl-C, it commits its offset to the log, and ends. Exit codes: 2 for a wrong configuration, 3 if no gateway answers.
     """
-    from tutti_connect.zeromq.config import load_outflow
+    from tutti_connect.zeromq.config import load_sink_config
     from tutti_connect.zeromq.metrics import OutMetrics
 
     with _library():
         from tutti_connect.zeromq.sink import Publisher
     from tutti.runtime.worker_command import run
 
-    config = load_outflow(path)
+    config = load_sink_config(path)
     publisher = Publisher(config)
     publisher.ready_fields["name"] = config.name
     return run(publisher, publisher.ready_fields, config.metrics, OutMetrics(publisher), insecure=config.insecure, file=path)

@@ -50,7 +50,7 @@ class Source(Struct, frozen=True):
     high_water_mark: HighWaterMark = limits.HIGH_WATER_MARK
 
 
-class Inflow(Struct, frozen=True):
+class SourceConfig(Struct, frozen=True):
     """Configuration of zeromq-in, from ZeroMQ to the log.
 
     Attributes:
@@ -92,7 +92,7 @@ class Target(Struct, frozen=True):
     high_water_mark: HighWaterMark = 10 * limits.HIGH_WATER_MARK
 
 
-class Outflow(Struct, frozen=True):
+class SinkConfig(Struct, frozen=True):
     """Configuration of zeromq-out, from the log to subscribers.
 
     Attributes:
@@ -117,13 +117,13 @@ class Outflow(Struct, frozen=True):
     insecure: bool = False
 
 
-def load_inflow(path: str) -> Inflow:
+def load_source_config(path: str) -> SourceConfig:
     """Load the configuration of zeromq-in.
 
     Raises:
         ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
     """
-    config = load_struct(path, Inflow)
+    config = load_struct(path, SourceConfig)
     check_connector_name(path, config.name)
     check_gateways(path, config.gateways)
     frames = config.zeromq.frames
@@ -142,13 +142,13 @@ def load_inflow(path: str) -> Inflow:
     return config
 
 
-def load_outflow(path: str) -> Outflow:
+def load_sink_config(path: str) -> SinkConfig:
     """Load the configuration of zeromq-out.
 
     Raises:
         ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
     """
-    config = load_struct(path, Outflow)
+    config = load_struct(path, SinkConfig)
     check_connector_name(path, config.name)
     check_gateways(path, config.gateways)
     for topic in config.topics:

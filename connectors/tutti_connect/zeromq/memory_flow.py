@@ -24,7 +24,7 @@ from tutti_connect.zeromq import limits
 
 if TYPE_CHECKING:
     from tutti_connect.zeromq.batches import OnRejectedTopic, TopicBatch
-    from tutti_connect.zeromq.config import Inflow
+    from tutti_connect.zeromq.config import SourceConfig
 
 LOG = logging.getLogger("tutti.zeromq")
 FATAL_ERRORS = (ConfigError, Fenced, FormatError, UsageError)
@@ -52,7 +52,7 @@ class Flow:
         failures: number of restarts of the producer.
     """
 
-    def __init__(self, config: Inflow, on_rejected_topic: OnRejectedTopic) -> None:
+    def __init__(self, config: SourceConfig, on_rejected_topic: OnRejectedTopic) -> None:
         """Prepare; open no connection yet."""
         self._config = config
         self._on_rejected_topic = on_rejected_topic

@@ -12,7 +12,7 @@ from tutti_connect.zeromq.spooled_flow import SpooledFlow
 
 if TYPE_CHECKING:
     from tutti_connect.zeromq.sink import Publisher
-    from tutti_connect.zeromq.source import Connector
+    from tutti_connect.zeromq.source import SourceConnector
 
 
 def _family(kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, what: str, connector: str, value: float) -> Metric:
@@ -24,7 +24,7 @@ def _family(kind: type[CounterMetricFamily | GaugeMetricFamily], name: str, what
 class InMetrics(Collector):
     """Metrics collector of zeromq-in."""
 
-    def __init__(self, connector: Connector) -> None:
+    def __init__(self, connector: SourceConnector) -> None:
         """Read the connector's counters from another thread."""
         self._connector = connector
 

@@ -21,7 +21,7 @@ from tutti_connect.zeromq import limits
 from tutti_connect.zeromq.sockets import Socket, open_socket
 
 if TYPE_CHECKING:
-    from tutti_connect.zeromq.config import Outflow
+    from tutti_connect.zeromq.config import SinkConfig
 
 LOG = logging.getLogger("tutti.zeromq")
 _COLUMNS = ["offset", "topic", "key", "value", "timestamp", "headers"]
@@ -37,7 +37,7 @@ class Publisher:
         subscriptions: number of subscribed prefixes; ZeroMQ reports the first and the last subscriber of each.
     """
 
-    def __init__(self, config: Outflow) -> None:
+    def __init__(self, config: SinkConfig) -> None:
         """Prepare; open no connection yet."""
         self.config = config
         self.records = self.failures = self.position = 0

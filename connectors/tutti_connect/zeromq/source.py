@@ -18,12 +18,12 @@ from tutti_connect.zeromq.sockets import Socket, open_socket
 from tutti_connect.zeromq.spooled_flow import SpooledFlow
 
 if TYPE_CHECKING:
-    from tutti_connect.zeromq.config import Inflow
+    from tutti_connect.zeromq.config import SourceConfig
 
 LOG = logging.getLogger("tutti.zeromq")
 
 
-class Connector:
+class SourceConnector:
     """Copies messages to the log. One thread calls `run`; other threads may read the counters.
 
     Attributes:
@@ -32,7 +32,7 @@ class Connector:
         flow: messages in flight to the log.
     """
 
-    def __init__(self, config: Inflow) -> None:
+    def __init__(self, config: SourceConfig) -> None:
         """Prepare; open no connection yet.
 
         Raises:

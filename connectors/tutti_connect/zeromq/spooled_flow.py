@@ -16,7 +16,7 @@ from tutti_connect.zeromq import limits
 if TYPE_CHECKING:
     from tutti.batching.receipt import Receipt
     from tutti_connect.zeromq.batches import OnRejectedTopic, TopicBatch
-    from tutti_connect.zeromq.config import Inflow
+    from tutti_connect.zeromq.config import SourceConfig
 
 LOG = logging.getLogger("tutti.zeromq")
 
@@ -24,7 +24,7 @@ LOG = logging.getLogger("tutti.zeromq")
 class _NamedTopics(Producer):
     """A producer that dead-letters records of a topic that the token does not allow, so that other topics continue."""
 
-    puts_denied_aside = True
+    dead_letters_denied = True
 
 
 class SpooledFlow:
@@ -36,7 +36,7 @@ class SpooledFlow:
 
     failures = 0
 
-    def __init__(self, config: Inflow, on_rejected_topic: OnRejectedTopic) -> None:
+    def __init__(self, config: SourceConfig, on_rejected_topic: OnRejectedTopic) -> None:
         """Prepare; open nothing yet."""
         self._config = config
         self._on_rejected_topic = on_rejected_topic

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import get_args
 
 from tutti_gateway.core.lanes import phases
-from tutti_gateway.core.order.batch_admission import ENTRANCE, VERDICT, Relation
+from tutti_gateway.core.order.batch_admission import ADMISSION, VERDICT, Relation
 from tutti_gateway.core.order.received_table import LINE, LineState
-from tutti_gateway.core.pending_window import Stage
+from tutti_gateway.core.pending_window import CommitStage
 from tutti_gateway.core.protocol.actions import Action
 from tutti_gateway.core.protocol.events import Event
 from tutti_gateway.core.protocol.messages import Message
@@ -43,7 +43,7 @@ def page() -> str:
             state_diagram(LINE, LineState.OPENING),
             "## What a gateway does with a batch that a client submits (*order*)\n",
             "The log up to the frontier of this gateway decides. Columns: relation of the batch to its producer's entry.\n",
-            decision_table({("closed by an abort" if closed else "open", how): what for (closed, how), what in ENTRANCE.items()}),
+            decision_table({("closed by an abort" if closed else "open", how): what for (closed, how), what in ADMISSION.items()}),
             "## What the coordinator does with a batch that is forwarded to it (*order*)\n",
             "The end of the log decides, with undecided frames. *The log answers*: the origin answers when its own log decides.\n",
             decision_table({(state.value, how): what for (state, how), what in VERDICT.items()}),
@@ -92,7 +92,7 @@ def decision_table(table: Mapping[tuple[str, Relation], enum.Enum]) -> str:
 
 def stages() -> str:
     """Return the marks of the pending window as a chain."""
-    chain = " --> ".join(f"{stage.name}([{stage.name.lower()}])" for stage in Stage)
+    chain = " --> ".join(f"{stage.name}([{stage.name.lower()}])" for stage in CommitStage)
     return "\n".join(["```mermaid", "flowchart LR", f"    {chain}", "```", ""])
 
 

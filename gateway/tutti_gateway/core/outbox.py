@@ -173,7 +173,7 @@ class Outbox:
         self._peers = Peers(peers)
 
     def drop(self, message: Message, sender: int, reason: str) -> None:
-        """Count a dropped message, and report it at most once in `DROPPED_TELL_US` for each kind and sender.
+        """Count a dropped message, and report it at most once in `DROPPED_LOG_INTERVAL_US` for each kind and sender.
 
         Above `DROPPED_KINDS_MAX` pairs of kind and sender, all further senders of a kind share one report.
         """

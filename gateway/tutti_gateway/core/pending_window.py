@@ -1,7 +1,8 @@
 """The pending window: the undecided tail of this member's log, with one mark for each stage of two-phase commit.
 
-A position passes the stages of `Stage` in order. Each stage is a mark that only moves forward and never passes the stage before it.
-This is the whole rule of "vote after persisted, decide after voted", and it is checked wherever a mark moves (protocol/atomic).
+A position passes the stages of `CommitStage` in order. Each stage is a mark that only moves forward and never passes the stage
+before it. This is the whole rule of "vote after persisted, decide after voted", and it is checked wherever a mark moves
+(protocol/atomic).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tutti.errors import InvariantViolated, invariant
 from tutti_gateway.core import limits
 
 
-class Stage(enum.IntEnum):
+class CommitStage(enum.IntEnum):
     """Stage of a position at this member."""
 
     APPENDED = 0  # the frame is in the window: ordered here, or received in order with an unbroken chain
@@ -85,7 +86,7 @@ class Window:
         self.runs: deque[tuple[int, int]] = deque()
         self.rosters: list[Frame] = []
         self.roster_changes = 1
-        self._marks = [state.position] * len(Stage)
+        self._marks = [state.position] * len(CommitStage)
 
     @property
     def frontier(self) -> int:
@@ -102,11 +103,11 @@ class Window:
         """True if only ABORT, VIEW and ROSTER frames may be ordered."""
         return len(self.frames) >= limits.REQUEST_UNDECIDED_FRAMES_MAX
 
-    def mark(self, stage: Stage) -> int:
+    def mark(self, stage: CommitStage) -> int:
         """Return the last position that has reached the stage."""
         return self._marks[stage]
 
-    def advance(self, stage: Stage, to: int) -> None:
+    def advance(self, stage: CommitStage, to: int) -> None:
         """Move a stage forward.
 
         Raises:
@@ -116,7 +117,7 @@ class Window:
         # This check is the rule: vote after persisted, decide after voted (atomic, A1 and A2).
         if not marks[stage] <= to <= marks[stage - 1]:
             raise InvariantViolated(
-                f"{stage.name} moves from {marks[stage]} to {to}, but {Stage(stage - 1).name} is at {marks[stage - 1]}"
+                f"{stage.name} moves from {marks[stage]} to {to}, but {CommitStage(stage - 1).name} is at {marks[stage - 1]}"
             )
         marks[stage] = to
 
@@ -140,7 +141,7 @@ class Window:
                 self._track(frame)
         self.frames.extend(frames)
         self.end, self.chain = end, chain
-        self._marks[Stage.APPENDED] = end
+        self._marks[CommitStage.APPENDED] = end
 
     def _track(self, frame: Frame) -> None:
         if frame.kind == Kind.ABORT:
@@ -226,7 +227,7 @@ class Window:
     def decide(self, up_to: int) -> tuple[tuple[Frame, ...], tuple[int, ...], frozenset[int]]:
         """Move the frontier. Return the decided run, the offset of each frame, and the positions of void batches in the run."""
         invariant(up_to == self.reach(up_to), "the frontier would stop between a batch and its ABORT")
-        self.advance(Stage.DECIDED, up_to)
+        self.advance(CommitStage.DECIDED, up_to)
         void: frozenset[int] = frozenset()
         if self.barriers and self.barriers[0].abort <= up_to:
             void = self._void(up_to)
@@ -264,7 +265,7 @@ class Window:
         self.base = state.position
         self.runs.clear()
         self.roster_changes += 1
-        self._marks = [state.position] * len(Stage)
+        self._marks = [state.position] * len(CommitStage)
 
     def restore(self, tail: Iterable[Frame]) -> None:
         """Append the frames that a start found after the frontier; all of them are durable."""
@@ -272,8 +273,8 @@ class Window:
         self._extra_frames = max(
             0, len(self.frames) + limits.WINDOW_MORE_FRAMES - common_limits.UNDECIDED_FRAMES_MAX
         )  # a view continues after this tail
-        self.advance(Stage.WRITING, self.end)
-        self.advance(Stage.DURABLE, self.end)
+        self.advance(CommitStage.WRITING, self.end)
+        self.advance(CommitStage.DURABLE, self.end)
 
 
 def _is_batch_of(frame: Frame, barrier: Barrier) -> bool:

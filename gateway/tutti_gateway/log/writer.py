@@ -57,7 +57,7 @@ class LogWriter:
     Attributes:
         scrubber: the scrubber, which finds and repairs corrupt frames.
         retention: the retention of old segments.
-        published: see `RecoveredLog.shown`.
+        published: see `RecoveredLog.published`.
     """
 
     def __init__(self, directory: LogDirectory, options: LogOptions, storage: Storage, found: RecoveredLog, live: LivePage) -> None:

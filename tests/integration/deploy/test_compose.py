@@ -17,7 +17,7 @@ from compose_spec.models import ComposeSpecification
 
 from tests.faults.lab.network import Network
 from tests.integration.deploy.sandbox import ROOT, Box, Mount, ready, stopping
-from tutti_connect.kafka.config import load_inflow
+from tutti_connect.kafka.config import load_source_config
 
 pytestmark = [pytest.mark.lab, pytest.mark.slow, pytest.mark.timeout(600)]
 FOLDER = ROOT / "docker/compose"
@@ -97,7 +97,7 @@ def test_configurations_of_the_gateways_differ_in_names_alone() -> None:
              for name in GATEWAYS}  # fmt: skip
     shared = {"\n".join(line for line in text.splitlines() if "NAME" not in line and "secret_key" not in line) for text in texts}
     assert len(shared) == 1
-    assert load_inflow(str(FOLDER / "conf/kafka-in.toml")).gateways == compose()["x-client"]["environment"]["TUTTI_URL"]
+    assert load_source_config(str(FOLDER / "conf/kafka-in.toml")).gateways == compose()["x-client"]["environment"]["TUTTI_URL"]
 
 
 @pytest.mark.soak

@@ -21,7 +21,7 @@ import yaml
 from tests.faults.lab.network import Network
 from tests.integration.deploy.sandbox import ROOT, Box, Mount, ready, stopping
 from tutti.security.tokens import Access, change_tokens, digest_of, new_token
-from tutti_connect.kafka.config import load_inflow
+from tutti_connect.kafka.config import load_source_config
 from tutti_gateway.transport.keys import generate
 
 FOLDER = ROOT / "deploy/kubernetes"
@@ -90,7 +90,7 @@ def test_references_between_documents_resolve() -> None:
     assert headless["spec"]["clusterIP"] == "None"
     assert headless["spec"]["publishNotReadyAddresses"]
     assert sorted(config_maps(FOLDER)["gateway"]) == [f"config/{pod}.toml" for pod in PODS]
-    inflow = load_inflow(str(FOLDER / "kafka-in/kafka-in.toml"))
+    inflow = load_source_config(str(FOLDER / "kafka-in/kafka-in.toml"))
     assert inflow.gateways == "tutti://gateway:7400", "the Service that is not headless"
 
 

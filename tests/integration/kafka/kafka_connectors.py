@@ -37,7 +37,7 @@ def fill(address: str, topic: str, values: Iterable[bytes], partitions: int = 1)
     assert producer.flush(WAIT_S) == 0
 
 
-class Inflow(ConnectorProcess):
+class SourceProcess(ConnectorProcess):
     """From Kafka."""
 
     def __init__(self, root: Path, address: str, url: str, topic: str, *, name: str = "in", top: str = "", kafka: str = "") -> None:
@@ -52,7 +52,7 @@ class Inflow(ConnectorProcess):
         )
 
 
-class Outflow(ConnectorProcess):
+class SinkProcess(ConnectorProcess):
     """To Kafka."""
 
     def __init__(

@@ -15,13 +15,13 @@ from tests.support.connector_process import WAIT_S, records
 from tests.support.running_group import RunningGroup
 from tests.support.waiting import wait_until
 from tutti.runtime.child_processes import end_with_this_process
-from tutti_connect.kafka.config import load_inflow
+from tutti_connect.kafka.config import load_source_config
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 
 
 def test_its_configuration_is_good() -> None:
-    assert load_inflow(str(EXAMPLES / "kafka/orders.toml")).kafka.topics == ["orders"]
+    assert load_source_config(str(EXAMPLES / "kafka/orders.toml")).kafka.topics == ["orders"]
 
 
 @pytest.mark.soak

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer as KafkaProducer
 
-from tests.integration.kafka.kafka_connectors import Inflow, Outflow, new_name, until_in_kafka
+from tests.integration.kafka.kafka_connectors import SinkProcess, SourceProcess, new_name, until_in_kafka
 from tests.support.connector_process import WAIT_S, until_there
 from tests.support.running_group import RunningGroup
 from tutti import Producer
@@ -51,7 +51,7 @@ def test_records_of_the_second_client_are_read(kafka: str, group: RunningGroup, 
         for _ in range(2):
             first.produce(topic, large, b"%r" % codec, timestamp=TIME_MS)
         assert first.flush(WAIT_S) == 0
-    with Inflow(tmp_path, kafka, group.url, topic, name="second") as inflow:
+    with SourceProcess(tmp_path, kafka, group.url, topic, name="second") as inflow:
         found = until_there(group.url, topic, 10, inflow)
     assert [row["key"] for row in found[:6]] == [b"None", b"gone", b"'gzip'", b"gone", b"'zstd'", b"gone"]
     assert [row["value"] for row in found] == [large, None] * 3 + [large] * 4
@@ -72,7 +72,9 @@ def test_the_second_client_reads_the_exported_records(kafka: str, group: Running
         for number in range(300):
             producer.send(topic, b"%d" % number, b"k%d" % (number % 10), TIME_MS * 1000, [("n", b"1"), ("none", None)])
         producer.send(topic, None, b"k0")
-    with Outflow(tmp_path, kafka, group.url, topic, name="second", kafka='settings = { "compression.type" = "zstd" }') as outflow:
+    with SinkProcess(
+        tmp_path, kafka, group.url, topic, name="second", kafka='settings = { "compression.type" = "zstd" }'
+    ) as outflow:
         until_in_kafka(kafka, topic, 301, outflow)
     consumer = KafkaConsumer(bootstrap_servers=kafka, isolation_level="read_committed", enable_auto_commit=False)
     partitions = [TopicPartition(topic, number) for number in range(3)]

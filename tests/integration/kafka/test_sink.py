@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from benchmarks.kafka import Broker
-from tests.integration.kafka.kafka_connectors import Outflow, committed, new_name, new_topic, numbers, until_in_kafka
+from tests.integration.kafka.kafka_connectors import SinkProcess, committed, new_name, new_topic, numbers, until_in_kafka
 from tests.support.connector_process import WAIT_S
 from tests.support.gateway_process import GatewayProcess
 from tests.support.running_group import RunningGroup
@@ -35,7 +35,7 @@ def test_records_are_as_they_are_in_the_log(kafka: str, group: RunningGroup, tmp
         producer.send(topic, None, b"k")
         producer.send(topic, b"", None)
         producer.send(topic, b"\xff", b"")
-    with Outflow(tmp_path, kafka, group.url, topic, kafka='offset_header = "at"') as outflow:
+    with SinkProcess(tmp_path, kafka, group.url, topic, kafka='offset_header = "at"') as outflow:
         found = until_in_kafka(kafka, topic, 4, outflow)
         wait_until(lambda: outflow.measured().get('tutti_kafka_out_lag{connector="out"}') == 0, "the lag of all that is in Kafka")
         measured = outflow.measured()
@@ -56,7 +56,7 @@ def test_records_are_as_they_are_in_the_log(kafka: str, group: RunningGroup, tmp
 def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that instances which are killed at random, and gateways, leave each record in Kafka once, in the order of the log."""
     topic, chance = new_topic(kafka), Random(7)
-    outflow = Outflow(tmp_path, kafka, group.url, topic, kafka='order = "total"', top=TRANSACTIONS).start()
+    outflow = SinkProcess(tmp_path, kafka, group.url, topic, kafka='order = "total"', top=TRANSACTIONS).start()
     count = 20_000
     with Producer(group.url) as producer:
         for number in range(count):
@@ -78,13 +78,13 @@ def test_an_instance_that_was_frozen_is_fenced(kafka: str, group: RunningGroup, 
     """Proves that its records in flight are in Kafka once, from the newer instance, and that it ends with one sentence."""
     topic = new_topic(kafka)
     with Producer(group.url) as producer:
-        old = Outflow(tmp_path, kafka, group.url, topic, top=TRANSACTIONS).start()
+        old = SinkProcess(tmp_path, kafka, group.url, topic, top=TRANSACTIONS).start()
         for number in range(20_000):
             producer.send(topic, b"%d" % number)
         producer.flush()
         wait_until(lambda: committed(kafka, topic), "a first transaction")
         old.send_signal(signal.SIGSTOP)
-        with Outflow(tmp_path, kafka, group.url, topic, top=TRANSACTIONS) as new:
+        with SinkProcess(tmp_path, kafka, group.url, topic, top=TRANSACTIONS) as new:
             until_in_kafka(kafka, topic, 20_000, new)
             old.send_signal(signal.SIGCONT)
             producer.send(topic, b"20000")
@@ -98,7 +98,7 @@ def test_an_instance_that_was_frozen_is_fenced(kafka: str, group: RunningGroup, 
 def test_a_broker_that_is_restarted_is_waited_for(the_broker: Broker, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that this is logged once, and that nothing is lost, duplicated or reordered."""
     topic = new_topic(the_broker.address)
-    with Outflow(tmp_path, the_broker.address, group.url, topic, top=TRANSACTIONS) as outflow, Producer(group.url) as producer:
+    with SinkProcess(tmp_path, the_broker.address, group.url, topic, top=TRANSACTIONS) as outflow, Producer(group.url) as producer:
         for number in range(20_000):
             producer.send(topic, b"%d" % number)
             if number == 10_000:
@@ -116,7 +116,7 @@ def test_a_broker_that_is_restarted_is_waited_for(the_broker: Broker, group: Run
 def test_a_removed_position_is_not_created_again(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that the connector ends with a sentence, and leaves nothing by which the next one would send all again unasked."""
     topic = new_topic(kafka)
-    with Outflow(tmp_path, kafka, group.url, topic, name="removed") as outflow, Producer(group.url) as producer:
+    with SinkProcess(tmp_path, kafka, group.url, topic, name="removed") as outflow, Producer(group.url) as producer:
         producer.send(topic, b"0")
         until_in_kafka(kafka, topic, 1, outflow)
         admin, position = AdminClient({"bootstrap.servers": kafka}), "tutti.removed.position"
@@ -137,7 +137,7 @@ def test_records_that_kafka_rejects_are_quarantined_and_the_rest_continues(kafka
             producer.send(topic, value)
         producer.send(topic, b"old", timestamp=-5)
         producer.send(topic, b"last")
-    with Outflow(tmp_path, kafka, group.url, topic) as outflow:
+    with SinkProcess(tmp_path, kafka, group.url, topic) as outflow:
         found = until_in_kafka(kafka, topic, 3000, outflow)
     assert [message.value() for message in found] == [*values[:1234], *values[1235:], b"last"]
     large, old = sorted(outflow.quarantine.iterdir(), key=lambda file: -file.stat().st_size)
@@ -149,11 +149,11 @@ def test_records_that_kafka_rejects_are_quarantined_and_the_rest_continues(kafka
 def test_another_log_is_refused(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that offsets of one log are not used for another."""
     topic = new_topic(kafka)
-    with Outflow(tmp_path, kafka, group.url, topic, name="two"):
+    with SinkProcess(tmp_path, kafka, group.url, topic, name="two"):
         pass
     (tmp_path / "other").mkdir()
     with GatewayProcess(tmp_path / "other") as other:
-        outflow = Outflow(tmp_path, kafka, other.url, topic, name="two").start(wait=False)
+        outflow = SinkProcess(tmp_path, kafka, other.url, topic, name="two").start(wait=False)
         assert outflow.ended() == (2, "")
     assert "give the connector another `name`" in outflow.errors()
 
@@ -162,7 +162,7 @@ def test_another_log_is_refused(kafka: str, group: RunningGroup, tmp_path: Path)
 def test_a_kafka_and_gateways_that_are_not_there(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that each ends the command at its start, with a sentence and its exit code: after ten seconds."""
     for address, url in (("127.0.0.1:1", group.url), (kafka, "tutti://127.0.0.1:1")):
-        outflow = Outflow(tmp_path, address, url, new_name(), name="absent").start(wait=False)
+        outflow = SinkProcess(tmp_path, address, url, new_name(), name="absent").start(wait=False)
         assert outflow.ended() == (3, ""), outflow.errors()
         assert "127.0.0.1:1" in outflow.errors().splitlines()[-1]
         assert "Traceback" not in outflow.errors()
@@ -174,11 +174,11 @@ def test_a_topic_that_is_not_there(kafka: str, group: RunningGroup, tmp_path: Pa
     topic = new_name()
     with Producer(group.url) as producer:
         producer.send(topic, b"v").result(30)
-    outflow = Outflow(tmp_path, kafka, group.url, topic, name="absent").start(wait=False)
+    outflow = SinkProcess(tmp_path, kafka, group.url, topic, name="absent").start(wait=False)
     assert outflow.ended()[0] == 2
     assert f"has no topic '{topic}'" in outflow.errors()
     assert "Traceback" not in outflow.errors()
-    with Outflow(tmp_path, kafka, group.url, topic, name="absent", kafka="partitions = 2") as outflow:
+    with SinkProcess(tmp_path, kafka, group.url, topic, name="absent", kafka="partitions = 2") as outflow:
         wait_until(lambda: topic in AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics, "the topic")
         until_in_kafka(kafka, topic, 1, outflow)
 
@@ -192,7 +192,7 @@ def test_a_topic_that_kafka_refuses_is_named(kafka: str, group: RunningGroup, tm
     names = ["__cluster_metadata", "__consumer_offsets", "__share_group_state", f"{topic}.x"]
     before = set(AdminClient({"bootstrap.servers": kafka}).list_topics(timeout=10).topics)
     for number, name in enumerate(names):
-        outflow = Outflow(
+        outflow = SinkProcess(
             tmp_path, kafka, group.url, topic, name=f"refused{number}", kafka="partitions = 1", top='start = "latest"'
         )
         text = outflow.file.read_text()

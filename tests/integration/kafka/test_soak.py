@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from tests.integration.kafka.kafka_connectors import Inflow, Outflow, fill, new_topic, numbers, until_in_kafka
+from tests.integration.kafka.kafka_connectors import SinkProcess, SourceProcess, fill, new_topic, numbers, until_in_kafka
 from tests.support.connector_process import ConnectorProcess, records
 from tests.support.running_group import RunningGroup
 
@@ -24,9 +24,9 @@ PART = 3_000
 def test_killed_fifty_times_each_nothing_is_lost_or_doubled(kafka: str, group: RunningGroup, tmp_path: Path) -> None:
     """Proves that each record is in the log once, in its partition's order, and in another topic of Kafka, in the log's."""
     source, target = new_topic(kafka, PARTITIONS), new_topic(kafka)
-    inflows = [Inflow(tmp_path, kafka, group.url, source, name="soak-in").start() for _ in range(2)]
+    inflows = [SourceProcess(tmp_path, kafka, group.url, source, name="soak-in").start() for _ in range(2)]
     more = f'topic = "{target}"\norder = "total"'
-    outflow = Outflow(
+    outflow = SinkProcess(
         tmp_path, kafka, group.url, source, name="soak-out", kafka=more, top="transaction = { records = 700, wait_ms = 10 }"
     ).start()
     chance, count = Random(11), 0

@@ -12,7 +12,7 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from tests.integration.kafka.kafka_connectors import Inflow, fill, new_topic
+from tests.integration.kafka.kafka_connectors import SourceProcess, fill, new_topic
 from tests.support.connector_process import WAIT_S, records, until_there
 from tests.support.running_group import RunningGroup
 from tests.support.waiting import wait_until
@@ -29,7 +29,7 @@ def test_records_are_as_they_were_in_kafka(kafka: str, group: RunningGroup, tmp_
     producer.produce(topic, None, b"gone")
     producer.produce(topic, b"", None)
     assert producer.flush(WAIT_S) == 0
-    with Inflow(tmp_path, kafka, group.url, topic) as inflow:
+    with SourceProcess(tmp_path, kafka, group.url, topic) as inflow:
         first, second, third = until_there(group.url, topic, 3, inflow)
         labels = f'{{connector="in",partition="0",topic="{topic}"}}'
         wait_until(lambda: inflow.measured().get(f"tutti_kafka_in_lag{labels}") == 0, "the lag of all that is in the log")
@@ -52,7 +52,7 @@ def test_killed_over_and_over_nothing_is_lost_or_doubled(kafka: str, group: Runn
     partitions, chance = 3, Random(5)
     topic = new_topic(kafka, partitions)
     values = [b"%08d" % number + bytes(92) for number in range(54_000)]
-    inflows = [Inflow(tmp_path, kafka, group.url, topic, name="many").start() for _ in range(2)]
+    inflows = [SourceProcess(tmp_path, kafka, group.url, topic, name="many").start() for _ in range(2)]
     try:
         for turn, start in enumerate(range(0, len(values), 9_000)):
             fill(kafka, topic, values[start : start + 9_000], partitions)
@@ -98,13 +98,13 @@ def test_aborted_kafka_transactions_are_not_imported(kafka: str, group: RunningG
     producer.begin_transaction()
     producer.produce(topic, b"open")
     producer.flush(WAIT_S)
-    with Inflow(tmp_path, kafka, group.url, topic) as inflow:
+    with SourceProcess(tmp_path, kafka, group.url, topic) as inflow:
         until_there(group.url, topic, 2, inflow)
         assert [row["value"] for row in records(group.url, topic)] == [b"0", b"2"]
         producer.commit_transaction(WAIT_S)
         assert [row["value"] for row in until_there(group.url, topic, 3, inflow)] == [b"0", b"2", b"open"]
         assert inflow.end() == 0
-    with Inflow(tmp_path, kafka, group.url, topic) as inflow:
+    with SourceProcess(tmp_path, kafka, group.url, topic) as inflow:
         fill(kafka, topic, [b"later"])
         assert [row["value"] for row in until_there(group.url, topic, 4, inflow)][3:] == [b"later"]
 
@@ -120,7 +120,7 @@ def test_the_mark_of_a_transaction_is_no_lag_and_no_loss(kafka: str, group: Runn
     producer.begin_transaction()
     producer.produce(topic, b"0")
     producer.commit_transaction(WAIT_S)
-    with Inflow(tmp_path, kafka, group.url, topic) as inflow:
+    with SourceProcess(tmp_path, kafka, group.url, topic) as inflow:
         labels = f'{{connector="in",partition="0",topic="{topic}"}}'
         wait_until(lambda: inflow.measured().get(f"tutti_kafka_in_offset{labels}") == 2, "the place behind the mark")
         wait_until(lambda: inflow.measured().get(f"tutti_kafka_in_lag{labels}") == 0, "no lag, once Kafka's end is known")
@@ -128,7 +128,7 @@ def test_the_mark_of_a_transaction_is_no_lag_and_no_loss(kafka: str, group: Runn
     there = TopicPartition(topic, 0, 2)
     admin = AdminClient({"bootstrap.servers": kafka})
     admin.delete_records([there])[there].result(WAIT_S)
-    with Inflow(tmp_path, kafka, group.url, topic) as inflow:
+    with SourceProcess(tmp_path, kafka, group.url, topic) as inflow:
         fill(kafka, topic, [b"1"])
         assert [row["value"] for row in until_there(group.url, topic, 2, inflow)] == [b"0", b"1"]
 
@@ -141,7 +141,7 @@ def test_rejected_records_are_quarantined_and_the_rest_continues(kafka: str, gro
     producer.produce(topic, bytes(limits.RECORD_BYTES_MAX + 1), b"large")
     producer.produce(topic, b"behind")
     assert producer.flush(WAIT_S) == 0
-    inflow = Inflow(tmp_path, kafka, group.url, topic)
+    inflow = SourceProcess(tmp_path, kafka, group.url, topic)
     with inflow:
         assert [row["value"] for row in until_there(group.url, topic, 2, inflow)] == [b"before", b"behind"]
     (file,) = inflow.quarantine.iterdir()
@@ -153,19 +153,19 @@ def test_records_that_kafka_removed_before_import_are_reported(kafka: str, group
     """Proves that a gap before the log's position ends the command, and is skipped and logged on request."""
     topic = new_topic(kafka)
     fill(kafka, topic, [b"0", b"1"])
-    with Inflow(tmp_path, kafka, group.url, topic) as inflow:
+    with SourceProcess(tmp_path, kafka, group.url, topic) as inflow:
         until_there(group.url, topic, 2, inflow)
         assert inflow.end() == 0
     fill(kafka, topic, [b"2", b"3", b"4"])
     there = TopicPartition(topic, 0, 4)
     admin = AdminClient({"bootstrap.servers": kafka})  # who lets go of it is never answered
     admin.delete_records([there])[there].result(WAIT_S)
-    inflow = Inflow(tmp_path, kafka, group.url, topic).start()
+    inflow = SourceProcess(tmp_path, kafka, group.url, topic).start()
     assert inflow.process is not None
     assert inflow.process.wait(WAIT_S) == 2
     inflow.end()
     assert "the log continues at offset 2 of Kafka, which has 4 to 5" in inflow.errors()
-    with Inflow(tmp_path, kafka, group.url, topic, kafka='lost = "skip"') as inflow:
+    with SourceProcess(tmp_path, kafka, group.url, topic, kafka='lost = "skip"') as inflow:
         assert [row["value"] for row in until_there(group.url, topic, 3, inflow)] == [b"0", b"1", b"4"]
         assert "continues at 4" in inflow.errors()
 
@@ -174,14 +174,14 @@ def test_a_recreated_topic_is_refused(kafka: str, group: RunningGroup, tmp_path:
     """Proves that offsets of another topic of the same name are not mistaken for those in the log."""
     topic = new_topic(kafka)
     fill(kafka, topic, [b"old"] * 3)
-    with Inflow(tmp_path, kafka, group.url, topic) as inflow:
+    with SourceProcess(tmp_path, kafka, group.url, topic) as inflow:
         until_there(group.url, topic, 3, inflow)
     admin = AdminClient({"bootstrap.servers": kafka})
     admin.delete_topics([topic], operation_timeout=30)[topic].result(WAIT_S)
     wait_until(lambda: topic not in admin.list_topics(timeout=10).topics, "the topic's end")
     new_topic(kafka, name=topic)
     fill(kafka, topic, [b"new"] * 5)
-    inflow = Inflow(tmp_path, kafka, group.url, topic).start()
+    inflow = SourceProcess(tmp_path, kafka, group.url, topic).start()
     assert inflow.process is not None
     assert inflow.process.wait(WAIT_S) == 2
     inflow.end()
@@ -198,7 +198,7 @@ def test_an_absent_topic_kafka_or_gateway_is_reported(kafka: str, group: Running
         ("127.0.0.1:1", group.url, "any", 3, "Connection refused"),
         (kafka, "tutti://127.0.0.1:1", new_topic(kafka), 3, "no gateway"),
     ):
-        inflow = Inflow(tmp_path, address, url, topic).start(wait=False)
+        inflow = SourceProcess(tmp_path, address, url, topic).start(wait=False)
         assert inflow.process is not None
         assert inflow.process.wait(WAIT_S) == code
         assert inflow.process.stdout is not None

@@ -10,7 +10,7 @@ from confluent_kafka import Producer as KafkaProducer
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
-from tests.integration.kafka.kafka_connectors import Inflow, fill, new_topic
+from tests.integration.kafka.kafka_connectors import SourceProcess, fill, new_topic
 from tests.support.connector_process import WAIT_S, until_there
 from tests.support.running_group import RunningGroup
 from tests.support.waiting import wait_until
@@ -28,7 +28,7 @@ def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(kafka: str
     writer.begin_transaction()
     writer.produce(topic, b"open", partition=1)
     assert writer.flush(WAIT_S) == 0
-    first = Inflow(tmp_path, kafka, group.url, topic, kafka=LATEST).start()
+    first = SourceProcess(tmp_path, kafka, group.url, topic, kafka=LATEST).start()
     first.end(signal.SIGKILL)
     writer.commit_transaction(WAIT_S)
     fill(kafka, topic, [b"a", b"b"], 2)
@@ -36,7 +36,7 @@ def test_a_start_at_latest_survives_a_kill_right_after_the_ready_line(kafka: str
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(WAIT_S)
     wait_until(lambda: len(admin.list_topics(topic, timeout=10).topics[topic].partitions) == 3, "the third partition")
     fill(kafka, topic, [b"c", b"d", b"e"], 3)
-    with Inflow(tmp_path, kafka, group.url, topic, kafka=LATEST) as inflow:
+    with SourceProcess(tmp_path, kafka, group.url, topic, kafka=LATEST) as inflow:
         found = until_there(group.url, topic, 6, inflow)
         fill(kafka, topic, [b"last"])
         found = until_there(group.url, topic, 7, inflow)
@@ -54,8 +54,8 @@ def test_two_concurrent_instances_agree_on_one_start(kafka: str, group: RunningG
     topic = new_topic(kafka, 4)
     fill(kafka, topic, [b"old"] * 8, 4)
     with (
-        Inflow(tmp_path, kafka, group.url, topic, name="both", kafka=LATEST).start(wait=False) as one,
-        Inflow(tmp_path, kafka, group.url, topic, name="both", kafka=LATEST).start(wait=False) as other,
+        SourceProcess(tmp_path, kafka, group.url, topic, name="both", kafka=LATEST).start(wait=False) as one,
+        SourceProcess(tmp_path, kafka, group.url, topic, name="both", kafka=LATEST).start(wait=False) as other,
     ):
         one.wait_ready()
         fill(kafka, topic, [b"%d" % number for number in range(8)], 4)

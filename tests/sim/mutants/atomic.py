@@ -72,7 +72,7 @@ ATOMIC = (
                 "persisted",
                 "        self._vote()",
                 "        self._vote()\n"
-                "        if self._window.frontier < last <= self._window.mark(Stage.VOTED):\n"
+                "        if self._window.frontier < last <= self._window.mark(CommitStage.VOTED):\n"
                 "            self._decide(last)",
             )
         ],
@@ -191,7 +191,7 @@ ATOMIC = (
         "unwritten-survives-its-view",
         "5.2",
         "a log is told of as the disk has it: what was not handed to the disk is given up with its view",
-        [Edit(Atomic, "ended", "    self._window.truncate(self._window.mark(Stage.WRITING))\n", "")],
+        [Edit(Atomic, "ended", "    self._window.truncate(self._window.mark(CommitStage.WRITING))\n", "")],
         LOW,
     ),
     Mutant(

@@ -14,7 +14,7 @@ from tutti.data.frames.frame import Frame, Kind
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Session
 from tutti_gateway.core.layers import Layers
-from tutti_gateway.core.order.batch_admission import ENTRANCE, Entrance, Relation
+from tutti_gateway.core.order.batch_admission import ADMISSION, Admission, Relation
 from tutti_gateway.core.order.client_requests import Requests
 from tutti_gateway.core.order.forward_table import ForwardTable
 from tutti_gateway.core.order.layer import Ordering
@@ -28,7 +28,7 @@ _EPOCHS = "tests/unit/client/delivery/test_ordered_epochs.py::"
 
 
 def _trusting(take: Any) -> Any:
-    """`ReceivedTable.take` of a member that believes what its coordinator orders, whatever sequence it has."""
+    """`ReceivedTable.apply` of a member that believes what its coordinator orders, whatever sequence it has."""
 
     def trusting(self: ReceivedTable, frame: Frame) -> None:
         line = self.line(frame.producer) if frame.kind == Kind.BATCH else None
@@ -172,8 +172,8 @@ ORDER = (
         "4.3",
         "a copy of an older epoch is answered Fenced, never Aborted: it may have committed",
         [
-            Entry(ENTRANCE, (False, Relation.OLDER), Entrance.ABORTED),
-            Entry(ENTRANCE, (True, Relation.OLDER), Entrance.ABORTED),
+            Entry(ADMISSION, (False, Relation.OLDER), Admission.ABORTED),
+            Entry(ADMISSION, (True, Relation.OLDER), Admission.ABORTED),
             Edit(ForwardTable, "fenced", "FencedAnswer(producer, epoch, frame.first_sequence)", "_aborted(frame, 'fenced')"),
         ],
         RIVALS.but(faults="", latency="wan", rate=15.0, script=answers_lost),
@@ -211,8 +211,8 @@ ORDER = (
                 "on_repair",
                 "        self._receiver.on_repair(sender, message)",
                 "        self._receiver.on_repair(sender, message)\n"
-                "        window = self.repairer._window\n"
-                "        self.repairer._outbox.send(self._view_state.coordinator, messages.Vote(message.view, window.end))",
+                "        window = self.responder._window\n"
+                "        self.responder._outbox.send(self._view_state.coordinator, messages.Vote(message.view, window.end))",
             )
         ],
         NETWORK,

@@ -15,9 +15,9 @@ _VOTES = "tests/unit/core/membership/test_roster_change_votes.py::"
 _OUTCOMES = "tests/unit/core/order/test_outcomes.py::"
 _COUNTING = "[roster] if body.forced else [*counting, roster]"
 
-# No mutant turns off the count of members in `Candidate._counts`: code without it behaves the same. The members hold a majority of
-# each ROSTER exactly when the answers do. Both are counted by the same rosters and incarnations, only answers of proposed gateways
-# are kept, and each answer that any ROSTER counts is of a member (`Rosters.member` is true wherever `Rosters.votes` is).
+# No mutant turns off the count of members in `Candidate._suffices`: code without it behaves the same. The members hold a majority
+# of each ROSTER exactly when the answers do. Both are counted by the same rosters and incarnations, only answers of proposed
+# gateways are kept, and each answer that any ROSTER counts is of a member (`Rosters.member` is true wherever `Rosters.votes` is).
 
 ROSTERS = (
     Mutant(

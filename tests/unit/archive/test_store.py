@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from tests.unit.archive.memory_archive import TABLE
 from tutti.archive import writer
 from tutti.archive.parquet import encode
 from tutti.archive.store import LocalStore
-from tutti.errors import Damaged
+from tutti.errors import Damaged, DiskFull, TuttiError, Unavailable
 
 Step = tuple[str, str]
 
@@ -80,3 +81,16 @@ def test_a_file_with_intact_bytes_but_other_records_does_not_count() -> None:
         writer._check("here", made.data, made.sha256, [TABLE.slice(1, 100)])
     with pytest.raises(Damaged, match="the bytes read back differ from the written ones"):
         writer._check("here", made.data.slice(1), made.sha256, groups)
+
+
+@pytest.mark.parametrize(("number", "kind"), [(errno.ENOSPC, DiskFull), (errno.EDQUOT, DiskFull), (errno.EFBIG, Unavailable)])
+def test_a_full_disk_is_told_from_a_file_that_may_not_grow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[TuttiError]
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    store = LocalStore(str(tmp_path))
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(kind, match=os.strerror(number)):
+        store.write("file", pa.py_buffer(b"x"))

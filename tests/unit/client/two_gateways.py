@@ -55,7 +55,7 @@ def unordered(gateway: FakeGateway) -> list[Frame]:
 def away(producer: Producer) -> bool:
     """Return whether the producer has noticed that the gateway it sent to is down."""
     lanes = producer._io.lanes if producer._io else None
-    return lanes is not None and not any(lane.session.state is State.OPEN for lane in lanes.lanes)
+    return lanes is not None and not any(lane.session.state is State.OPEN for lane in lanes.senders)
 
 
 def silent(gateway: FakeGateway, *, decides: bool = False) -> Rule:

@@ -24,7 +24,7 @@ from tutti.runtime.metrics_server import _Protocol
 from tutti.runtime.worker_command import run
 from tutti_connect import limits
 from tutti_connect.config import check_connector_name, check_gateways, check_topic
-from tutti_connect.kafka.config import load_inflow
+from tutti_connect.kafka.config import load_source_config
 from tutti_connect.quarantine import Quarantine, QuarantineFull, QuarantineLog, as_base64
 
 
@@ -298,9 +298,9 @@ def test_every_mistake_of_a_file_is_reported_missing_keys_after_misspelt_ones(tm
     path = tmp_path / "in.toml"
     path.write_text('nmae = "in"\ngateways = "tutti://h:7400"\nquarantine = 5\n[kafka]\nserver = "x"\ntopics = ["t"]\n')
     with pytest.raises(ConfigError) as error:
-        load_inflow(str(path))
+        load_source_config(str(path))
     told = [line.removeprefix(f"{path}:").partition(": ")[0].strip() for line in str(error.value).splitlines()]
     assert told == ["1", "3", "4", "5", "name is missing"]
     path.write_text("".join(f"unknown{number} = 1\n" for number in range(20)))
     with pytest.raises(ConfigError, match="and 15 more in the file"):
-        load_inflow(str(path))
+        load_source_config(str(path))

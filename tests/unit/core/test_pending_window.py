@@ -10,7 +10,7 @@ from tutti.data.log_state import LogState, Producer, Topic
 from tutti.errors import InvariantViolated
 from tutti_gateway.core import limits
 from tutti_gateway.core.atomic.ballot import Ballot
-from tutti_gateway.core.pending_window import Stage, Window
+from tutti_gateway.core.pending_window import CommitStage, Window
 
 PERIOD = 3
 
@@ -38,17 +38,17 @@ def abort(producer: int, first: int) -> Frame:
 
 
 def vote(held: Window, up_to: int) -> None:
-    for stage in (Stage.WRITING, Stage.DURABLE, Stage.VOTED):
+    for stage in (CommitStage.WRITING, CommitStage.DURABLE, CommitStage.VOTED):
         held.advance(stage, up_to)
 
 
-@pytest.mark.parametrize("stage", [Stage.WRITING, Stage.DURABLE, Stage.VOTED, Stage.DECIDED])
-def test_no_stage_passes_the_one_before_it_or_goes_back(stage: Stage) -> None:
+@pytest.mark.parametrize("stage", [CommitStage.WRITING, CommitStage.DURABLE, CommitStage.VOTED, CommitStage.DECIDED])
+def test_no_stage_passes_the_one_before_it_or_goes_back(stage: CommitStage) -> None:
     held = window()
     add(held, batch(1, 1), batch(1, 2), batch(1, 3))
-    for before in list(Stage)[1:stage]:
+    for before in list(CommitStage)[1:stage]:
         held.advance(before, 2)
-    limit = 2 if stage > Stage.WRITING else 3
+    limit = 2 if stage > CommitStage.WRITING else 3
     with pytest.raises(InvariantViolated, match=stage.name):
         held.advance(stage, limit + 1)
     held.advance(stage, 2)
@@ -114,7 +114,7 @@ def test_a_restored_tail_is_durable_and_not_voted_for() -> None:
     first.stamp(1, 1, 0)
     second.stamp(1, 2, first.header_crc)
     held.restore((first, second))
-    assert [held.mark(stage) for stage in Stage] == [2, 2, 2, 0, 0]
+    assert [held.mark(stage) for stage in CommitStage] == [2, 2, 2, 0, 0]
 
 
 def test_the_slowest_vote_counts_and_late_ones_change_nothing() -> None:
@@ -160,7 +160,7 @@ def test_a_tail_as_long_as_a_watermark_may_lag_is_restored_and_one_frame_more_is
         frames.append(frame)
     held = window()
     held.restore(frames[:-1])
-    assert held.mark(Stage.DURABLE) == limits.TAIL_FRAMES_MAX
+    assert held.mark(CommitStage.DURABLE) == limits.TAIL_FRAMES_MAX
     add(held, Frame(Kind.TICK, b""))  # the VIEW frame of the view that goes on with it, say
     with pytest.raises(InvariantViolated, match="exceed the limit"):
         window().restore(frames)

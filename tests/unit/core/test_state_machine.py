@@ -9,7 +9,7 @@ import pytest
 
 from tutti.errors import InvariantViolated
 from tutti_gateway.core.diagrams import page
-from tutti_gateway.core.order.batch_admission import ENTRANCE, VERDICT, Relation, Seen, Verdict, relation
+from tutti_gateway.core.order.batch_admission import ADMISSION, VERDICT, Relation, Seen, Verdict, relation
 from tutti_gateway.core.order.received_table import LINE, LineInput, LineState, ProducerLine
 from tutti_gateway.core.state_machine import Machine
 from tutti_gateway.core.view.phases import LIFE, Phase, Step
@@ -24,7 +24,7 @@ def test_the_page_is_up_to_date() -> None:
 
 
 def test_every_case_has_a_decision() -> None:
-    assert set(ENTRANCE) == set(product((False, True), Relation))
+    assert set(ADMISSION) == set(product((False, True), Relation))
     assert set(VERDICT) == set(product(Seen, Relation))
 
 

@@ -13,10 +13,11 @@ import pytest
 
 from tests.unit.log.history import decide, expected, opened, other_boot, sample, seen
 from tutti.data.frames.frame import Buffer
-from tutti.errors import DiskFull
+from tutti.errors import DiskFailed, DiskFull
+from tutti.log.files.disk_space import failure_of
 from tutti.log.files.layout import index_path
 from tutti.log.files.options import LogOptions
-from tutti.log.files.storage import Storage
+from tutti.log.files.storage import Storage, SyncFailed
 from tutti.log.format.index import ROWS_AT, IndexWriter, no_rows
 from tutti.log.read.reader import LogReader
 from tutti.log.read.scan import scan
@@ -162,3 +163,10 @@ def test_batches_that_must_be_written_take_the_reserve(tmp_path: Path) -> None:
     _, recovered, close = opened(tmp_path, OPTIONS)
     assert list(recovered.tail) == history.frames[: done + 1]
     close()
+
+
+def test_only_errors_that_free_space_resolves_are_a_full_disk() -> None:
+    for number in (errno.ENOSPC, errno.EDQUOT):
+        assert isinstance(failure_of("writing", "file", OSError(number, os.strerror(number))), DiskFull)
+        assert isinstance(failure_of("writing", "file", SyncFailed(number, os.strerror(number))), DiskFailed)
+    assert isinstance(failure_of("writing", "file", OSError(errno.EFBIG, os.strerror(errno.EFBIG))), DiskFailed)

@@ -18,7 +18,7 @@ from tests.unit.monitoring.promql import Labels, evaluate, groupings, labels, se
 from tutti.archive import metrics as archive
 from tutti_connect.files import metrics as files
 from tutti_connect.http import metrics as http
-from tutti_connect.kafka.metrics import InflowMetrics, OutflowMetrics
+from tutti_connect.kafka.metrics import SinkMetrics, SourceMetrics
 from tutti_connect.zeromq import metrics as zeromq
 from tutti_gateway.reads.admin.metric_catalog import HISTOGRAM, METRICS
 
@@ -34,7 +34,7 @@ GATEWAYS = ("jfk:7403", "lga:7403", "ewr:7403")
 CONNECTORS = ("kafka-in:9464", "kafka-out:9464", "files:9464", "zeromq-in:9464", "http:9464", "archive:9464")
 COLLECTORS: list[Any] = [
     kind(MagicMock(next=0, frontier=0, offset=0))
-    for kind in (InflowMetrics, OutflowMetrics, files.Metrics, zeromq.InMetrics, http.Metrics, archive.Metrics)
+    for kind in (SourceMetrics, SinkMetrics, files.Metrics, zeromq.InMetrics, http.Metrics, archive.Metrics)
 ]
 HOUR_S = 3600.0
 Of = Callable[[float], float]

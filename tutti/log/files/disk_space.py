@@ -13,6 +13,7 @@ from tutti.log.files.layout import RESERVE
 from tutti.log.files.options import FreeSpace, LogOptions
 from tutti.log.files.storage import MediumError, Storage, SyncFailed
 
+# Not EFBIG: free space does not lift the limit of a file's size, so a retry of the same write never succeeds.
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _HYSTERESIS = 1.25  # hysteresis: the low-space state ends at this multiple of the limit
 
@@ -20,7 +21,7 @@ Result = TypeVar("Result")
 
 
 def is_disk_full(error: OSError) -> bool:
-    """True if an error means a full disk and a retry is possible. A failed sync never counts as one."""
+    """True if an error means a full disk, after which a retry is safe. After a failed sync, a retry is not safe."""
     return error.errno in _FULL_ERRNOS and not isinstance(error, SyncFailed)
 
 

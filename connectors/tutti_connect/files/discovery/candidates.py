@@ -16,7 +16,7 @@ from tutti_connect.files.discovery.ledger import File, Ledger, State
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from tutti_connect.files.config import Inflow
+    from tutti_connect.files.config import SourceConfig
     from tutti_connect.files.discovery.directory import ScannedFile
 
 LOG = logging.getLogger("tutti.files")
@@ -32,7 +32,7 @@ class Candidate(NamedTuple):
 class CandidateFinder:
     """Compares a scan with the ledger: complete files by name, renamed and growing files by inode."""
 
-    def __init__(self, config: Inflow, ledger: Ledger) -> None:
+    def __init__(self, config: SourceConfig, ledger: Ledger) -> None:
         """Prepare the comparison for one session, which owns the ledger."""
         self._root = Path(config.files.directory)
         self._form = config.files.format

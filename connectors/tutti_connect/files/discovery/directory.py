@@ -16,7 +16,7 @@ from tutti.runtime.durable_files import make_directory
 from tutti_connect.files import limits
 
 if TYPE_CHECKING:
-    from tutti_connect.files.config import Inflow
+    from tutti_connect.files.config import SourceConfig
 
 #: Prefix of files during their disposal: connectors ignore these.
 RESERVED_PREFIX = ".tutti-"
@@ -38,7 +38,7 @@ class ScannedFile(NamedTuple):
 class Directory:
     """Scans the directory of a configuration."""
 
-    def __init__(self, config: Inflow) -> None:
+    def __init__(self, config: SourceConfig) -> None:
         """Prepare; scan nothing yet."""
         self._config = config
         self.root = Path(config.files.directory)

@@ -28,7 +28,7 @@ from tutti_connect.files.formats.rows import (
 )
 
 if TYPE_CHECKING:
-    from tutti_connect.files.config import Inflow
+    from tutti_connect.files.config import SourceConfig
 
 _BOM = b"\xef\xbb\xbf"
 _WIDE = (b"\xff\xfe", b"\xfe\xff")
@@ -37,7 +37,7 @@ _WIDE = (b"\xff\xfe", b"\xfe\xff")
 class FileReader:
     """An open file. A context manager; `status` holds its stat fields at the time of opening."""
 
-    def __init__(self, path: str, config: Inflow) -> None:
+    def __init__(self, path: str, config: SourceConfig) -> None:
         """Open the file.
 
         Raises:

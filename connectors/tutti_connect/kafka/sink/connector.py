@@ -1,6 +1,6 @@
 """kafka-out: copies records to Kafka in the log's order, in consecutive transactions that also hold the position.
 
-This module calls neither Kafka nor a gateway directly: `Sink` and `Log` are interfaces, which tests implement.
+This module calls neither Kafka nor a gateway directly: `Writer` and `Log` are interfaces, which tests implement.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Log(Protocol):
         """Return a reader from an offset, if the log is still the same."""
 
 
-class Sink(Protocol):
-    """Transactional writer to Kafka; `tutti_connect.kafka.sink.producer.Sink` documents the errors."""
+class Writer(Protocol):
+    """Transactional writer to Kafka; `tutti_connect.kafka.sink.producer.KafkaWriter` documents the errors."""
 
     instance: str
     batch_bytes: int
@@ -81,7 +81,7 @@ class Sink(Protocol):
         """Discard the producer and its open transaction."""
 
 
-class Outflow:
+class SinkConnector:
     """Copies the log to Kafka, each record once, in the log's order. One thread calls `run`; other threads may read the counters.
 
     Attributes:
@@ -93,7 +93,7 @@ class Outflow:
         flowing: True between `open` and a failure.
     """
 
-    def __init__(self, config: configs.Outflow, log: Log, sink: Sink, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, config: configs.SinkConfig, log: Log, sink: Writer, clock: Callable[[], float] = time.monotonic) -> None:
         """Prepare; send no request yet.
 
         Raises:

@@ -37,7 +37,7 @@ from tutti_connect.kafka.errors import RecordRejected, RetryTransaction, TopicRe
 from tutti_connect.kafka.sink.position import Position, decode_position
 
 if TYPE_CHECKING:
-    from tutti_connect.kafka.config import Outflow
+    from tutti_connect.kafka.config import SinkConfig
     from tutti_connect.kafka.sink.messages import OutgoingRecord
 
 #: Broker errors that concern a single record.
@@ -56,7 +56,7 @@ _POSITION_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(limits.P
 _TOTAL_PARTITION = 0
 
 
-class Sink:
+class KafkaWriter:
     """Consecutive transactional producers under one id: the newest fences the earlier ones, in any process.
 
     Used by one thread.
@@ -66,7 +66,7 @@ class Sink:
         batch_bytes: largest batch that Kafka accepts: a larger uncompressed record may be rejected.
     """
 
-    def __init__(self, config: Outflow) -> None:
+    def __init__(self, config: SinkConfig) -> None:
         """Prepare; open no connection yet.
 
         Raises:

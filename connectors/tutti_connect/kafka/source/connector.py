@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Message
 
     from tutti.producer import Producer
-    from tutti_connect.kafka.config import Inflow
+    from tutti_connect.kafka.config import SourceConfig
     from tutti_connect.kafka.source.consumer import Consumed
 
 LOG = logging.getLogger("tutti.kafka")
@@ -79,13 +79,15 @@ class Kafka(Protocol):
         """Leave the group."""
 
 
-class Connector:
+class SourceConnector:
     """Copies topics of Kafka to the log, each record once, in each partition's order.
 
     One thread calls `run`; other threads may read `partitions` (metrics).
     """
 
-    def __init__(self, config: Inflow, kafka: Kafka, opener: Opener, check_gateway: GatewayCheck, committer: Committer) -> None:
+    def __init__(
+        self, config: SourceConfig, kafka: Kafka, opener: Opener, check_gateway: GatewayCheck, committer: Committer
+    ) -> None:
         """Prepare; send no request yet.
 
         Raises:

@@ -35,7 +35,7 @@ from tutti_connect.kafka.source.batches import Source
 from tutti_connect.kafka.source.partition_copy import Key
 
 if TYPE_CHECKING:
-    from tutti_connect.kafka.config import Inflow
+    from tutti_connect.kafka.config import SourceConfig
 
 #: Reserved settings: only the log has the positions, and records of open transactions are never read.
 _FIXED: dict[str, Any] = {
@@ -75,7 +75,7 @@ class Consumed(NamedTuple):
 class KafkaSource:
     """Topics of Kafka, shared within a consumer group. One thread consumes, assigns and commits; any thread may call the rest."""
 
-    def __init__(self, config: Inflow) -> None:
+    def __init__(self, config: SourceConfig) -> None:
         """Prepare; open no connection yet.
 
         Raises:

@@ -17,7 +17,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.atomic.ballot import Ballot
 from tutti_gateway.core.atomic.decision_broadcast import DecisionBroadcast
 from tutti_gateway.core.context import Context
-from tutti_gateway.core.pending_window import Stage
+from tutti_gateway.core.pending_window import CommitStage
 from tutti_gateway.core.protocol.messages import Confirm, No, Vote
 
 
@@ -79,14 +79,14 @@ class Atomic:
         self._unwritten, self._deferred, self._declined, self._ballot = [], [], {}, None
         self.decisions.reset()
         # STATE reports the durable log only (flush, F4).
-        self._window.truncate(self._window.mark(Stage.WRITING))
+        self._window.truncate(self._window.mark(CommitStage.WRITING))
 
     def truncate(self, to: int) -> None:
         """Truncate the log after position `to`, on the disk too. Writes in progress no longer count for later frames there."""
         window = self._window
         invariant(not self._unwritten and not self._deferred, "a log is truncated while frames of its view wait")
         # Frames that the disk never got need no truncation there.
-        if window.mark(Stage.WRITING) > to:
+        if window.mark(CommitStage.WRITING) > to:
             self._outbox.persist(truncate_after=to)
         # A write from before the truncation must not count as a sync of a later frame at that position.
         self._writing = deque((token, min(last, to)) for token, last in self._writing)
@@ -103,7 +103,7 @@ class Atomic:
     def advance_frontier(self, up_to: int) -> None:
         """Advance the frontier: a view without this member has decided everything up to the position, and it is durable here."""
         # A learner never voted in that view; the decision of its members stands in for the vote.
-        self._window.advance(Stage.VOTED, max(up_to, self._window.mark(Stage.VOTED)))
+        self._window.advance(CommitStage.VOTED, max(up_to, self._window.mark(CommitStage.VOTED)))
         self._decide(up_to)
 
     def view_opened(self, view_position: int) -> None:
@@ -136,7 +136,7 @@ class Atomic:
     def decline(self, frame: Frame, reason: str) -> None:
         """Send NO to a batch that the disk does not have, and hold back later frames."""
         invariant(frame.kind == Kind.BATCH, f"{frame!r} is not a batch: a member that cannot take it is booted")
-        invariant(frame.position > self._window.mark(Stage.WRITING), f"NO to {frame!r}, which is being written")
+        invariant(frame.position > self._window.mark(CommitStage.WRITING), f"NO to {frame!r}, which is being written")
         self._deferred.append(frame)
         # One ABORT voids the whole epoch, so one NO for it is enough (atomic, A12).
         if not any(_same_epoch(frame, other) for other in self._declined.values()):
@@ -158,7 +158,7 @@ class Atomic:
         # All frames of a step share one write and one sync.
         if self._unwritten:
             last = self._unwritten[-1].position
-            self._window.advance(Stage.WRITING, last)
+            self._window.advance(CommitStage.WRITING, last)
             self._writing.append((self._outbox.persist(tuple(self._unwritten)), last))
             self._unwritten = []
 
@@ -168,7 +168,7 @@ class Atomic:
         while self._writing and self._writing[0][0] <= token:
             last = self._writing.popleft()[1]
         if last:  # a write of hard state alone completes here too
-            self._window.advance(Stage.DURABLE, last)
+            self._window.advance(CommitStage.DURABLE, last)
             self._vote()
 
     def _vote(self, again: bool = False) -> None:
@@ -176,10 +176,10 @@ class Atomic:
         window, view_state = self._window, self._view_state
         if not view_state.current(view_state.view):
             return
-        durable = window.mark(Stage.DURABLE)
+        durable = window.mark(CommitStage.DURABLE)
         # A vote never leaves before its sync (atomic, A1).
-        if again or durable > window.mark(Stage.VOTED):
-            window.advance(Stage.VOTED, durable)
+        if again or durable > window.mark(CommitStage.VOTED):
+            window.advance(CommitStage.VOTED, durable)
             self._outbox.send(view_state.coordinator, Vote(view_state.view, durable, self._low))
 
     def set_low(self, low: str) -> None:
@@ -195,7 +195,7 @@ class Atomic:
         if not view_state.current(message.view) or sender != view_state.coordinator or up_to <= window.frontier:
             return
         # A decision needs this member's YES, so a higher CONFIRM is wrong or of an older log.
-        if up_to > window.mark(Stage.VOTED) or up_to != window.reach(up_to):
+        if up_to > window.mark(CommitStage.VOTED) or up_to != window.reach(up_to):
             self._outbox.drop(message, sender, f"position {up_to} was not voted for here, or an ABORT reaches over it")
             return
         self._decide(up_to)
@@ -302,7 +302,7 @@ class Atomic:
             if full:
                 self._above.full({member: self._ballot.low[member] for member in full})
             self._above.space_freed()
-        if self._low or (self._ballot is None and window.mark(Stage.VOTED) > window.frontier):
+        if self._low or (self._ballot is None and window.mark(CommitStage.VOTED) > window.frontier):
             self._vote(again=True)
         # Without its ABORT a declined batch would block everything after it, so a lost NO is repeated.
         for position in self._declined:

@@ -23,7 +23,7 @@ from tutti_gateway.core.flush.learner_catch_up import Learner
 from tutti_gateway.core.flush.log_adoption import Log, LogAdoption
 from tutti_gateway.core.flush.log_compare import Extent
 from tutti_gateway.core.flush.log_serving import LogServer
-from tutti_gateway.core.pending_window import Stage
+from tutti_gateway.core.pending_window import CommitStage
 from tutti_gateway.core.protocol.events import Persisted, Recovered, Started
 from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot, Install, Installed, Propose, Reject, State
 from tutti_gateway.core.state_machine import Machine
@@ -221,7 +221,7 @@ class Flush:
     def state(self) -> State:
         """Return the state of this member's durable log."""
         window, damage = self._window, self.adoption.damage
-        invariant(window.mark(Stage.DURABLE) == window.end, "the reported log is not durable")
+        invariant(window.mark(CommitStage.DURABLE) == window.end, "the reported log is not durable")
         return State(
             view=self._view_state.promised,
             accepted=self._view_state.accepted,

@@ -12,7 +12,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
 from tutti_gateway.core.flush.log_adoption import LogAdoption
-from tutti_gateway.core.pending_window import Stage
+from tutti_gateway.core.pending_window import CommitStage
 from tutti_gateway.core.protocol.messages import Fetch, Fetched, FetchedSnapshot
 from tutti_gateway.core.view.peers import Peers
 
@@ -156,5 +156,5 @@ class Learner:
         window = self._window
         stop = min(self._stop, window.end)
         # A decision never stops between a batch and its ABORT (atomic, A13).
-        if self._source and window.frontier < stop <= window.mark(Stage.DURABLE) and window.reach(stop) == stop:
+        if self._source and window.frontier < stop <= window.mark(CommitStage.DURABLE) and window.reach(stop) == stop:
             self._decide(stop)

@@ -16,7 +16,7 @@ from tutti_gateway.core.context import Context
 from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
 from tutti_gateway.core.flush.log_compare import Common, Extent, common
 from tutti_gateway.core.frame_runs import payload_intact
-from tutti_gateway.core.pending_window import Stage
+from tutti_gateway.core.pending_window import CommitStage
 from tutti_gateway.core.protocol.messages import Damage, Fetch, Fetched, FetchedSnapshot
 from tutti_gateway.core.view.peers import Peers
 
@@ -196,7 +196,7 @@ class LogAdoption:
     def durable(self) -> None:
         """Decide durable frames that their source has decided, because a log that lags far would otherwise fill its window."""
         wanted, window = self._wanted, self._window
-        if wanted is None or not window.frontier < wanted.stop <= window.mark(Stage.DURABLE):
+        if wanted is None or not window.frontier < wanted.stop <= window.mark(CommitStage.DURABLE):
             return
         if window.reach(wanted.stop) == wanted.stop:
             self._log.advance_frontier(wanted.stop)

@@ -11,7 +11,7 @@ from tutti.data.log_state import LogState
 from tutti_gateway.core.protocol.events import Lines
 
 
-class Entrance(enum.Enum):
+class LaneAdmission(enum.Enum):
     """Action of the origin for a batch."""
 
     ACCEPT = "take it"
@@ -32,24 +32,24 @@ class DedupTable:
         self._decided = dict(lines)
         self._end: Lines = {}  # of producers with undecided batches
 
-    def judge(self, frame: Frame) -> tuple[Entrance, int]:
+    def judge(self, frame: Frame) -> tuple[LaneAdmission, int]:
         """Return the action for a batch, with its reason: a sequence (EXPECTED: the last one that is here) or an epoch (FENCED)."""
         epoch, decided = self._decided.get(frame.producer, (0, 0))
         last_epoch, end = self._end.get(frame.producer, (epoch, decided))
         if frame.epoch < last_epoch:
-            return Entrance.FENCED, last_epoch
+            return LaneAdmission.FENCED, last_epoch
         # Sequences begin with 1 in each epoch (lanes, U22).
         if frame.epoch > last_epoch:
             end = 0
         if frame.epoch > epoch:
             decided = 0
         if frame.last_sequence <= decided:
-            return Entrance.DUPLICATE, decided
+            return LaneAdmission.DUPLICATE, decided
         if frame.first_sequence == end + 1:
-            return Entrance.ACCEPT, end
+            return LaneAdmission.ACCEPT, end
         if frame.first_sequence <= end and end > decided:
-            return Entrance.UNDECIDED, end
-        return Entrance.EXPECTED, end
+            return LaneAdmission.UNDECIDED, end
+        return LaneAdmission.EXPECTED, end
 
     def add(self, frame: Frame) -> None:
         """Note that a batch is posted."""

@@ -13,7 +13,7 @@ from tutti.errors import invariant
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.frame_runs import split_runs
-from tutti_gateway.core.lanes.dedup import DedupTable, Entrance
+from tutti_gateway.core.lanes.dedup import DedupTable, LaneAdmission
 from tutti_gateway.core.lanes.lane import Lane
 from tutti_gateway.core.lanes.lost_end import LostEndRecovery
 from tutti_gateway.core.lanes.outbox import LaneOutbox
@@ -107,19 +107,19 @@ class Origin:
         for frame in frames:
             no = self._unknown(frame)
             how, line = self._lines.judge(frame)
-            if isinstance(no, FencedAnswer) and how in (Entrance.DUPLICATE, Entrance.UNDECIDED):
+            if isinstance(no, FencedAnswer) and how in (LaneAdmission.DUPLICATE, LaneAdmission.UNDECIDED):
                 no = None  # the batch is here, and Fenced would mean that it never will be
-            if no is None and how in (Entrance.ACCEPT, Entrance.EXPECTED) and frame.first_sequence > line:
+            if no is None and how in (LaneAdmission.ACCEPT, LaneAdmission.EXPECTED) and frame.first_sequence > line:
                 # checked even after a refused batch, so the sender knows of each batch that it was not accepted
                 no = self._full(frame)
             if no is not None:
                 answers.append(no)
-            elif how is Entrance.ACCEPT:
+            elif how is LaneAdmission.ACCEPT:
                 self._lines.add(frame)
                 self._bytes += weight(frame)
                 entry = self._entries[_name_of(frame)] = Entry(frame, session)
                 fresh.append(entry)
-            elif how is Entrance.UNDECIDED:
+            elif how is LaneAdmission.UNDECIDED:
                 # The session that sent the batch last is answered. A batch with other limits must wait for the decision.
                 waiting = self._entries.get(_name_of(frame))
                 if waiting is not None:
@@ -127,9 +127,9 @@ class Origin:
                 else:
                     reason = "part of the batch is undecided here with other limits: send it again later"
                     answers.append(_refused(frame, "busy", reason, retry=True))
-            elif how is Entrance.DUPLICATE:
+            elif how is LaneAdmission.DUPLICATE:
                 answers.append(Duplicate(frame.producer, frame.epoch, frame.first_sequence, frame.count))
-            elif how is Entrance.EXPECTED:
+            elif how is LaneAdmission.EXPECTED:
                 answers.append(Expected(frame.producer, frame.epoch, line + 1))
             else:
                 answers.append(FencedAnswer(frame.producer, line, frame.first_sequence))

@@ -34,7 +34,7 @@ def relation(epoch: int, first: int, last: int, line_epoch: int, line_sequence: 
     return Relation.NEXT if first == line_sequence + 1 else Relation.GAP
 
 
-class Entrance(enum.Enum):
+class Admission(enum.Enum):
     """Action of the origin for a batch that a client submits."""
 
     FORWARD = "forward it"
@@ -46,19 +46,19 @@ class Entrance(enum.Enum):
 
 
 #: Decided by the log up to the frontier: (epoch closed by an abort, relation).
-ENTRANCE: dict[tuple[bool, Relation], Entrance] = {
-    (False, Relation.OLDER): Entrance.FENCED,
-    (False, Relation.NEWER): Entrance.REFUSED,
-    (False, Relation.COVERED): Entrance.DUPLICATE,
-    (False, Relation.OVERLAP): Entrance.FORWARD,
-    (False, Relation.NEXT): Entrance.FORWARD,
-    (False, Relation.GAP): Entrance.FORWARD,
-    (True, Relation.OLDER): Entrance.FENCED,
-    (True, Relation.NEWER): Entrance.REFUSED,
-    (True, Relation.COVERED): Entrance.DUPLICATE,
-    (True, Relation.OVERLAP): Entrance.EXPECTED,
-    (True, Relation.NEXT): Entrance.ABORTED,
-    (True, Relation.GAP): Entrance.ABORTED,
+ADMISSION: dict[tuple[bool, Relation], Admission] = {
+    (False, Relation.OLDER): Admission.FENCED,
+    (False, Relation.NEWER): Admission.REFUSED,
+    (False, Relation.COVERED): Admission.DUPLICATE,
+    (False, Relation.OVERLAP): Admission.FORWARD,
+    (False, Relation.NEXT): Admission.FORWARD,
+    (False, Relation.GAP): Admission.FORWARD,
+    (True, Relation.OLDER): Admission.FENCED,
+    (True, Relation.NEWER): Admission.REFUSED,
+    (True, Relation.COVERED): Admission.DUPLICATE,
+    (True, Relation.OVERLAP): Admission.EXPECTED,
+    (True, Relation.NEXT): Admission.ABORTED,
+    (True, Relation.GAP): Admission.ABORTED,
 }
 
 

@@ -17,7 +17,7 @@ from tutti.data.log_state import Producer
 from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.frame_runs import split_runs
-from tutti_gateway.core.order.batch_admission import ENTRANCE, Entrance, relation
+from tutti_gateway.core.order.batch_admission import ADMISSION, Admission, relation
 from tutti_gateway.core.order.received_table import ReceivedTable
 from tutti_gateway.core.pending_window import weight
 from tutti_gateway.core.protocol.messages import Forward, Refuse, Resend
@@ -143,16 +143,16 @@ class ForwardTable:
             answers.append(self._without_line(frame))
             return
         last = frame.last_sequence
-        how = ENTRANCE[line.closed, relation(frame.epoch, frame.first_sequence, last, line.epoch, line.sequence)]
-        if how is Entrance.DUPLICATE:
+        how = ADMISSION[line.closed, relation(frame.epoch, frame.first_sequence, last, line.epoch, line.sequence)]
+        if how is Admission.DUPLICATE:
             answers.append(Duplicate(frame.producer, frame.epoch, frame.first_sequence, frame.count))
-        elif how is Entrance.FENCED:
+        elif how is Admission.FENCED:
             answers.append(FencedAnswer(frame.producer, line.epoch, frame.first_sequence))
-        elif how is Entrance.EXPECTED:
+        elif how is Admission.EXPECTED:
             answers.append(Expected(frame.producer, frame.epoch, line.sequence + 1))
-        elif how is Entrance.ABORTED:
+        elif how is Admission.ABORTED:
             answers.append(_aborted(frame, "an earlier message of its epoch was aborted"))
-        elif how is Entrance.REFUSED:
+        elif how is Admission.REFUSED:
             reason = f"epoch {frame.epoch} of producer {frame.producer} has not begun (it is at {line.epoch}): open it first"
             answers.append(_refused(frame, "epoch", reason, retry=False))
         elif full:

@@ -61,9 +61,9 @@ class ReadSnapshot(msgspec.Struct, frozen=True, tag="ReadSnapshot"):
 
 
 class RepairLog(msgspec.Struct, frozen=True, tag="Mend"):
-    """Write decided frames of another gateway's log where this disk lost them, in order from the position that `Rotted` named.
+    """Write decided frames of another gateway's log where this disk lost them, in order from the position that `LogCorrupt` named.
 
-    The disk writes them durably if they continue the frames before them, and reports with another `Rotted` which positions are
+    The disk writes them durably if they continue the frames before them, and reports with another `LogCorrupt` which positions are
     still lost.
     """
 
@@ -96,7 +96,7 @@ class LaneHeld(msgspec.Struct, frozen=True, tag="LaneHeld"):
 
 
 class RepairLane(msgspec.Struct, frozen=True, tag="MendLane"):
-    """Write decided frames of a lane where this disk lost them, in order from the position that `LaneRotted`
+    """Write decided frames of a lane where this disk lost them, in order from the position that `LaneCorrupt`
     named, as with `RepairLog`.
     """
 

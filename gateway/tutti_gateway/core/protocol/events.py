@@ -263,7 +263,7 @@ class SnapshotRead(msgspec.Struct, frozen=True, tag="SnapshotRead"):
 class LogCorrupt(msgspec.Struct, frozen=True, tag="Rotted"):
     """The log lost the decided positions `first` to `last`: they cannot be read and must be fetched from another gateway.
 
-    This report replaces the previous one, and each `Mend` is followed by a new one. `first` 0 means that nothing is lost.
+    This report replaces the previous one, and each `RepairLog` is followed by a new one. `first` 0 means that nothing is lost.
     """
 
     first: int

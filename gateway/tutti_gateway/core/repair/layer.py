@@ -10,7 +10,7 @@ from tutti_gateway.core.protocol import messages
 from tutti_gateway.core.protocol.events import LogRead
 from tutti_gateway.core.random_source import RandomSource
 from tutti_gateway.core.repair.requester import Receiving, Requester
-from tutti_gateway.core.repair.responder import Repairer
+from tutti_gateway.core.repair.responder import Responder
 from tutti_gateway.core.repair.timing import Timing
 
 
@@ -20,7 +20,7 @@ class Repair:
     `receiver` handles the ordered stream. `distances` returns the one-way distance to a member in microseconds.
 
     Attributes:
-        requester, repairer: its two roles, with their counters.
+        requester, responder: its two roles, with their counters.
     """
 
     def __init__(self, context: Context, receiver: Receiving, distances: Callable[[int], int], random: RandomSource) -> None:
@@ -28,17 +28,17 @@ class Repair:
         self._receiver = receiver
         timing = Timing(context.view_state, distances, random)
         self.requester = Requester(context, receiver, timing)
-        self.repairer = Repairer(context, timing)
+        self.responder = Responder(context, timing)
 
     def installed(self) -> None:
         """Begin a view: all repair state belongs to the last one (protocol/repair, R13)."""
         self.requester.reset()
-        self.repairer.reset()
+        self.responder.reset()
 
     def log_end_reported(self, member: int, end: int) -> None:
         """Note that the log of a member of this view reaches `end`, so that a lost last message shows too."""
         if member in self._view_state.others:
-            self.repairer.log_end_reported(member, end)
+            self.responder.log_end_reported(member, end)
             self._receiver.log_end_reported(member, end)
 
     def on_missing(self, sender: int, message: messages.Missing) -> None:
@@ -47,26 +47,26 @@ class Repair:
             self.requester.on_other_request(message.ranges)
             # A request that names another member only postpones this one's own requests (repair, R4 and R6).
             if message.of in (0, self._view_state.me):
-                self.repairer.on_request(sender, message.ranges, message.of)
-                self.repairer.on_timer()
+                self.responder.on_request(sender, message.ranges, message.of)
+                self.responder.on_timer()
 
     def on_repairing(self, sender: int, message: messages.Repairing) -> None:
         """Note that another member repairs."""
         if self._counts(sender, message.view, message.ranges):
             self.requester.on_other_claim(sender, message.ranges)
             for first, last in message.ranges:
-                self.repairer.on_other_repair(first, last)
+                self.responder.on_other_repair(first, last)
 
     def on_repair(self, sender: int, message: messages.Repair) -> None:
         """Handle a repair. A member that receives the repair does not repair the same frames."""
         frames = message.frames
         if frames and self._counts(sender, message.view, ((frames[0].position, frames[-1].position),)):
-            self.repairer.on_other_repair(frames[0].position, frames[-1].position)
+            self.responder.on_other_repair(frames[0].position, frames[-1].position)
             self._receiver.on_repair(sender, message)
 
     def on_log_read(self, event: LogRead) -> bool:
         """Handle frames that the disk read. Return True if they were for this layer."""
-        return self.repairer.on_read(event.token, event.frames)
+        return self.responder.on_read(event.token, event.frames)
 
     def _counts(self, sender: int, view: int, ranges: tuple[tuple[int, int], ...]) -> bool:
         if not self._view_state.current(view) or sender not in self._view_state.others:
@@ -85,14 +85,14 @@ class Repair:
         if view_state.current(view_state.view):
             # Requests and repairs belong to the view in which the frames are missing.
             self.requester.on_timer()
-            self.repairer.on_timer()
+            self.responder.on_timer()
         else:
             self.installed()
 
     @property
     def deadline_us(self) -> int | None:
         """Next time for `on_timer`, None without one."""
-        asker_us, holder_us = self.requester.deadline_us, self.repairer.deadline_us
+        asker_us, holder_us = self.requester.deadline_us, self.responder.deadline_us
         if asker_us is None or (holder_us is not None and holder_us < asker_us):
             return holder_us
         return asker_us

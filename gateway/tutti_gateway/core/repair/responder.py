@@ -1,4 +1,4 @@
-"""Repairer: a member that holds frames which another one misses waits, watches for repairs of others, claims the repair and sends
+"""Responder: a member that holds frames which another one misses waits, watches for repairs of others, claims the repair and sends
 it.
 """
 
@@ -36,7 +36,7 @@ class Hold(NamedTuple):
     to: frozenset[int] | None
 
 
-class Repairer:
+class Responder:
     """The repairer's role of the layer.
 
     Attributes:

@@ -120,7 +120,7 @@ class GroupStatus:
         layers = None if self._stack.phase is Phase.BORN else self._stack.layers
         if layers is None:
             return {}
-        asker, holder = layers.repair.requester, layers.repair.repairer
+        asker, holder = layers.repair.requester, layers.repair.responder
         return {
             "requests": asker.requests,
             "requests_joined": asker.joined,

@@ -20,7 +20,7 @@ from tutti.batching.options import BatchingOptions
 from tutti.batching.receipt import Receipt
 from tutti.data import client_protocol
 from tutti.data.frames.frame import Frame
-from tutti.delivery.lane_sender import Lane
+from tutti.delivery.lane_sender import LaneSender
 from tutti.delivery.ordered import OrderedDelivery
 from tutti.delivery.session import Identity, State
 from tutti.delivery.unordered import UnorderedDelivery
@@ -167,18 +167,18 @@ class World:
         self.order()
         self.lanes.work(self.now)
         for lane in list(self.wires):
-            if lane not in self.lanes.lanes:
+            if lane not in self.lanes.senders:
                 self.flow_out(self.wires.pop(lane))
             elif lane.session.drop:
                 self.cut(lane)
-        for lane in self.lanes.lanes:
+        for lane in self.lanes.senders:
             if lane not in self.wires:
                 self.connect(lane)
             connection = self.wires.get(lane)
             while connection is not None and lane.session.outbox:
                 connection.up.append([bytes(part) for part in lane.session.outbox.popleft()])
 
-    def connect(self, lane: Lane) -> None:
+    def connect(self, lane: LaneSender) -> None:
         lane.session.outbox.clear()
         name = lane.only_gateway[0] or self.chance.choice(NAMES)
         if name in self.away or self.chance.random() < 0.5:
@@ -193,11 +193,11 @@ class World:
             gateway = self.gateways[connection.gateway]
             connection.down.extend(gateway.answers(connection.routing, connection.up.popleft()))
 
-    def hear(self, lane: Lane, connection: Wire) -> None:
+    def hear(self, lane: LaneSender, connection: Wire) -> None:
         if connection.down and lane.session.state is not State.OFFLINE:
             lane.receive(connection.down.popleft(), self.now)
 
-    def cut(self, lane: Lane) -> None:
+    def cut(self, lane: LaneSender) -> None:
         connection = self.wires.pop(lane)
         self.flow_out(connection)
         lane.disconnected()
@@ -302,7 +302,7 @@ def test_new_batches_wait_a_second_for_a_gateway_that_refused_some_and_is_silent
     world.order()
     world.away, world.low["g1"] = {"g2"}, "leaving"
     world.send_one()
-    while not any(lane.window.awaits_answer for lane in world.lanes.lanes):
+    while not any(lane.window.awaits_answer for lane in world.lanes.senders):
         world.quiet_step(sends=False)
     world.send_one()
     ((lane, silent),) = world.wires.items()

@@ -130,16 +130,18 @@ def test_a_disk_that_stays_full_to_the_end_is_reported(gateway: FakeGateway, spo
     assert committed(gateway) == [b"first", b"third"]
 
 
-@pytest.mark.parametrize("which", ["writes", "syncs"])
+@pytest.mark.parametrize(
+    ("which", "number"), [("writes", errno.EIO), ("syncs", errno.EIO), ("writes", errno.EFBIG), ("syncs", errno.ENOSPC)]
+)
 def test_a_disk_that_fails_ends_the_producer(
-    which: str, gateway: FakeGateway, spool: Path, trouble: type[Trouble], caplog: pytest.LogCaptureFixture
+    which: str, number: int, gateway: FakeGateway, spool: Path, trouble: type[Trouble], caplog: pytest.LogCaptureFixture
 ) -> None:
     p = opened(gateway, spool)
     p.send("t", b"first").result(30)
-    setattr(trouble, which, errno.EIO)
+    setattr(trouble, which, number)
     receipt = p.send("t", b"second")
     for ask in (receipt.spooled, receipt.result):
-        with pytest.raises(DiskFailed, match=r"seg cannot be written: Input/output error"):
+        with pytest.raises(DiskFailed, match=rf"seg cannot be written: {os.strerror(number)}"):
             ask(30)
     with pytest.raises(DiskFailed):
         p.send("t", b"third")

@@ -222,7 +222,7 @@ def test_a_producer_may_dead_letter_records_that_the_credentials_do_not_allow(ga
         return None
 
     class Aside(Producer):
-        puts_denied_aside = True
+        dead_letters_denied = True
 
     gateway.rule = rule
     p = Aside(gateway.url, producer="jfk", spool=spool, delivery_timeout=30)

@@ -14,7 +14,7 @@ import pytest
 
 from tutti.errors import BufferFull, Fenced, TuttiError
 from tutti_connect.files import session as session_module
-from tutti_connect.files.config import Inflow, load_inflow
+from tutti_connect.files.config import SourceConfig, load_source_config
 from tutti_connect.files.connector import Connector
 from tutti_connect.files.discovery.ledger import Ledger
 from tutti_connect.files.session import Session
@@ -139,7 +139,7 @@ class Rig:
         )
         path = self.root / "files.toml"
         path.write_text(text)
-        self.config: Inflow = load_inflow(str(path))
+        self.config: SourceConfig = load_source_config(str(path))
 
     @contextmanager
     def session(self) -> Iterator[tuple[Connector, Session]]:

@@ -18,7 +18,7 @@ from tutti.batching.encoder import TIME_US_MIN
 from tutti.errors import Aborted, ConfigError, Damaged, Fenced, FormatError, Unavailable, WrongDirectory
 from tutti_connect.files import limits
 from tutti_connect.files import session as session_module
-from tutti_connect.files.config import load_inflow
+from tutti_connect.files.config import load_source_config
 from tutti_connect.files.discovery.directory import Directory
 from tutti_connect.files.formats.file_reader import FileReader
 
@@ -317,7 +317,7 @@ def test_a_file_that_is_being_written_is_left_for_a_while(tmp_path: Path) -> Non
     rig = Rig(tmp_path)
     text = (tmp_path / "files.toml").read_text().replace("quiet_ms = 0", "quiet_ms = 3600000")
     (tmp_path / "files.toml").write_text(text)
-    rig.config = load_inflow(str(tmp_path / "files.toml"))
+    rig.config = load_source_config(str(tmp_path / "files.toml"))
     rig.write("a", b"1")
     rig.turns(3)
     assert rig.log.rows == []
@@ -431,10 +431,10 @@ def test_mistakes_in_the_configuration_are_reported(tmp_path: Path, text: str, t
     file = tmp_path / "files.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:
-        load_inflow(str(file))
+        load_source_config(str(file))
     assert told in str(raised.value)
 
 
 def test_the_example_is_right() -> None:
     path = Path(__file__).parents[4] / "conf" / "connectors" / "files.toml"
-    assert load_inflow(str(path)).files.format == "csv"
+    assert load_source_config(str(path)).files.format == "csv"

@@ -11,7 +11,7 @@ from typing import Any
 from tutti.errors import Aborted, Fenced, TuttiError
 from tutti_connect.kafka import config as configs
 from tutti_connect.kafka.source.batches import Source
-from tutti_connect.kafka.source.connector import Connector
+from tutti_connect.kafka.source.connector import SourceConnector
 from tutti_connect.kafka.source.consumer import Consumed
 from tutti_connect.kafka.source.partition_copy import Key
 
@@ -228,13 +228,15 @@ class Producer:
         self._log.closing()
 
 
-def connector_of(tmp_path: Path, kafka: Kafka, log: Log, **more: Any) -> tuple[Connector, Member]:
+def connector_of(tmp_path: Path, kafka: Kafka, log: Log, **more: Any) -> tuple[SourceConnector, Member]:
     member = Member(kafka)
-    config = configs.Inflow("in", "tutti://127.0.0.1:1", configs.Source("127.0.0.1:1", [*kafka.names], **more), str(tmp_path / "q"))
-    return Connector(config, member, log.open, log.answer, log.commit), member
+    config = configs.SourceConfig(
+        "in", "tutti://127.0.0.1:1", configs.Source("127.0.0.1:1", [*kafka.names], **more), str(tmp_path / "q")
+    )
+    return SourceConnector(config, member, log.open, log.answer, log.commit), member
 
 
-def run(connector: Connector, member: Member, until: Callable[[], bool]) -> None:
+def run(connector: SourceConnector, member: Member, until: Callable[[], bool]) -> None:
     """Until something is so; it has to be soon."""
     stop, deadline = threading.Event(), time.monotonic() + 30
 
@@ -247,7 +249,7 @@ def run(connector: Connector, member: Member, until: Callable[[], bool]) -> None
     assert time.monotonic() < deadline
 
 
-def done(connector: Connector, kafka: Kafka) -> Callable[[], bool]:
+def done(connector: SourceConnector, kafka: Kafka) -> Callable[[], bool]:
     """Whether all of Kafka is in the log."""
     return lambda: (
         len(connector.partitions) == len(kafka.keys)

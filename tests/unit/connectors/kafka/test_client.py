@@ -17,7 +17,7 @@ from tutti_connect.kafka import limits
 from tutti_connect.kafka.client import CLIENT_LOG, CONNECTION_FAILURES, ConnectionFailureFilter
 from tutti_connect.kafka.errors import RetryTransaction
 from tutti_connect.kafka.gateway_clients import gateway_check
-from tutti_connect.kafka.sink.producer import Sink
+from tutti_connect.kafka.sink.producer import KafkaWriter
 from tutti_connect.kafka.source.consumer import KafkaSource
 
 NOBODY = "127.0.0.1:1"
@@ -61,16 +61,16 @@ def test_an_unreachable_kafka_is_reported_with_the_cause(
     }  # fmt: skip
     target = configs.Target(address, settings=settings)
     with pytest.raises(RetryTransaction, match=rf"Kafka at {address}, position topic tutti\.o\.position: .*{address}.*{told}"):
-        Sink(configs.Outflow("o", "tutti://127.0.0.1:1", target, str(tmp_path))).open()
+        KafkaWriter(configs.SinkConfig("o", "tutti://127.0.0.1:1", target, str(tmp_path))).open()
     source = configs.Source(address, ["t"], settings=settings)
     with pytest.raises(Unavailable, match=rf"Kafka at {address}: .*{address}.*{told}"):
-        KafkaSource(configs.Inflow("i", "tutti://127.0.0.1:1", source, str(tmp_path))).topics()
+        KafkaSource(configs.SourceConfig("i", "tutti://127.0.0.1:1", source, str(tmp_path))).topics()
 
 
 def test_topics_that_are_known_to_be_there_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that they are requested again if there are more."""
     monkeypatch.setattr(limits, "TARGETS_MAX", 2)
-    sink = Sink(configs.Outflow("o", "tutti://127.0.0.1:1", configs.Target(NOBODY), str(tmp_path)))
+    sink = KafkaWriter(configs.SinkConfig("o", "tutti://127.0.0.1:1", configs.Target(NOBODY), str(tmp_path)))
     asked: list[str] = []
     monkeypatch.setattr(sink, "_ensure", asked.append)
     monkeypatch.setattr(sink, "_topic_configuration", lambda _name: {"max.message.bytes": SimpleNamespace(value=2**30)})

@@ -21,8 +21,8 @@ from tutti_connect import limits as shared_limits
 from tutti_connect.kafka import config as configs
 from tutti_connect.kafka import limits
 from tutti_connect.kafka.errors import RecordRejected, RetryTransaction, TopicRejected
-from tutti_connect.kafka.metrics import OutflowMetrics
-from tutti_connect.kafka.sink.connector import Outflow
+from tutti_connect.kafka.metrics import SinkMetrics
+from tutti_connect.kafka.sink.connector import SinkConnector
 from tutti_connect.kafka.sink.messages import COLUMNS, OutgoingRecord, sizes
 from tutti_connect.kafka.sink.position import Position
 
@@ -48,8 +48,8 @@ class Kafka:
         self.trouble: Callable[[str], None] = lambda where: None
 
 
-class FakeSink:
-    """As `tutti_connect.kafka.sink.producer.Sink`; `trouble(where)` may raise at each step."""
+class FakeWriter:
+    """As `tutti_connect.kafka.sink.producer.KafkaWriter`; `trouble(where)` may raise at each step."""
 
     def __init__(self, kafka: Kafka, instance: str = "one") -> None:
         self.kafka, self.instance = kafka, instance
@@ -170,14 +170,14 @@ class Clock:
         return self.now
 
 
-def outflow_of(tmp_path: Path, log: FakeLog, kafka: Kafka, instance: str = "one", **more: Any) -> Outflow:
+def outflow_of(tmp_path: Path, log: FakeLog, kafka: Kafka, instance: str = "one", **more: Any) -> SinkConnector:
     transaction = configs.Transaction(records=more.pop("records", 20), wait_ms=10_000)
     target = configs.Target(servers="127.0.0.1:9092")
-    config = configs.Outflow("out", "tutti://127.0.0.1:1", target, str(tmp_path / "q"), transaction=transaction, **more)
-    return Outflow(config, log, FakeSink(kafka, instance), Clock())
+    config = configs.SinkConfig("out", "tutti://127.0.0.1:1", target, str(tmp_path / "q"), transaction=transaction, **more)
+    return SinkConnector(config, log, FakeWriter(kafka, instance), Clock())
 
 
-def run(outflow: Outflow, log: FakeLog, idle: int = 1) -> list[str]:
+def run(outflow: SinkConnector, log: FakeLog, idle: int = 1) -> list[str]:
     """Run until there was nothing to read `idle` times, and return the log lines."""
     stop, said = threading.Event(), list[str]()
     left = [idle]
@@ -207,7 +207,7 @@ def test_all_records_go_in_order_in_bounded_transactions(tmp_path: Path) -> None
     assert kafka.position == Position(LOG, 100, "one")
     assert (outflow.records, outflow.next, outflow.frontier, outflow.failures) == (100, 100, 100, 0)
     registry = CollectorRegistry()
-    registry.register(OutflowMetrics(outflow))
+    registry.register(SinkMetrics(outflow))
     assert b'tutti_kafka_out_records_total{connector="out"} 100.0' in generate_latest(registry)
 
 
@@ -215,11 +215,11 @@ def test_bytes_bound_a_transaction_and_a_record_larger_than_that_goes_alone(tmp_
     log, kafka = FakeLog(6), Kafka()
     outflow = outflow_of(tmp_path, log, kafka)
     small = configs.Transaction(bytes=int(sizes(batch([0, 1])).sum()), wait_ms=10_000)
-    outflow.config = configs.Outflow("out", "u", outflow.config.kafka, str(tmp_path), transaction=small)
+    outflow.config = configs.SinkConfig("out", "u", outflow.config.kafka, str(tmp_path), transaction=small)
     run(outflow, log)
     assert kafka.commits == [0, 2, 2, 2]
     kafka.records.clear()
-    outflow.config = configs.Outflow("out", "u", outflow.config.kafka, str(tmp_path), transaction=configs.Transaction(bytes=1))
+    outflow.config = configs.SinkConfig("out", "u", outflow.config.kafka, str(tmp_path), transaction=configs.Transaction(bytes=1))
     kafka.position = None
     run(outflow, log)
     assert [offset for _, offset in kafka.records] == list(range(6))

@@ -12,7 +12,7 @@ from tests.unit.connectors.kafka.test_sink_connector import LOG, batch
 from tutti.errors import ConfigError, FormatError
 from tutti_connect.kafka import config as configs
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.config import load_outflow
+from tutti_connect.kafka.config import load_sink_config
 from tutti_connect.kafka.repeated_warnings import RepeatFilter
 from tutti_connect.kafka.sink.messages import outgoing_records
 from tutti_connect.kafka.sink.position import Position, check_same_log, decode_position
@@ -79,10 +79,10 @@ def test_mistakes_in_the_configuration_are_reported(tmp_path: Path, text: str, t
     file = tmp_path / "out.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:
-        load_outflow(str(file))
+        load_sink_config(str(file))
     assert told in str(raised.value)
 
 
 def test_the_example_is_right() -> None:
-    config = load_outflow(str(Path(__file__).parents[4] / "conf" / "connectors" / "kafka-out.toml"))
+    config = load_sink_config(str(Path(__file__).parents[4] / "conf" / "connectors" / "kafka-out.toml"))
     assert (config.position_topic, config.transaction) == ("tutti.orders-out.position", configs.Transaction())

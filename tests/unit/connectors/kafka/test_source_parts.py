@@ -13,7 +13,7 @@ from tutti.batching.encoder import TIME_US_MAX, TIME_US_MIN
 from tutti.data.frames.schema import encode_batch
 from tutti.errors import Aborted, BufferFull, ConfigError, Fenced, FormatError, TuttiError
 from tutti_connect.kafka import limits
-from tutti_connect.kafka.config import load_inflow
+from tutti_connect.kafka.config import load_source_config
 from tutti_connect.kafka.source.batches import FrameBatch, to_batches
 from tutti_connect.kafka.source.partition_copy import Event, Partition, State
 from tutti_connect.kafka.source.position import KafkaPosition, check_same, producer_name
@@ -305,9 +305,9 @@ def test_mistakes_in_the_configuration_are_reported(tmp_path: Path, text: str, t
     file = tmp_path / "in.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:
-        load_inflow(str(file))
+        load_source_config(str(file))
     assert told in str(raised.value)
 
 
 def test_the_example_is_right() -> None:
-    assert load_inflow(str(Path(__file__).parents[4] / "conf" / "connectors" / "kafka-in.toml")).kafka.topics == ["orders"]
+    assert load_source_config(str(Path(__file__).parents[4] / "conf" / "connectors" / "kafka-in.toml")).kafka.topics == ["orders"]

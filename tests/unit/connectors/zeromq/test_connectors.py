@@ -23,11 +23,11 @@ from tutti_connect import limits as common
 from tutti_connect.zeromq import limits, sink
 from tutti_connect.zeromq import memory_flow as flow_module
 from tutti_connect.zeromq.batches import MessageConverter, TopicBatch
-from tutti_connect.zeromq.config import Curve, load_inflow, load_outflow
+from tutti_connect.zeromq.config import Curve, load_sink_config, load_source_config
 from tutti_connect.zeromq.memory_flow import Flow
 from tutti_connect.zeromq.metrics import InMetrics
 from tutti_connect.zeromq.sink import Publisher
-from tutti_connect.zeromq.source import Connector
+from tutti_connect.zeromq.source import SourceConnector
 from tutti_connect.zeromq.spooled_flow import SpooledFlow
 
 EXAMPLES = Path(__file__).parents[4] / "conf" / "connectors"
@@ -148,7 +148,7 @@ def flow_on(log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Flow:
     monkeypatch.setattr(flow_module, "Producer", lambda *_, **__: FakeProducer(log))
     monkeypatch.setattr(limits, "RETRY_S_MAX", 0.0)
     (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")))
-    return Flow(load_inflow(str(tmp_path / "in.toml")), nothing_refused)
+    return Flow(load_source_config(str(tmp_path / "in.toml")), nothing_refused)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -202,7 +202,7 @@ def test_topics_that_are_refused_go_to_quarantine_and_the_others_continue(
     monkeypatch.setattr(limits, "RETRY_S_MAX", 0.0)
     text = IN.replace("{q}", str(tmp_path / "q")).replace('topic = "t"\n', "") + 'frames = ["topic", "skip", "value"]\n'
     (tmp_path / "in.toml").write_text(text)
-    connector = Connector(load_inflow(str(tmp_path / "in.toml")))
+    connector = SourceConnector(load_source_config(str(tmp_path / "in.toml")))
     connector.flow.open()
     log.fails = 3
     topics = [log.chance.choice(["yes", "no", "other", "never"]) for _ in range(100)]
@@ -273,7 +273,7 @@ def test_without_buffer_space_a_pusher_waits_and_published_messages_are_counted(
     tmp_path: Path, kind: str, left: int, dropped: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")).replace("pull", kind))
-    connector = Connector(load_inflow(str(tmp_path / "in.toml")))
+    connector = SourceConnector(load_source_config(str(tmp_path / "in.toml")))
     monkeypatch.setattr(limits, "BUFFER_BYTES", 0)
     monkeypatch.setattr(connector.flow, "run_once", lambda _: None)
     socket: Any = FakeSocket([[b"x"]] * 5)
@@ -285,7 +285,7 @@ def test_without_buffer_space_a_pusher_waits_and_published_messages_are_counted(
 def test_garbage_fills_no_directory_and_holds_no_flow(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that however much a stranger sends, there are few files, what has no space is counted, and good messages pass."""
     (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")).replace("pull", kind))
-    connector = Connector(load_inflow(str(tmp_path / "in.toml")))
+    connector = SourceConnector(load_source_config(str(tmp_path / "in.toml")))
     monkeypatch.setattr(connector.flow, "run_once", lambda _: None)
     monkeypatch.setattr(common, "QUARANTINE_LOG_FILES", 3)
     monkeypatch.setattr(common, "QUARANTINE_LOG_FILE_BYTES", 1000)
@@ -329,7 +329,7 @@ def test_mistakes_in_the_configuration_are_reported(tmp_path: Path, text: str, t
     file = tmp_path / "in.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:
-        load_inflow(str(file))
+        load_source_config(str(file))
     assert told in str(raised.value)
 
 
@@ -350,7 +350,7 @@ def test_mistakes_in_the_configuration_of_the_sink_are_reported(tmp_path: Path, 
     file = tmp_path / "out.toml"
     file.write_text(text)
     with pytest.raises(ConfigError) as raised:
-        load_outflow(str(file))
+        load_sink_config(str(file))
     assert told in str(raised.value)
 
 
@@ -363,21 +363,21 @@ def test_unusable_keys_are_reported(tmp_path: Path, curve: str) -> None:
     (tmp_path / "k").write_text('curve\n    public-key = "' + "x" * 40 + '"\n')
     file = tmp_path / "in.toml"
     file.write_text(IN + f'[curve]\n{curve.replace("FILE", str(tmp_path / "k"))}\nclients = "{tmp_path}"')
-    config = load_inflow(str(file))
+    config = load_source_config(str(file))
     with pytest.raises(ConfigError, match=r"curve\.certificate"), open_socket(zmq.PULL, config.zeromq.bind, [], config.curve, 10):
         pass
 
 
 def test_the_examples_are_right() -> None:
-    assert load_inflow(str(EXAMPLES / "zeromq-in.toml")).zeromq.socket == "pull"
-    assert load_outflow(str(EXAMPLES / "zeromq-out.toml")).topics == ["quotes"]
+    assert load_source_config(str(EXAMPLES / "zeromq-in.toml")).zeromq.socket == "pull"
+    assert load_sink_config(str(EXAMPLES / "zeromq-out.toml")).topics == ["quotes"]
 
 
 def test_for_a_forgotten_topic_it_reports_from_where_on_it_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Proves that no subscriber is told that it missed nothing of a topic which there was no room to remember."""
     monkeypatch.setattr(limits, "PREVIOUS_MAX", 2)
     (tmp_path / "out.toml").write_text(OUT)
-    publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
+    publisher = Publisher(load_sink_config(str(tmp_path / "out.toml")))
     topics = "abcacbdca"
     count = len(topics)
     columns: dict[str, Any] = {
@@ -410,7 +410,7 @@ def test_for_a_forgotten_topic_it_reports_from_where_on_it_knows(tmp_path: Path,
 def test_no_header_represents_other_bytes(tmp_path: Path) -> None:
     r"""Bytes that are not UTF-8 were escaped: b"\xff" and the text \xff became the same."""
     (tmp_path / "out.toml").write_text(OUT)
-    publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
+    publisher = Publisher(load_sink_config(str(tmp_path / "out.toml")))
     values = [b"\xff", rb"\xff", None, b"", "ü".encode()]
     columns: dict[str, Any] = {
         "offset": pa.array([0], pa.int64()),
@@ -463,7 +463,7 @@ def test_a_start_at_latest_is_saved_before_it_is_ready(
     monkeypatch.setattr(sink, "QueryProgress", lambda _: FakeProgress(before, logs))
     monkeypatch.setattr(limits, "START_POLL_S", 0.001)
     (tmp_path / "out.toml").write_text(OUT.replace("topics", 'start = "latest"\ntopics'))
-    publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
+    publisher = Publisher(load_sink_config(str(tmp_path / "out.toml")))
     publisher._resolve_latest(threading.Event())
     assert before == after
 
@@ -486,7 +486,7 @@ class Handed:
 def test_the_committed_position_never_goes_back(tmp_path: Path) -> None:
     """Proves that whoever looks while records are handed to the spool counts none of them as taken back."""
     (tmp_path / "in.toml").write_text(IN.replace("{q}", str(tmp_path / "q")))
-    flow = SpooledFlow(load_inflow(str(tmp_path / "in.toml")), nothing_refused)
+    flow = SpooledFlow(load_source_config(str(tmp_path / "in.toml")), nothing_refused)
     seen: list[int] = []
     producer: Any = Handed(lambda: seen.append(flow.records))
     flow._producer = producer
@@ -514,7 +514,7 @@ def test_an_address_is_reported_as_written() -> None:
 
 def test_a_flood_of_subscriptions_blocks_nothing_and_uses_no_memory(tmp_path: Path) -> None:
     (tmp_path / "out.toml").write_text(OUT)
-    publisher = Publisher(load_outflow(str(tmp_path / "out.toml")))
+    publisher = Publisher(load_sink_config(str(tmp_path / "out.toml")))
     socket: Any = FakeSocket([[b"\1%d" % number] for number in range(3 * limits.SUBSCRIPTIONS_A_CHECK)])
     publisher._read_subscriptions(socket, 0)
     assert (len(socket.messages), publisher.subscriptions) == (2 * limits.SUBSCRIPTIONS_A_CHECK, limits.SUBSCRIPTIONS_A_CHECK)

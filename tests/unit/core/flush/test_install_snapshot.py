@@ -16,7 +16,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.context import Context
 from tutti_gateway.core.flush.install_snapshot import SnapshotInstall
 from tutti_gateway.core.outbox import Outbox
-from tutti_gateway.core.pending_window import Stage, Window
+from tutti_gateway.core.pending_window import CommitStage, Window
 from tutti_gateway.core.protocol.actions import Persist, Send
 from tutti_gateway.core.protocol.events import Identity, Now, StackConfig
 from tutti_gateway.core.protocol.messages import FetchedSnapshot, FetchSnapshot
@@ -91,7 +91,7 @@ def test_a_log_that_ends_before_is_replaced_once_that_is_durable() -> None:
         [],
         [],
     )
-    assert {window.mark(stage) for stage in Stage} == {position}
+    assert {window.mark(stage) for stage in CommitStage} == {position}
     assert not bench.relearning.busy
     window.extend(HISTORY.frames[position:])
 

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from tests.sim.storm import VIEW, Node
 from tutti.data.frames.frame import Frame, Kind
-from tutti_gateway.core.pending_window import Stage
+from tutti_gateway.core.pending_window import CommitStage
 from tutti_gateway.core.protocol.actions import ReadLog, Send
 from tutti_gateway.core.protocol.events import Now
 from tutti_gateway.core.protocol.messages import Heartbeat, Message, Missing, Order, Repair, Repairing
@@ -72,7 +72,7 @@ class Bench:
     def decide(self, up_to: int) -> None:
         """The frontier moves."""
         window = self.node.window
-        for stage in (Stage.WRITING, Stage.DURABLE, Stage.VOTED):
+        for stage in (CommitStage.WRITING, CommitStage.DURABLE, CommitStage.VOTED):
             window.advance(stage, window.end)
         run = [window.frames.popleft() for _ in range(up_to - window.frontier)]
         window.state.position, window.state.chain = up_to, run[-1].header_crc

@@ -12,7 +12,7 @@ from tests.sim.storm import VIEW
 from tests.unit.core.repair.repair_harness import LARGE, MS, Bench, D, chain
 from tutti.data.frames.frame import decode_frame
 from tutti_gateway.core import limits
-from tutti_gateway.core.pending_window import Stage
+from tutti_gateway.core.pending_window import CommitStage
 from tutti_gateway.core.protocol.messages import Message, Missing, Order, Repair, Repairing
 
 FOREVER = 10_000 * MS
@@ -259,7 +259,7 @@ def test_a_repair_acknowledges_nothing() -> None:
     bench.order(chain(2)[1])
     bench.receive(3, Repair(VIEW, (chain(1)[0],)))
     window = bench.node.window
-    assert (window.mark(Stage.APPENDED), window.mark(Stage.WRITING), window.mark(Stage.VOTED)) == (2, 0, 0)
+    assert (window.mark(CommitStage.APPENDED), window.mark(CommitStage.WRITING), window.mark(CommitStage.VOTED)) == (2, 0, 0)
     assert bench.sent == []
 
 

@@ -56,7 +56,7 @@ def test_of_all_possible_responders_the_nearest_is_first() -> None:
     far.receive(3, Repairing(VIEW, ((4, 5),)))
     far.wait(10 * ANSWER)
     assert repaired(far) == []
-    assert far.node.repair.repairer.suppressed == 1
+    assert far.node.repair.responder.suppressed == 1
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -98,7 +98,7 @@ def test_just_repaired_positions_are_suppressed_and_then_repaired_again() -> Non
     bench.wait(HOLD - MS)
     bench.receive(2, Missing(VIEW, ((4, 5),), 3))
     assert repaired(bench) == []
-    assert bench.node.repair.repairer.hold_down_hits == 1
+    assert bench.node.repair.responder.hold_down_hits == 1
     bench.wait(MS)
     bench.receive(2, Missing(VIEW, ((4, 5),), 3))
     assert repaired(bench) == [(2, [4, 5])]
@@ -184,7 +184,7 @@ def test_repairs_are_bounded_whatever_is_asked_for(monkeypatch: pytest.MonkeyPat
     bench.receive(2, Missing(VIEW, ((1, 8),), 3))
     assert repaired(bench) == [(2, [1]), (2, [2]), (2, [3])]
     assert bench.of(Repairing)[0][1].ranges == ((1, 3),), "what it has no tokens for another one may repair"
-    assert bench.node.repair.repairer.refused == 1
+    assert bench.node.repair.responder.refused == 1
     bench.wait(1_000 * MS)
     bench.receive(2, Missing(VIEW, ((4, 8),), 3))
     assert repaired(bench) == [(2, [4])]
@@ -194,7 +194,7 @@ def test_its_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "REPAIR_RANGES_KEPT_MAX", 2)
     bench, _ = holding()
     bench.receive(2, Missing(VIEW, ((1, 1), (3, 3), (5, 5))))
-    assert bench.node.repair.repairer.refused == 1
+    assert bench.node.repair.responder.refused == 1
     bench.wait(ANSWER)
     assert repaired(bench) == [(2, [1]), (2, [3])]
     bench.receive(2, Missing(VIEW, ((5, 5),), 3))
@@ -228,7 +228,7 @@ def test_concurrent_reads_of_the_log_are_bounded() -> None:
     bench.receive(2, Missing(VIEW, tuple((2 * place + 1, 2 * place + 1) for place in range(limits.REPAIR_READS_MAX + 1)), 3))
     bench.wait(LATE)
     assert len(bench.reads) == limits.REPAIR_READS_MAX
-    assert bench.node.repair.repairer.refused == 1
+    assert bench.node.repair.responder.refused == 1
 
 
 def test_the_layer_wakes_for_the_earliest_event() -> None:
@@ -236,7 +236,7 @@ def test_the_layer_wakes_for_the_earliest_event() -> None:
     bench.order(chain(11, LARGE)[10])
     asking_us = bench.node.repair.deadline_us
     bench.receive(2, Missing(VIEW, ((1, 2),)))
-    answering_us = bench.node.repair.repairer.deadline_us
+    answering_us = bench.node.repair.responder.deadline_us
     assert asking_us is not None
     assert answering_us is not None
     assert asking_us != answering_us
