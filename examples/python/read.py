@@ -14,13 +14,13 @@ URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
 
 
 def read(topic: str, follow: bool) -> None:
-    """Print the records that no earlier run printed; with `follow`, also later ones, until Ctrl-C."""
+    """Print the records that no earlier run printed. With `follow`, also print later records, until Ctrl-C."""
     columns = ["offset", "value", "producer", "sequence"]
     with Reader(URL, topics=[topic], columns=columns, name=f"printer-of-{topic}", follow=follow) as reader:
         for batch in reader:  # pyarrow.RecordBatch, in the order of the log
             for row in batch.to_pylist():
                 print(row["offset"], row["value"].decode(), f"({row['producer']} {row['sequence']})", flush=True)
-            reader.save()  # after the work: a crash before this line prints the batch again
+            reader.save()  # after the work: after a crash before this line, the next run prints the batch again
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def send(file: Path, topic: str) -> int:
         # The position after a line commits together with that line.
         _, position = producer.resume()
         lines.seek(int(position or b"0"))
-        while (line := lines.readline()).endswith(b"\n"):  # the next run sends an incomplete last line
+        while (line := lines.readline()).endswith(b"\n"):  # an incomplete last line waits for a later run
             producer.send(topic, line.rstrip(b"\n"), progress=b"%d" % lines.tell())
             count += 1
     return count  # the end of `with` waits for all receipts, or raises the first error

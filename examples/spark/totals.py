@@ -2,7 +2,8 @@
 
 python -m tutti_spark.launch spark-submit examples/spark/totals.py DIRECTORY [--once]
 
-The checkpoint is in DIRECTORY: a restart continues from it, also after a kill. With --once it ends after the available records.
+The checkpoint is in DIRECTORY: a restarted job continues from it, even after a kill. With --once the job ends after the available
+records.
 $TUTTI_URL names the gateways; the default is that of `tutti dev`.
 """
 
@@ -22,7 +23,7 @@ URL = os.environ.get("TUTTI_URL", "tutti://127.0.0.1:7400")
 
 
 def show(totals: DataFrame, batch: int) -> None:
-    """Print the totals; a real job would upsert them by item. A batch may be repeated, with the same rows."""
+    """Print the totals; a real job would upsert them by item. Spark may repeat a batch, with the same rows."""
     for row in totals.orderBy("item").collect():
         print(f"batch {batch}: {row['item']} {row['total']}", flush=True)
 

@@ -2,8 +2,8 @@
 
 uvicorn --app-dir examples/web app:app             $TUTTI_URL names the gateways; the default is that of `tutti dev`
 
-uvicorn drops the connection of a client that closes its side after the request (`nc -N`): the client gets no answer, and the order
-may be committed. The HTTP connector answers such a client.
+uvicorn drops the connection of a client that closes its sending side after the request (`nc -N`). The client gets no answer, but
+the order may be committed. The HTTP connector answers such a client.
 """
 
 from __future__ import annotations
