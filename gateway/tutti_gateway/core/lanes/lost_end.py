@@ -44,7 +44,7 @@ class LostEndRecovery:
         self.attempt = lost.promised
         # identifies answers to this run: an answer to an earlier run may predate later decisions
         self._token = context.random.getrandbits(63)
-        self._known_members = LaneViewBody(lost.members, lost.disks).by_number  # attempt at the lane's end: member -> disk
+        self._known_members = LaneViewBody(lost.members, lost.disks).by_number  # member -> disk, in the attempt at the lane's end
         # Reports of the gateways' disks in the roster. `drop_reports` removes the reports of other disks.
         self._answers: dict[int, tuple[int, int]] = {}  # gateway -> (attempt in which its copy ends, last durable position)
         self._decided: dict[int, int] = {}  # gateway -> decided end of the lane there
@@ -291,7 +291,7 @@ class LostEndRecovery:
         return f"{lacks} is at no other gateway{notes}; if it cannot be restored, {NEW_LANE_REMEDY}"
 
     def _notes(self, position: int) -> list[str]:
-        """Return a description of a position that no gateway can send."""
+        """Return notes on what the gateways still have of a position that none of them can send."""
         notes = []
         if removed := [one for one in self._others if self._removed.get(one, 0) >= position]:
             notes.append(f"retention removed it at {_gateways(removed)}")
