@@ -21,7 +21,7 @@ EPOCH_MAX = 2**32 - 1  # largest epoch: the field of a frame has 32 bits
 # Client port
 SESSIONS_MAX = 4096
 SESSIONS_CONFIG_MAX = 16_384  # largest SESSIONS_MAX that a configuration may set
-UNDECIDED_BYTES_CONFIG_MIN = 4 * MIB  # smallest value that a configuration may set; a connection's window is not larger
+UNDECIDED_BYTES_CONFIG_MIN = 4 * MIB  # smallest UNDECIDED_BYTES_MAX in a configuration; a connection's window is not larger
 UNDECIDED_BYTES_MAX = 64 * MIB  # bytes ordered or forwarded but not decided; above this limit the client port is not read
 UNDECIDED_BYTES_CONFIG_MAX = 512 * MIB  # largest UNDECIDED_BYTES_MAX that a configuration may set
 BATCH_UNDECIDED_FRAMES_MAX = 28_672  # the coordinator orders a batch only while fewer frames are undecided
