@@ -44,7 +44,7 @@ class CoordinatorDuties:
     def booted(self, number: int) -> None:
         """Note that the gateway was booted. Its wait before it may return doubles with each boot."""
         self._outbox.suspect(number, "the next view leaves it out")
-        # A gateway that is booted repeatedly must not cause two view changes each time (membership, M18).
+        # A gateway that must be booted again and again must not change the view each time it returns (membership, M18).
         times = min(self._boots.get(number, (0, 0))[0] + 1, limits.REJOIN_BOOTS_MAX)
         wait = min(limits.REJOIN_HEARTBEATS << (times - 1), limits.REJOIN_HEARTBEATS_MAX)
         self._boots[number] = times, wait
