@@ -42,7 +42,7 @@ class Waiting(msgspec.Struct):
     Attributes:
         asked_us: time of the request, by this gateway's clock.
         fits: True if the last ROSTER that was decided here after the request contains the change.
-        made: True if the decided roster contains the change, and no earlier ROSTER undid it.
+        made: True if the decided roster contains the change, and no ROSTER decided before the request has undone the change.
         position: position, at or after the ROSTER, that a majority must durably know before the change is reported.
     """
 

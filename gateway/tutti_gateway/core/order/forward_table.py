@@ -345,7 +345,7 @@ class ForwardTable:
                 self._forward(queue, self._unordered(queue))
 
     def _unordered(self, queue: Queue) -> list[Frame]:
-        """Return the batches that are not in the undecided part of this log."""
+        """Return the batches that are not in this log, decided or undecided."""
         line = self._received.line(queue.producer)
         if line is None or line.epoch < queue.epoch:
             return list(queue.frames)
