@@ -1,6 +1,6 @@
 """Generate docs/explanation/protocol.md from the tables of the core: `python -m tutti_gateway.core.diagrams`.
 
-A test compares the page with the output, so the page cannot become outdated.
+A test compares the page with the output of this module, so the page is always current.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Repair of decided frames that the disk lost: they are fetched from another gateway, and nothing waits for them (protocol/flush,
+"""Repair of decided frames that the disk lost. The frames are fetched from another gateway, in the background (protocol/flush,
 F25).
 
 The disk reports one lost range at a time, and reports again after each write. Only the disk can check whether the fetched frames
-continue its chain. This module chooses the gateway to ask, one after another, and limits each wait. Decided frames are the same
-everywhere, so any gateway that has them decided is a source. The ordered log and each lane have one of these objects.
+continue its chain. This module asks one gateway after another, and limits the wait for each answer. A decided frame is the same
+everywhere, so any gateway with the decided frames can be the source. The ordered log and each lane have their own `RangeRepair`.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ class Distances(Protocol):
 
 
 class RangeRepair:
-    """Asks the nearest gateway that has the lost frames, one request at a time, and the next one after a failure.
+    """Requests the lost frames from the nearest gateway that has them. After a failure it asks the next gateway. One request is
+    open at a time.
 
     Args:
-        sources: returns the gateways that are heard and have a position decided.
+        sources: returns the live gateways at which a position is decided.
         request: requests the frames from a first to a last position from one gateway.
         write: writes frames where the disk lost them.
 
     Attributes:
-        first, last: the wanted range; 0 and 0 without one.
+        first, last: the lost range; both are 0 if nothing is lost.
     """
 
     __slots__ = (
@@ -68,7 +69,7 @@ class RangeRepair:
         self._silent = 0  # heartbeats since the request
         self._pause_beats = 0  # heartbeats until all gateways are asked again
         self._written_from = 0  # gateway whose frames the disk is writing
-        self._unable: set[int] = set()  # gateways that did not give the right frames
+        self._unable: set[int] = set()  # gateways that did not return valid frames
 
     def on_corrupt(self, first: int, last: int) -> None:
         """Handle the range that the disk reports as lost; 0 and 0 for none."""
@@ -81,7 +82,7 @@ class RangeRepair:
         self._request_next()
 
     def on_fetched(self, sender: int, first: int, frames: tuple[Frame, ...]) -> bool:
-        """Handle frames from `first` on. Return True if they were wanted here. A late answer counts like any other."""
+        """Handle frames that start at `first`. Return True if this repair wanted them. A late answer is accepted too."""
         if self._written_from or not self.first or first != self.first:
             return False
         good = self._valid_prefix(frames)
@@ -96,7 +97,7 @@ class RangeRepair:
         return True
 
     def _valid_prefix(self, frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-        """Return the wanted prefix of the frames: intact, and each continues the chain of the one before."""
+        """Return the longest prefix of wanted frames that are intact and continue each other's chain."""
         good: list[Frame] = []
         for frame in frames:
             # The frame before the range may be lost too, so the disk checks the first link itself.
@@ -107,7 +108,9 @@ class RangeRepair:
         return tuple(good)
 
     def beat(self) -> None:
-        """Run one heartbeat: ask the next gateway after a silence, and all gateways again some time after all have failed."""
+        """Run one heartbeat. Ask the next gateway if the current one is silent. After all gateways have failed, wait and ask all of
+        them again.
+        """
         if not self.first or self._written_from:
             return
         if self._requested_from:
@@ -132,6 +135,6 @@ class RangeRepair:
         if able:
             self._requested_from, self._silent = min(able)[1], 0
             self._send_request(self._requested_from, self.first, self.last)
-        # All sources have failed, so they are asked again after a while.
+        # All sources have failed, so all are asked again after a pause.
         elif sources:
             self._pause_beats = limits.REPAIR_WAIT_HEARTBEATS

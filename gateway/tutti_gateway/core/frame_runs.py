@@ -1,4 +1,4 @@
-"""Runs of frames between members: split into messages, and check for intact payloads."""
+"""Runs of frames between members: splitting runs into messages, and checking payloads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def split_runs(frames: Sequence[Frame], bytes_max: int = limits.MESSAGE_BYTES_MA
     first = size = 0
     for index, frame in enumerate(frames):
         size += weight(frame)
-        # One frame always fits, even above `bytes_max`.
+        # A single frame always makes a run, even if it is larger than `bytes_max`.
         if index > first and (size > bytes_max or index - first >= limits.FRAMES_A_MESSAGE_MAX):
             yield tuple(frames[first:index])
             first, size = index, weight(frame)

@@ -11,7 +11,7 @@ from tutti_gateway.core.protocol.message_checks import OF_A_VIEW, far_ahead, mal
 from tutti_gateway.core.protocol.messages import Heartbeat, LaneEnds, LaneTail, Message, Posted
 from tutti_gateway.core.view.peers import Peers
 
-#: Messages whose statement belongs to the sender's disk: what it holds and what it votes for.
+#: Messages that make a statement about the sender's disk: which frames it holds, or votes for.
 OF_A_DISK = frozenset({Posted, LaneEnds, LaneTail})
 
 
@@ -29,14 +29,14 @@ class Inbound:
         self._disks: dict[int, bytes] = {}  # disks of the view's members when the view began
 
     def view_began(self) -> None:
-        """Note the disks of the members of a view that was just installed."""
+        """Note the disks of the members of the view that was just installed."""
         known = self._peers.incarnations(self._context.view_state.others)
         self._disks = {number: incarnation for number, incarnation in known.items() if incarnation}
 
     def on_received(self, event: Received) -> None:
         """Validate a message of another gateway and pass it on."""
         sender, message = event.sender, event.message
-        # A gateway of the same log may be in a later roster that is not here yet.
+        # A gateway with the same log may be in a later roster that has not arrived here.
         if isinstance(message, Heartbeat) and message.log and message.log == self._context.window.log():
             self._peers.admit(sender)
         peer = self._peers.get(sender)
@@ -44,7 +44,7 @@ class Inbound:
             self._context.outbox.drop(message, sender, "the gateway is not known here")
             return
         wrong = malformed(message) or far_ahead(message, self._context.view_state.promised)
-        # Members count by disk, so a message of a view from a new disk of a member is dropped (flush, F18).
+        # A member is identified by its disk. So a message of a view is dropped if it comes from a member's new disk (flush, F18).
         if not wrong and type(message) in OF_A_VIEW and self._disks.setdefault(sender, event.incarnation) != event.incarnation:
             wrong = "it has another disk than when this view began"
         if not wrong and type(message) in OF_A_DISK and self._context.window.state.disk_of(sender) not in (b"", event.incarnation):
@@ -54,7 +54,7 @@ class Inbound:
             return
         # Every valid message shows that the gateway is alive.
         peer.missed, peer.probed, peer.up = 0, -1, True
-        # What the old disk reported does not hold for the new one.
+        # The reports of the old disk do not apply to the new one.
         if event.incarnation != peer.incarnation:
             peer.incarnation, peer.beat = event.incarnation, None
         self.on_message(sender, message)

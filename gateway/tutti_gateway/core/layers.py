@@ -1,14 +1,14 @@
-"""The layers of one member, bottom to top. Only this file states their order and which layer handles each message
+"""The layers of one member, bottom to top. Only this file defines their order, and which layer handles each message
 (protocol/lifecycle).
 
 *repair* fetches messages that the network lost. *membership* detects live members, and *flush* installs views. *order* gives each
 frame a position. *atomic* makes positions durable and decides them.
 
-A client's batch enters at *order*, in the forward-table. Ordered frames go up through *atomic* to the disk. Decided frames go to
-the readers and back through the layers, which answer the clients.
+A client's batch enters the forward-table of *order*. Ordered frames go up through *atomic* to the disk. Decided frames go to the
+readers, and back through the layers, which answer the clients.
 
-*unordered* (lanes) stands beside these layers. Lanes need the members that hear each other but no view. Lanes share the disk,
-the network and the producer table of the log.
+*unordered* (lanes) is not part of that order. Lanes need members that hear each other, but no view. They share the disk, the
+network and the log's producer table with the other layers.
 """
 
 from __future__ import annotations
@@ -140,12 +140,12 @@ class Layers:
     # Called by flush and membership, for the layers above them
 
     def restore(self, tail: tuple[Frame, ...]) -> None:
-        """Restore the undecided tail of the log that a start found."""
+        """Restore the undecided tail of the log that was found at the start."""
         self.context.window.restore(tail)
         self.order.rebuild()
 
     def view_ended(self) -> None:
-        """End the view: only what is on the disk counts from now on."""
+        """End the view. From now on only the log on the disk counts."""
         end = self.context.window.end
         self.atomic.ended()
         self.order.ended()
@@ -161,22 +161,22 @@ class Layers:
 
     def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
         """Append frames of another member's log. Return how many were appended, and why the next one was not."""
-        # *order* checks each frame first, so that an invalid one reaches neither the window nor the disk.
+        # *order* checks each frame first, so that no invalid frame reaches the window or the disk.
         appended, wrong = self.order.append_adopted(frames)
         if appended:
             self.atomic.append_adopted(frames[:appended])
         return appended, wrong
 
     def halt_inconsistent(self, reason: str) -> None:
-        """Halt: frames that others hold cannot follow this member's log."""
+        """Halt, because frames of other members cannot follow this member's log."""
         self.flush.halt_inconsistent(reason)
 
     def advance_frontier(self, up_to: int) -> None:
-        """Advance the frontier: everything up to the position is decided elsewhere and durable here."""
+        """Advance the frontier: all frames up to the position are decided elsewhere and durable here."""
         self.atomic.advance_frontier(up_to)
 
     def log_replaced(self) -> None:
-        """Continue after a snapshot replaced the log. Clients get no single answers for frames that were decided meanwhile."""
+        """Continue after a snapshot replaced the log. Clients get no separate answer for each frame that the snapshot covers."""
         state = self.context.window.state
         self.context.outbox.log_replaced(state.position, state.next_offset)
         self.order.log_replaced()
@@ -202,7 +202,7 @@ class Layers:
         self.atomic.view_opened(view_position)
 
     def primary(self) -> None:
-        """Begin to order new messages: the VIEW frame is decided."""
+        """Begin to order new messages, because the VIEW frame is decided."""
         self.order.primary()
         self.changes.primary()
 
@@ -211,7 +211,7 @@ class Layers:
         return self.membership.leads(sender)
 
     def attempt_failed(self, stalled: Sequence[int], unresolved: bool) -> None:
-        """Report that the view which this member proposed failed."""
+        """Report that the attempt at the proposed view failed."""
         self.membership.campaign_failed(stalled, unresolved)
 
     def log_end_reported(self, member: int, end: int) -> None:
@@ -229,7 +229,7 @@ class Layers:
 
     @property
     def lane_quiet(self) -> bool:
-        """True if this gateway's lane, which needs no view, has nothing undecided."""
+        """True if this gateway's lane has no undecided frames. A lane needs no view."""
         return self.lanes.quiet
 
     @property
@@ -255,9 +255,10 @@ class Layers:
         self.order.sequencer.space_freed()
 
     def full(self, low: Mapping[int, str]) -> None:
-        """Suspect members whose disks were full for the atomic period, if the others are a majority. `low` maps members to reasons.
+        """Suspect members whose disks were full for the atomic period, if the other members form a majority. `low` maps members to
+        reasons.
 
-        Without such a majority the group accepts nothing until a disk has free space.
+        Without such a majority, the group accepts no batches until a disk has free space again.
         """
         others = [member for member in self.context.view_state.members if member not in low]
         if self.peers.rosters.majority(self.peers.incarnations(others)):
@@ -294,7 +295,7 @@ class Layers:
 
     def on_space(self, event: SpaceChanged) -> None:
         """Note that the disk runs low, or has free space again."""
-        # An empty reason would mean free space to the layers.
+        # An empty reason would mean that the disk has free space.
         low = (event.reason[: limits.SPACE_CHARACTERS_MAX] or "the disk runs low") if event.low else ""
         self.order.low = low
         self.atomic.set_low(low)
@@ -302,7 +303,7 @@ class Layers:
 
     def _on_heartbeat(self, sender: int, beat: Heartbeat) -> None:
         self.membership.on_heartbeat(sender, beat)
-        self.clocks.wall_us()  # the sender's clock must count before any other effect of its heartbeat
+        self.clocks.wall_us()  # the sender's clock must be read before its heartbeat has any other effect
 
     def on_trim_proposed(self, event: TrimProposed) -> None:
         """Order a TRIM that retention proposes."""
@@ -312,7 +313,7 @@ class Layers:
         """Send and write everything that the step ordered, as one batch."""
         if self.read_index.waiting:
             self.read_index.check()
-        # An ORDER leaves to every member, so the pending decision follows it at no cost (atomic, A5).
+        # An ORDER goes to every member anyway, so the pending decision can follow it at no cost (atomic, A5).
         if self.order.end_of_step():
             self.atomic.decisions.send_pending()
         self.repair.end_of_step()
@@ -332,7 +333,10 @@ class Layers:
 
     @property
     def beating(self) -> bool:
-        """True if heartbeats are needed. A group of one needs them too after its view failed: they propose the next view."""
+        """True if heartbeats are needed.
+
+        A group of one needs them after its view has failed, because a heartbeat proposes the next view.
+        """
         viewless = not self.context.view_state.view and not self.flush.attempt
         wanted = self.atomic.beating or self.changes.beating or self.read_index.waiting
         return not self.peers.alone or viewless or wanted or not self.quiet

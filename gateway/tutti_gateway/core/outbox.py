@@ -1,4 +1,4 @@
-"""The actions of one step: layers add them in any order, and the driver gets them in a safe order (protocol/lifecycle, L2)."""
+"""The actions of one step. Layers add actions in any order, and the driver gets them in a safe order (protocol/lifecycle, L2)."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from tutti_gateway.core.view.view_state import ViewState
 class Outbox:
     """The actions of the current step, and its time.
 
-    A message to this member itself is not sent. The message waits in `local` until the stack passes it to its layer. So a
-    coordinator handles its own requests and votes like those of other members.
+    A message to this member itself is not sent. It waits in `local` until the stack passes it to its layer. So a coordinator
+    handles its own requests and votes like those of other members.
 
     Attributes:
         now: the clocks at the event.
@@ -74,7 +74,7 @@ class Outbox:
 
     def __init__(self, view_state: ViewState) -> None:
         self._view_state = view_state
-        self._token = 0  # grows, so that one completion covers all earlier writes
+        self._token = 0  # tokens grow, so that one completion covers all earlier writes
         self._timer_us: int | None = None
         self.local: deque[Message] = deque()
         self.now = Now(0, 0)
@@ -169,18 +169,18 @@ class Outbox:
         self._suspects.append(Suspect(member, reason))
 
     def peers(self, peers: tuple[tuple[int, str, str], ...]) -> None:
-        """Report the gateways that this one talks to: (number, name, address) of each."""
+        """Report the peers of this gateway: (number, name, address) of each."""
         self._peers = Peers(peers)
 
     def drop(self, message: Message, sender: int, reason: str) -> None:
-        """Count a dropped message, and report it at most once in `DROPPED_LOG_INTERVAL_US` for each kind and sender.
+        """Count a dropped message. For each kind and sender, report at most once in `DROPPED_LOG_INTERVAL_US`.
 
-        Above `DROPPED_KINDS_MAX` pairs of kind and sender, all further senders of a kind share one report.
+        Above `DROPPED_KINDS_MAX` pairs of kind and sender, further senders of the same kind share one report.
         """
         kind = type(message).__name__
         self.drops += 1
         key = (kind, sender)
-        # Unknown senders must not grow the table without limit.
+        # Unknown senders must not make the table grow without limit.
         if key not in self._drops and len(self._drops) >= limits.DROPPED_KINDS_MAX:
             key = (kind, 0)
         count, reported_us = self._drops.get(key, (0, -limits.DROPPED_LOG_INTERVAL_US))
@@ -203,10 +203,11 @@ class Outbox:
         self._timer_us = None
 
     def drain(self, wake_us: int | None) -> list[Action]:
-        """Return the actions of the step, in order. `wake_us` is the time at which the layers want the next event, None for never.
+        """Return the actions of the step, in order. `wake_us` is the time at which the layers need the next event; None if they
+        need none.
 
-        A new timer is set in two cases: it is earlier than the running one, or the running one would fire soon without work. A
-        needless wake-up costs less than a timer that moves in every step.
+        A new timer is set in two cases: if it is earlier than the running timer, or if the running timer would soon fire without
+        work. Otherwise a needless wake-up is cheaper than a new timer in each step.
         """
         actions: list[Action] = []
         # The order of these blocks is the contract with the driver (lifecycle, L2).

@@ -1,7 +1,7 @@
-"""The pending window: the undecided tail of this member's log, with one mark for each stage of two-phase commit.
+"""The pending window: the undecided tail of this member's log. It has one mark for each stage of two-phase commit.
 
 A position passes the stages of `CommitStage` in order. Each stage is a mark that only moves forward and never passes the stage
-before it. This is the whole rule of "vote after persisted, decide after voted", and it is checked wherever a mark moves
+before it. This is the whole rule "vote after persisted, decide after voted". It is checked whenever a mark moves
 (protocol/atomic).
 """
 
@@ -24,14 +24,14 @@ class CommitStage(enum.IntEnum):
     """Stage of a position at this member."""
 
     APPENDED = 0  # the frame is in the window: ordered here, or received in order with an unbroken chain
-    WRITING = 1  # the disk has the frame to write
-    DURABLE = 2  # the disk has reported its sync
-    VOTED = 3  # a YES that covers it has left
-    DECIDED = 4  # a CONFIRM covers it, so the frontier has passed it
+    WRITING = 1  # the frame was given to the disk
+    DURABLE = 2  # the disk has reported the sync of the frame
+    VOTED = 3  # a YES that covers the frame was sent
+    DECIDED = 4  # a CONFIRM covers the frame, so the frontier has passed it
 
 
 class Barrier(NamedTuple):
-    """An ordered ABORT: no decision stops in [first, abort), and the batches of (producer, epoch) in that range are void."""
+    """An ordered ABORT. No decision stops in [first, abort), and the batches of (producer, epoch) in that range are void."""
 
     first: int
     abort: int
@@ -40,7 +40,7 @@ class Barrier(NamedTuple):
 
 
 def weight(frame: Frame) -> int:
-    """Return the bytes that a frame counts in a window: an estimate of its memory."""
+    """Return the number of bytes that a frame counts in a window. It is an estimate of the frame's memory."""
     return frame.body_length + 2 * HEADER_SIZE
 
 
@@ -50,11 +50,14 @@ class Window:
     Attributes:
         state: the log up to the frontier; `state.position` is the frontier.
         frames: the undecided frames, in order.
-        bytes: about the memory of these frames.
-        end, chain: the last position in the window and its chain value.
-        barriers: ABORTs that are not decided, in order.
-        base, runs: (view, first position) of each run of frames of one view after position `base`, decided frames included.
-        rosters, roster_changes: undecided ROSTER frames, and a counter of changes to the rosters that count.
+        bytes: approximate memory of these frames.
+        end: the last position in the window.
+        chain: the chain value at `end`.
+        barriers: undecided ABORTs, in order.
+        base: position after which `runs` is complete.
+        runs: (view, first position) of each run of frames of one view, including decided frames.
+        rosters: undecided ROSTER frames.
+        roster_changes: a counter of changes to the rosters that count.
     """
 
     __slots__ = (
@@ -122,9 +125,12 @@ class Window:
         marks[stage] = to
 
     def extend(self, frames: Sequence[Frame], more: int = 0) -> None:
-        """Append the next frames; each continues the chain. A start may hold `more` undecided frames than a coordinator orders."""
+        """Append the next frames, each of which continues the chain.
+
+        After a start there may be `more` undecided frames than a coordinator orders.
+        """
         end, chain = self.end, self.chain
-        # The limit keeps the memory of a member bounded (lifecycle, L6).
+        # The limit bounds the memory of a member (lifecycle, L6).
         if len(self.frames) + len(frames) > common_limits.UNDECIDED_FRAMES_MAX + self._extra_frames + more:
             raise InvariantViolated(f"{len(self.frames)} frames are undecided, and {len(frames)} more exceed the limit")
         view = self.runs[-1][0] if self.runs else 0
@@ -154,7 +160,7 @@ class Window:
         self.runs.append((view, first))
         if len(self.runs) > limits.VIEW_RUNS_MAX:
             self.runs.popleft()
-            # Older runs are dropped; below `base` two logs must be compared frame by frame (flush, F5).
+            # Older runs are dropped. Up to `base`, two logs must be compared frame by frame (flush, F5).
             self.base = self.runs[0][1] - 1
 
     def log(self) -> bytes:
@@ -167,11 +173,11 @@ class Window:
         return views[-1] if views else self.state.forced
 
     def view_at_end(self) -> int:
-        """Return the view of the last frame in the window; 0 if there was none since the start."""
+        """Return the view of the last frame; 0 if there has been no frame since the start."""
         return self.runs[-1][0] if self.runs else 0
 
     def truncate(self, to: int) -> None:
-        """Truncate the window after position `to`. All stages move back too, so that no old vote counts for a later frame there.
+        """Truncate the window after position `to`. All marks move back too.
 
         Raises:
             InvariantViolated: a decided frame would be truncated.
@@ -184,11 +190,11 @@ class Window:
         self.barriers = [barrier for barrier in self.barriers if barrier.abort <= to]
         while self.runs and self.runs[-1][1] > to:
             self.runs.pop()
-        # A truncated ROSTER no longer counts, so the majorities change.
+        # A truncated ROSTER no longer counts, so majorities may change.
         if self.rosters and self.rosters[-1].position > to:
             self.rosters = [frame for frame in self.rosters if frame.position <= to]
             self.roster_changes += 1
-        # All marks move back, so that no old sync or vote counts for a later frame at that position.
+        # The marks move back so that no old sync or vote counts for a later frame at the same position.
         self._marks = [min(mark, to) for mark in self._marks]
 
     def _add_barrier(self, frame: Frame) -> None:
@@ -216,7 +222,7 @@ class Window:
     def reach(self, position: int) -> int:
         """Return the last position up to `position` at which a decision may stop (protocol/atomic, A13)."""
         moved = bool(self.barriers)
-        # One ABORT may lead into the range of an earlier one, so the search repeats.
+        # The position before one ABORT's range may be in the range of an earlier ABORT, so the search repeats.
         while moved:
             moved = False
             for barrier in self.barriers:
@@ -268,11 +274,11 @@ class Window:
         self._marks = [state.position] * len(CommitStage)
 
     def restore(self, tail: Iterable[Frame]) -> None:
-        """Append the frames that a start found after the frontier; all of them are durable."""
+        """Append the frames that were found after the frontier at the start. All of them are durable."""
         self.extend(tuple(tail), limits.TAIL_FRAMES_MAX - common_limits.UNDECIDED_FRAMES_MAX)
         self._extra_frames = max(
             0, len(self.frames) + limits.WINDOW_MORE_FRAMES - common_limits.UNDECIDED_FRAMES_MAX
-        )  # a view continues after this tail
+        )  # the next view continues after this tail
         self.advance(CommitStage.WRITING, self.end)
         self.advance(CommitStage.DURABLE, self.end)
 

@@ -1,4 +1,5 @@
-"""Random numbers for the core. The generator is seeded with the run's entropy alone (`Started.entropy`), so a recorded run replays.
+"""Random numbers for the core. The only seed of the generator is the run's entropy (`Started.entropy`), so a recorded run can be
+replayed.
 
 `random.Random` satisfies the protocol.
 """

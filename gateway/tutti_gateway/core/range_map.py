@@ -1,4 +1,7 @@
-"""A map from ranges of positions to values: a change concerns a whole run, and a million positions may be missing at once."""
+"""A map from ranges of positions to values.
+
+It is efficient because changes apply to whole runs, even if a million positions are missing.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class RangeMap(Generic[Value]):
         return len(self._ranges)
 
     def __iter__(self) -> Iterator[tuple[int, int, Value]]:
-        """Iterate over (first, last, value) of each range, in order. A copy is iterated, so the map may change meanwhile."""
+        """Iterate over (first, last, value) of each range, in order. The iteration uses a copy, so the map may change during it."""
         return iter(self._ranges[:])
 
     def clear(self) -> None:
@@ -37,7 +40,7 @@ class RangeMap(Generic[Value]):
         return self._ranges[:most]
 
     def slices(self, first: int, last: int) -> list[tuple[int, int, Value | None]]:
-        """Return the positions `first` to `last` as slices, each with its value, or None where there is none."""
+        """Return the positions `first` to `last` as slices, each with its value; the value is None where the map has none."""
         slices: list[tuple[int, int, Value | None]] = []
         at = bisect_left(self._lasts, first)
         while first <= last:

@@ -1,21 +1,22 @@
 """Read index: proof that this log holds every frame that was decided before a request arrived (protocol/membership, M28).
 
-A gateway that lags, or that is cut off unnoticed, does not know which frames it lacks. An answer that a caller acts on is therefore
-confirmed first, without a frame in the log:
+A gateway that lags, or is cut off without noticing, does not know which frames it lacks. So an answer on which a caller acts must
+be confirmed first. This needs no frame in the log:
 
 1. An inquiry notes the time, the view and the end of the log. This gateway asks every voter for a heartbeat.
-2. A majority of the roster answers after that time, and no answer has promised a higher view. Every higher view needs the promise
-   of a majority, so it had decided nothing when the inquiry began.
-3. A view decides only frames that all its members have voted for, this gateway included. So every frame decided by then is at or
-   below the noted end, and the frontier reaches it.
+2. A majority of the roster answers after that time, and none of these gateways has promised a higher view. A higher view needs
+   promises of a majority, so no such view had decided a frame when the inquiry began.
+3. A view decides only frames for which all its members have voted, this gateway included. So every frame that was decided by then
+   is at or below the noted end. The proof is complete when the frontier reaches that end.
 
-An inquiry answers all questions that arrived before it. One inquiry runs at a time, and later questions share the next one. So
-many questions cost the messages of a few.
+An inquiry answers all questions that arrived before it began. One inquiry runs at a time, and later questions share the next one.
+So many questions need only few messages.
 
-A view that is installed meanwhile holds everything that earlier views decided. The end of the log is then noted again, and answers
-that arrived after the inquiry began still count.
+If a view is installed during an inquiry, its log holds all frames that earlier views decided. The end of the log is then noted
+again, and answers that arrived after the start of the inquiry still count.
 
-Source: Ongaro, "Consensus: Bridging Theory and Practice" (2014), 6.4. There a leader asks; here any member of the view may ask.
+Source: Ongaro, "Consensus: Bridging Theory and Practice" (2014), 6.4. In the source only the leader asks; here any member of the
+    view may ask.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class _Inquiry:
 
     def __init__(self) -> None:
         self.answers: list[Callable[[bool], None]] = []
-        self.beats = 0  # heartbeats since its first question
+        self.beats = 0  # number of heartbeats since its first question
         self.begun = False
         self.begun_us = self.view = self.end = 0
 
@@ -44,7 +45,7 @@ class ReadIndex:
     """Confirms the frontier for readers and for the layers."""
 
     def __init__(self, context: Context, peers: Peers, inquire: Callable[[], None]) -> None:
-        """`inquire` asks every voter for a heartbeat that answers one of this moment."""
+        """`inquire` asks every voter for a heartbeat that echoes a heartbeat sent now."""
         self._view_state = context.view_state
         self._window = context.window
         self._outbox = context.outbox
@@ -62,10 +63,10 @@ class ReadIndex:
         self.confirm(lambda confirmed: self._outbox.read_index(number, confirmed))
 
     def confirm(self, answer: Callable[[bool], None]) -> None:
-        """Call `answer` with True when this log holds everything that was decided before this call.
+        """Call `answer` with True when this log holds all frames that were decided before this call.
 
-        `answer` gets False if this gateway is in no view that decides, or if a majority does not answer. Questions have no limit
-        here, because every caller limits the requests that it asks for.
+        `answer` gets False if this gateway is in no view that decides, or if a majority does not answer. There is no limit on
+        questions here, because each caller limits its own requests.
         """
         if not self._may_decide():
             answer(False)
@@ -103,14 +104,14 @@ class ReadIndex:
                 answer(confirmed)
 
     def _beats_max(self) -> int:
-        """Return the heartbeats for which an inquiry waits. A round trip may take longer than many short heartbeats."""
+        """Return the number of heartbeats for which an inquiry waits. A round trip may take longer than many short heartbeats."""
         return limits.READ_INDEX_HEARTBEATS + self._peers.answer_beats()
 
     def _confirmed(self, inquiry: _Inquiry) -> bool:
         view_state = self._view_state
         if not view_state.primary or not view_state.current(view_state.view):
             return False
-        # A new view holds everything that earlier views decided, so its end is noted instead.
+        # The log of a new view holds all frames that earlier views decided, so its end is noted instead.
         if inquiry.view != view_state.view:
             inquiry.view, inquiry.end = view_state.view, self._window.end
         # Frames up to the noted end may have been decided when the request arrived.
@@ -125,6 +126,6 @@ class ReadIndex:
         return self._peers.rosters.majority(self._peers.incarnations([view_state.me, *answered]))
 
     def beat(self) -> None:
-        """Count one heartbeat. The heartbeats themselves repeat the question."""
+        """Count one heartbeat. The regular heartbeats repeat the question."""
         for inquiry in self._waiting:
             inquiry.beats += 1

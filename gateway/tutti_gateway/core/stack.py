@@ -1,7 +1,7 @@
 """The protocol stack without I/O: events in, actions out (protocol/lifecycle, L1). `layers.py` has the layers and their order.
 
-One step takes one event and returns all actions that follow from it. A step that raises an error has no effect outside: none of its
-actions is carried out, and the driver stops.
+One step takes one event and returns all actions that follow from it. A step that raises an error has no external effect: none of
+its actions is executed, and the driver stops.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from tutti_gateway.core.view.view_state import ViewState
 
 
 class Stack:
-    """One member of the group. `step` is the whole interface; all other attributes are read-only views for tests and the status.
+    """One member of the group. `step` is the whole interface. All other attributes are read-only, for tests and for the status.
 
     Args:
-        make_random: makes the random generator of a run from the run's entropy.
-        make_layers: makes the layers; a test replaces it to put another *flush* under the real layers.
+        make_random: creates the random generator of a run from the run's entropy.
+        make_layers: creates the layers. Tests replace it to use a different *flush* under the real layers.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Stack:
             raise InvariantViolated(f"the stack takes no further event, because {type(self._current).__name__} raised an error")
         self._current = event  # stays set after an error, so that no further event is accepted (lifecycle, L7)
         outbox = self._outbox
-        # The driver's monotonic clock does not go back. If one did, a timer would only be late.
+        # The driver's monotonic clock does not go back. If it did, timers would only be late.
         outbox.now = now if now.mono_us >= outbox.now.mono_us else Now(outbox.now.mono_us, now.wall_us)
         layers = self._layers
         if layers is None:
@@ -95,7 +95,7 @@ class Stack:
         else:
             self._handlers[type(event)](event)
         self._handle_own(layers)
-        # One end for all events of a step: one write, and one message to each member (lifecycle, L4).
+        # All events of a step share one end: one write, and one message to each member (lifecycle, L4).
         layers.end_of_step()
         actions = outbox.drain(self._wake_us(layers))
         self._current = None
@@ -112,14 +112,14 @@ class Stack:
         order = layers.order
         for one in event.events:
             if not groupable(one):
-                # An event that may end the view needs a step of its own.
+                # An event that may end the view needs its own step.
                 raise InvariantViolated(f"{type(one).__name__} may not be part of Several: it needs a step of its own")
             if isinstance(one, Submitted):
                 order.submit(one)  # forwards the batches of all sessions together
                 continue
             order.forward.flush()
             handlers[Received](one)
-            # As in single steps, this member's messages to itself are handled before the next event.
+            # As with single steps, this member's messages to itself are handled before the next event.
             self._handle_own(layers)
         order.forward.flush()
 
@@ -133,7 +133,7 @@ class Stack:
         )
         order, flush = layers.order, layers.flush
         self._handlers = {
-            # A halted member still runs the handlers that are not guarded: clients get refusals, and it may stop.
+            # A halted member still runs the unguarded handlers, so that it refuses client requests and can stop.
             Started: _again,
             Submitted: order.on_submitted,
             SubmittedUnordered: layers.lanes.on_submitted,
@@ -182,9 +182,9 @@ class Stack:
         layers.order.housekeeping.on_timer()
         layers.atomic.decisions.on_timer()
         if self._beat_us is None:
-            layers.clocks.wall_us()  # no heartbeat is due that would read the clocks
+            layers.clocks.wall_us()  # otherwise a heartbeat reads the clocks
         elif self._outbox.now.mono_us >= self._beat_us:
-            # Cleared first: the end of the step arms the next heartbeat.
+            # Cleared first, because the end of the step sets the next heartbeat.
             self._beat_us = None
             layers.beat()
 
@@ -215,12 +215,12 @@ class Stack:
 
     @property
     def lane_halted(self) -> str:
-        """Why nothing can follow in this gateway's lane; empty if the lane works."""
+        """Reason why this gateway's lane accepts no further frames; empty if it does."""
         return "" if self._layers is None else self._layers.lanes.halted
 
     @property
     def lane_members(self) -> tuple[int, ...]:
-        """Members whose disks hold the acknowledged frames of this gateway's lane, oldest first; empty without an attempt."""
+        """Members whose disks hold the acknowledged frames of this gateway's lane, oldest first; empty if no attempt is active."""
         return () if self._layers is None else self._layers.lanes.replicas
 
     @property
@@ -230,7 +230,7 @@ class Stack:
 
     @property
     def log(self) -> bytes:
-        """Uuid of the log, empty before the log has begun."""
+        """Uuid of the log; empty before the log has begun."""
         return b"" if self._layers is None else self._layers.context.window.log()
 
     @property

@@ -10,15 +10,15 @@ class Ballot:
 
     Attributes:
         votes: the highest position of each member's YES, by gateway number.
-        low: why a member's disk accepts nothing new, by gateway number. A report counts for some heartbeats and is repeated in
-            each, so neither a lost nor a late message leaves it wrong.
+        low: why a member's disk accepts no new batches, by gateway number. A report expires after some heartbeats, and each
+            heartbeat repeats it. So a lost or late message has no lasting effect.
         full: heartbeats for which a member has been low without a break.
     """
 
     __slots__ = ("_at_beat", "_low_beats", "_missed", "full", "low", "votes")
 
     def __init__(self, members: tuple[int, ...], frontier: int) -> None:
-        # Every member has accepted a log that holds everything decided, so each vote begins at the frontier.
+        # Every member has accepted a log that holds all decided frames, so each vote starts at the frontier.
         self.votes = dict.fromkeys(members, frontier)
         self.low: dict[int, str] = {}
         self._low_beats: dict[int, int] = {}
@@ -47,7 +47,7 @@ class Ballot:
     def beat(self, end: int, period: int) -> list[int]:
         """Count one heartbeat. Return the members whose votes made no progress for `period` heartbeats although frames waited.
 
-        The period is counted in own heartbeats, so a coordinator that was paused accuses nobody.
+        The period is counted in this member's own heartbeats, so a coordinator that was paused reports no member.
         """
         for member in list(self.low):
             self._low_beats[member] -= 1
@@ -57,7 +57,7 @@ class Ballot:
         late = []
         for member, vote in self.votes.items():
             before = self._at_beat[member]
-            # A member without missing votes is not late, however long nothing is ordered.
+            # A member that owes no vote is not late, even if nothing is ordered for a long time.
             self._missed[member] = self._missed[member] + 1 if vote == before < end else 0
             if self._missed[member] >= period:
                 # Another full period must pass before the member is reported again.

@@ -17,9 +17,9 @@ _BATCHES = SEQUENCED | {int(Kind.TICK)}  # the decision of these kinds matters o
 class DecisionBroadcast:
     """Sends the CONFIRMs of one coordinator.
 
-    A message that only wakes a member costs it, and the coordinator, as much as a message with work. So a member that is not the
-    origin of anything in a run gets the decision with its next frames, or after `CONFIRM_LATE_US`. Readers at that member see the
-    run that much later.
+    A message without work costs the coordinator and the member as much as a message with work. So a member that is the origin of no
+    frame in a run gets the decision with its next frames, or after `CONFIRM_LATE_US`. Readers at that member see the run
+    correspondingly later.
 
     Attributes:
         deadline_us: time at which the remaining members get the decision, None if all have it.
@@ -37,13 +37,13 @@ class DecisionBroadcast:
         self._pending, self.deadline_us = [], None
 
     def announce(self, up_to: int, run: Iterable[Frame]) -> None:
-        """Send the decision of the run up to the position to this member, and to the members that are concerned now."""
+        """Send the decision of the run up to the position to this member, and to the members that need it now."""
         view_state, message = self._view_state, Confirm(self._view_state.view, up_to)
         now = self._concerned(run)
         for member in view_state.members:
             if now is None or member == view_state.me or member in now:
                 self._outbox.send(member, message)
-        # Members with older undelivered decisions are among these: a CONFIRM is cumulative.
+        # These include members that have not received older decisions: a CONFIRM is cumulative.
         self._pending = [] if now is None else [member for member in view_state.others if member not in now]
         if not self._pending:
             self.deadline_us = None
@@ -51,7 +51,7 @@ class DecisionBroadcast:
             self.deadline_us = self._outbox.now.mono_us + limits.CONFIRM_LATE_US
 
     def _concerned(self, run: Iterable[Frame]) -> set[int] | None:
-        """Return the members that are the origin of frames in the run; None if it concerns all members."""
+        """Return the members that are the origin of frames in the run; None if all members need the decision at once."""
         origins: set[int] = set()
         for frame in run:
             if frame.kind not in _BATCHES:
@@ -63,7 +63,7 @@ class DecisionBroadcast:
     def send_pending(self) -> None:
         """Send the decision to the remaining members."""
         view_state = self._view_state
-        # A view that has ended sends no decision any more (flush, F3).
+        # After a view has ended, none of its decisions is sent (flush, F3).
         if self._pending and view_state.current(view_state.view):
             message = Confirm(view_state.view, self._window.frontier)
             for member in self._pending:

@@ -65,54 +65,61 @@ class Atomic:
     # Taking part
 
     def installed(self) -> None:
-        """Begin an installed view: votes and confirms of the last one no longer count, and durable frames are voted for again."""
+        """Begin an installed view. Votes and CONFIRMs of the previous view no longer count, so this member votes again for durable
+        frames.
+        """
         window, view_state = self._window, self._view_state
-        # Votes count in their view only, so each view has its own count (atomic, A3).
+        # A vote counts only in its own view, so each view has its own ballot (atomic, A3).
         self._ballot = Ballot(view_state.members, window.frontier) if view_state.coordinating else None
         self.decisions.reset()
         self._view_position = 0
-        # The tail that the adopted log carries is durable already, and this view decides it (atomic, A10).
+        # The tail of the adopted log is already durable, and this view decides it (atomic, A10).
         self._vote(again=True)
 
     def ended(self) -> None:
-        """End the view: frames that the disk does not have are dropped, because only the log on the disk counts now."""
+        """End the view. Drop the frames that are not on the disk, because only the log on the disk counts now."""
         self._unwritten, self._deferred, self._declined, self._ballot = [], [], {}, None
         self.decisions.reset()
         # STATE reports the durable log only (flush, F4).
         self._window.truncate(self._window.mark(CommitStage.WRITING))
 
     def truncate(self, to: int) -> None:
-        """Truncate the log after position `to`, on the disk too. Writes in progress no longer count for later frames there."""
+        """Truncate the log after position `to`, on the disk too. A write in progress does not make later frames at those positions
+        durable.
+        """
         window = self._window
         invariant(not self._unwritten and not self._deferred, "a log is truncated while frames of its view wait")
-        # Frames that the disk never got need no truncation there.
+        # Frames that were never written need no truncation on the disk.
         if window.mark(CommitStage.WRITING) > to:
             self._outbox.persist(truncate_after=to)
-        # A write from before the truncation must not count as a sync of a later frame at that position.
+        # A write that began before the truncation must not count as a sync of a later frame at the same position.
         self._writing = deque((token, min(last, to)) for token, last in self._writing)
         window.truncate(to)
 
     def append_adopted(self, frames: Sequence[Frame]) -> None:
-        """Append and write frames of another member's log. A low disk writes these frames too, because the group may have decided
-        them.
+        """Append and write frames of another member's log. A disk that is low writes these frames too, because the group may have
+        decided them.
         """
         self._window.extend(frames, limits.WINDOW_MORE_FRAMES + limits.VIEW_RESERVE_FRAMES)
         self._unwritten.extend(frames)
         self.write()
 
     def advance_frontier(self, up_to: int) -> None:
-        """Advance the frontier: a view without this member has decided everything up to the position, and it is durable here."""
-        # A learner never voted in that view; the decision of its members stands in for the vote.
+        """Advance the frontier: a view without this member has decided all frames up to the position, and they are durable here."""
+        # A learner never votes in that view. The decision of the view's members replaces the learner's vote.
         self._window.advance(CommitStage.VOTED, max(up_to, self._window.mark(CommitStage.VOTED)))
         self._decide(up_to)
 
     def view_opened(self, view_position: int) -> None:
-        """Note that the coordinator ordered the view's VIEW frame. Nothing below it is decided before it (protocol/atomic, A6)."""
+        """Note that the coordinator ordered the view's VIEW frame. No earlier position is decided before that frame
+        (protocol/atomic, A6).
+        """
         self._view_position = view_position
 
     def append(self, frames: Sequence[Frame]) -> None:
         """Append the next frames of the log, which are in the received-table already."""
-        # The limit binds the coordinator, which orders. The adopted log may exceed it, and the VIEW frame must still follow.
+        # Only the coordinator keeps to the limit, when it orders. An adopted log may exceed the limit, and the VIEW frame must
+        # still follow.
         orders = self._view_state.coordinating and frames[0].kind != Kind.VIEW
         self._window.extend(frames, 0 if orders else limits.WINDOW_MORE_FRAMES + limits.VIEW_RESERVE_FRAMES)
         if self._low or self._deferred:
@@ -121,12 +128,14 @@ class Atomic:
             self._unwritten.extend(frames)
 
     def _append_while_low(self, frames: Sequence[Frame]) -> None:
-        """Append frames while the disk is low: a batch is declined, and later frames wait for its ABORT (protocol/atomic, A16)."""
+        """Append frames while the disk is low. Decline a batch, and let later frames wait for the ABORT of that batch
+        (protocol/atomic, A16).
+        """
         for frame in frames:
             if frame.kind == Kind.BATCH and self._low:
                 self.decline(frame, f"no space: {self._low}")
             elif self._deferred:
-                # Frames after a declined batch wait too, because the log on the disk has no gaps.
+                # Frames after a declined batch wait too, because the log on the disk must not have gaps.
                 self._deferred.append(frame)
                 if frame.kind == Kind.ABORT:
                     self._on_abort(frame)
@@ -149,7 +158,7 @@ class Atomic:
             if first <= position and _same_epoch(frame, abort):
                 del self._declined[position]
         if not self._declined:
-            # Void batches are written whole with their ABORT. A low disk still has space for them (limits.DISK_LOW_BYTES).
+            # A void batch is written completely, with its ABORT. A disk that is low still has space for it (limits.DISK_LOW_BYTES).
             self._unwritten += self._deferred
             self._deferred = []
 
@@ -172,7 +181,7 @@ class Atomic:
             self._vote()
 
     def _vote(self, again: bool = False) -> None:
-        """Send YES to what is durable, only while promised view = accepted view = the view."""
+        """Send YES for the durable frames, but only while promised view = accepted view = the view."""
         window, view_state = self._window, self._view_state
         if not view_state.current(view_state.view):
             return
@@ -183,7 +192,9 @@ class Atomic:
             self._outbox.send(view_state.coordinator, Vote(view_state.view, durable, self._low))
 
     def set_low(self, low: str) -> None:
-        """Note that the disk is low, or has free space (empty). The vote reports it to the coordinator at once."""
+        """Note why the disk is low; an empty reason means that it has free space. A vote reports the reason to the coordinator at
+        once.
+        """
         if low != self._low:
             self._low = low
             self._vote(again=True)
@@ -194,7 +205,7 @@ class Atomic:
         up_to = message.up_to
         if not view_state.current(message.view) or sender != view_state.coordinator or up_to <= window.frontier:
             return
-        # A decision needs this member's YES, so a higher CONFIRM is wrong or of an older log.
+        # A decision needs this member's YES. So a CONFIRM above that YES is wrong, or belongs to an older log.
         if up_to > window.mark(CommitStage.VOTED) or up_to != window.reach(up_to):
             self._outbox.drop(message, sender, f"position {up_to} was not voted for here, or an ABORT reaches over it")
             return
@@ -231,7 +242,7 @@ class Atomic:
             return
         again = message.up_to <= ballot.votes[sender]
         ballot.yes(sender, message.up_to)
-        # Every vote carries the disk's state, so a disk with free space clears its earlier report.
+        # Every vote carries the state of the member's disk, so a disk that has free space again clears its earlier report.
         if message.low or sender in ballot.low:
             ballot.report_space(sender, message.low)
             self._above.space_freed()
@@ -256,7 +267,7 @@ class Atomic:
             self._outbox.drop(message, sender, f"a NO to position {position} after a YES to {ballot.votes[sender]}")
             return
         frame = window.at(position)
-        # Adopted frames and frames of other kinds are never aborted; a member that cannot take them is booted (atomic, A14).
+        # Adopted frames and frames of other kinds are never aborted. A member that cannot append them is booted (atomic, A14).
         if frame.kind != Kind.BATCH or not 0 < self._view_position <= window.frontier:
             self._above.suspect(sender, f"it cannot take position {position}, which may not be aborted: {message.reason}")
             return
@@ -270,7 +281,7 @@ class Atomic:
         entry = Entry(b"", 0, 0, b"")
         if producer is not None:
             entry = Entry(producer.instance, producer.epoch, producer.sequence, producer.progress, producer.closed)
-        # Undecided frames before the batch have changed the entry since the decided state.
+        # Undecided frames before the batch have changed the entry of the decided state.
         for other in self._window.frames:
             if other is frame:
                 break
@@ -304,7 +315,7 @@ class Atomic:
             self._above.space_freed()
         if self._low or (self._ballot is None and window.mark(CommitStage.VOTED) > window.frontier):
             self._vote(again=True)
-        # Without its ABORT a declined batch would block everything after it, so a lost NO is repeated.
+        # Without an ABORT, a declined batch blocks all later frames. So the NO is repeated in case it was lost.
         for position in self._declined:
             self._outbox.send(view_state.coordinator, No(view_state.view, position, f"no space: {self._low}"))
 

@@ -7,20 +7,24 @@ from tutti_gateway.core.protocol.messages import Install, Installed, State
 
 
 class Attempt:
-    """One attempt. A view id is used for one attempt and one list of members.
+    """One attempt. Each view id is used for only one attempt, with one list of members.
 
     Attributes:
-        view, proposed: the proposed view, and the gateways that are asked, this one included.
-        forced: True if an operator declares that only these gateways remain: they alone count.
-        states: the answers, by gateway number, and `incarnations`, the disks that gave them.
-        refused: members that refused, with their reasons. `retryable` are those among them that promised nothing higher.
-        choice: the log to adopt, once chosen.
-        unresolved: True if the answers of a majority do not show which log to adopt, because it is corrupt.
-        chosen_us: time of that choice.
-        install: the message to the members, once the candidate holds the log.
+        view: the proposed view.
+        proposed: the gateways that are asked, this one included.
+        forced: True if an operator declares that only these gateways remain. No other gateway counts then.
+        states: the answers, by gateway number.
+        incarnations: the disk that gave each answer.
+        refused: members that refused, with their reasons.
+        retryable: members that refused but have not promised a higher view.
+        choice: the log to adopt; None until it is chosen.
+        unresolved: True if a majority has answered, but corruption hides which log to adopt.
+        chosen_us: time of the choice.
+        install: the INSTALL message; None until the candidate holds the chosen log.
         installed: members that have accepted.
-        beats: heartbeats since the attempt began. `waited` counts them since a majority answered, and `needed` until the last
-            answer.
+        beats: number of heartbeats since the attempt began.
+        waited: number of heartbeats since a majority answered.
+        needed: value of `waited` plus one at the last answer.
         last_received: heartbeat of the last message of each member.
     """
 
@@ -78,7 +82,7 @@ class Attempt:
             self.retryable.discard(member)
 
     def refuse(self, member: int, reason: str, permanent: bool) -> None:
-        """Note that a member refuses the view. With `permanent` it has promised a higher one."""
+        """Note that a member refuses the view. `permanent` is True if the member has promised a higher view."""
         self.refused[member] = reason
         if permanent:
             self.retryable.discard(member)
@@ -86,7 +90,7 @@ class Attempt:
             self.retryable.add(member)
 
     def may_retry(self, beats: int) -> bool:
-        """True if a member refused within the last `beats` heartbeats and may have accepted a repeated proposal since."""
+        """True if a member refused within the last `beats` heartbeats and may now accept a repeated proposal."""
         return any(self.beats - self.last_received[member] < beats for member in self.retryable)
 
     @property
@@ -113,7 +117,7 @@ class Attempt:
         return self.install is not None and self.installed == set(self.install.members)
 
     def silent(self, beats: int) -> list[int]:
-        """Return members that owe an answer and were silent for `beats` heartbeats."""
+        """Return the members that owe an answer and have been silent for `beats` heartbeats."""
         pending = self.install.members if self.install is not None else self.proposed
         done = self.installed if self.install is not None else self.states.keys() | self.refused.keys()
         return [member for member in pending if member not in done and self.beats - self.last_received[member] >= beats]

@@ -1,4 +1,4 @@
-"""The candidate's role in *flush*: one attempt after the other (protocol/flush, F1 to F14)."""
+"""The candidate's role in *flush*: it makes one attempt after another (protocol/flush, F1 to F14)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Member(Protocol):
     """The member's role, which owns the hard state and the phase.
 
     Attributes:
-        adoption: makes the own log equal to another one.
+        adoption: makes this member's log equal to another member's.
         machine: state machine of this member.
         hard_state: the last hard state to be written.
     """
@@ -45,10 +45,10 @@ class Member(Protocol):
         """Write the hard state."""
 
     def end_view(self) -> None:
-        """End the installed view: from now on its messages are neither sent nor taken."""
+        """End the installed view. From now on its messages are neither sent nor accepted."""
 
     def lost(self) -> None:
-        """Give the view up: this member is in no view."""
+        """Abandon the view. This member is then in no view."""
 
     def state(self) -> State:
         """Return the state of this member's durable log."""
@@ -73,9 +73,10 @@ class UpperLayers(Protocol):
         """Note that the VIEW frame was ordered at the position."""
 
     def attempt_failed(self, stalled: Sequence[int], unresolved: bool) -> None:
-        """Report that the view which this member proposed failed.
+        """Report that the attempt at the proposed view failed.
 
-        `stalled` are members that answered too late. `unresolved` is True if a majority's answers did not show which log to adopt.
+        `stalled` holds the members that did not answer in time. `unresolved` is True if a majority's answers did not show which log
+        to adopt.
         """
 
 
@@ -85,7 +86,7 @@ class Candidate:
     Attributes:
         attempt: the current attempt, None without one.
         entropy: uuid of a log that begins here.
-        rejected: the highest promise that a refusal named.
+        rejected: the highest promised view that a refusal reported.
         failed: reason why the last attempt failed.
     """
 
@@ -102,14 +103,14 @@ class Candidate:
         self.entropy = b""
         self.rejected = 0
         self.failed = ""
-        self._chosen: Attempt | None = None  # the last attempt that chose a log, until a late answer to it arrives
-        self._extra_beats = 0  # heartbeats that its answers needed beyond the normal wait
+        self._chosen: Attempt | None = None  # the last attempt that chose a log; None again after a late answer to it
+        self._extra_beats = 0  # heartbeats that the answers to that attempt needed beyond the normal wait
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
-        """Propose a view of these members, this one included. With `forced` they are all that remains of the roster."""
+        """Propose a view of these members, this one included. If `forced` is True, no other member of the roster remains."""
         flush, view_state = self._flush, self._view_state
         invariant(view_state.me in members, f"a gateway proposes members {members} without itself")
-        # A view id serves one attempt only, and is durably promised before any other member is asked (flush, F1).
+        # A view id is used for one attempt only. It is durably promised before another member is asked (flush, F1).
         view = self._next_view()
         flush.end_view()
         flush.machine.on(Step.CAMPAIGN)
@@ -117,7 +118,7 @@ class Candidate:
         flush.persist(msgspec.structs.replace(flush.hard_state, promised=view, coordinated=view))
 
     def _next_view(self) -> int:
-        """Return a view id above every one that this gateway has seen."""
+        """Return a view id above all view ids that this gateway has seen."""
         hard_state, state = self._flush.hard_state, self._window.state
         seen = max(
             hard_state.promised,
@@ -131,11 +132,11 @@ class Candidate:
         return view_of(counter_of(seen) + 1, self._view_state.me)
 
     def on_promised(self) -> None:
-        """Ask the other members, because the own promise is durable."""
+        """Ask the other members: this member's own promise is durable now."""
         attempt = self.attempt
         if attempt is None:
             return
-        # The own log is the first answer, and counts like any other.
+        # This member's own log is the first answer. It counts like any other.
         attempt.answer(self._view_state.me, self._identity.incarnation, self._flush.state())
         for member in attempt.proposed:
             if member != self._view_state.me:
@@ -149,23 +150,23 @@ class Candidate:
             attempt.note_progress(sender)
             attempt.answer(sender, self._peers.incarnation(sender), message)
             self._collect()
-        # An answer after the choice shows how long the next attempt must wait.
+        # An answer that arrives after the choice shows how long the next attempt must wait.
         elif self._chosen is not None and message.view == self._chosen.view and sender in self._chosen.pending:
             self._on_late_answer(self._chosen)
 
     def _on_late_answer(self, attempt: Attempt) -> None:
-        """Note an answer that arrived after the view continued without its sender. The next attempt waits as long as it took.
+        """Note an answer that arrived too late to count. The next attempt waits as long as this answer took.
 
-        Without that wait a far or slow gateway would be left out of every view, and each attempt to add it would change the view
-        for nothing.
+        Without that wait, every view would exclude a far or slow gateway. Each attempt to add that gateway would change the view in
+        vain.
         """
         beats = -(-(self._outbox.now.mono_us - attempt.chosen_us) // self._config.heartbeat_us)
         self._extra_beats = max(0, min(attempt.waited + beats - self._patience(), self._period() // 2))
         self._chosen = None
 
     def _patience(self) -> int:
-        """Return the heartbeats for which the candidate waits for more answers than a majority, so that fewer undecided frames are
-        truncated.
+        """Return the number of heartbeats to wait for further answers after a majority has answered. With more answers, fewer
+        undecided frames are truncated.
         """
         return 1 + self._peers.answer_beats()
 
@@ -177,7 +178,7 @@ class Candidate:
         if attempt is None or message.view != attempt.view:
             return
         if message.promised > attempt.view and sender in attempt.states:
-            self.fail()  # the member promised a higher view, so it neither gives frames nor installs
+            self.fail()  # the member promised a higher view, so it will neither send frames nor install this view
             return
         if sender in attempt.states:
             return
@@ -187,7 +188,10 @@ class Candidate:
             self._collect()
 
     def _majority(self, attempt: Attempt) -> bool:
-        """True if enough members have answered: all configured ones for a new log, all remaining ones for a forced roster."""
+        """True if enough members have answered.
+
+        A new log needs all configured members, and a forced roster needs all remaining members.
+        """
         peers = self._peers
         if attempt.forced:
             return set(attempt.states) == set(attempt.proposed)
@@ -201,13 +205,13 @@ class Candidate:
         attempt = self.attempt
         if attempt is None or attempt.choice is not None:
             return
-        # A member that refused may accept the repeated proposal, so its refusal is not final yet.
+        # A member that refused may still accept a repeated proposal, so its refusal is not final.
         final = attempt.answered and not attempt.may_retry(self._peers.round_beats())
         if not self._majority(attempt):
             if final:
                 self.fail()
             return
-        # More answers mean fewer truncated undecided frames (flush, F7).
+        # With more answers, fewer undecided frames are truncated (flush, F7).
         if not attempt.answered and attempt.waited < self._patience() + self._extra_beats:
             return
         choice = choose(attempt.states, self._counting(attempt), attempt.incarnations)
@@ -217,7 +221,7 @@ class Candidate:
                 self.fail()
             return  # other members may know more about the corrupt end
         decided = max(state.frontier for state in attempt.states.values())
-        # No log without a decided frame may be adopted, whatever the answers say.
+        # A log that lacks a decided frame must never be adopted, whatever the answers say.
         if choice.end < decided:
             reason = f"the log to adopt ends at {choice.end}, but {decided} is decided"
             self._outbox.drop(attempt.states[choice.best], choice.best, reason)
@@ -228,7 +232,7 @@ class Candidate:
         self._flush.machine.on(Step.CHOSEN)
         best, source = attempt.states[choice.best], attempt.states[choice.source]
         chain = best.chain if best.end == choice.end else None
-        # A corrupt log does not show what is at its end; the log of the source does.
+        # A corrupt log does not show its last frames. The log of the source does.
         state = source if readable_end(source) >= choice.end else best
         theirs = Extent(state.base, state.table, choice.end)
         self._flush.adoption.begin(attempt.view, choice.source, theirs, chain)
@@ -237,8 +241,8 @@ class Candidate:
     def _counting(self, attempt: Attempt) -> Rosters:
         """Return the rosters that count when logs are compared.
 
-        If the ROSTER itself is unreadable, all configured gateways count whose disk has accepted a view. Blank disks may stand in
-        for the others (protocol/flush, F24).
+        If the ROSTER itself is unreadable, all configured gateways are voters, but a disk counts only if it has accepted a view.
+        Any other disk may be a blank replacement (protocol/flush, F24).
         """
         named = self._peers.rosters.known
         if self._peers.rosters.blank and not attempt.forced:
@@ -256,11 +260,11 @@ class Candidate:
             return
         peers = self._peers
         peers.refresh()
-        # Every log of a forced view must hold the forced ROSTER (membership, M25).
+        # Every log in a forced view must contain the forced ROSTER (membership, M25).
         if done and attempt.forced and not self._append_forced_roster(attempt):
             done = False
         members = tuple(member for member in attempt.proposed if member in attempt.states and self._is_eligible(member, attempt))
-        # The adopted log may name other voters than this member's log did (flush, F6).
+        # The adopted log may name different voters than this member's log did (flush, F6).
         if not done or not self._suffices(attempt, members) or view_state.me not in members:
             self.fail()
             return
@@ -273,7 +277,7 @@ class Candidate:
             base=window.base,
             table=tuple(window.runs),
         )
-        # A gateway that answered but is not a member gets INSTALL too, and gives its promise up.
+        # A gateway that answered but is not a member gets INSTALL too, so that it abandons its promise.
         for member in attempt.states:
             attempt.note_progress(member)
             if member != view_state.me:
@@ -288,7 +292,7 @@ class Candidate:
         rosters = self._peers.rosters
         if rosters.blank:
             return self._majority(attempt) and set(members) == set(attempt.states)
-        # A proof about the corrupt end must also hold by the rosters of the adopted log (flush, F20).
+        # A proof about the corrupt end must also hold with the rosters of the adopted log (flush, F20).
         if attempt.choice is not None and not all(map(rosters.blocks, attempt.choice.blocking)):
             return False
         return rosters.majority(attempt.incarnations) and rosters.majority({m: attempt.incarnations[m] for m in members})
@@ -296,7 +300,7 @@ class Candidate:
     def _append_forced_roster(self, attempt: Attempt) -> bool:
         """Append a forced ROSTER to the adopted log before any member accepts it (protocol/membership, M25).
 
-        Every log of this view then holds it, so a gateway that has accepted the view counts no other voter any more.
+        Every log in this view then contains that ROSTER. So a gateway that has accepted the view counts only the voters in it.
         """
         peers, window = self._peers, self._window
         voters = tuple(peers.rosters.known[member] for member in sorted(attempt.proposed) if member in peers.rosters.known)
@@ -327,11 +331,11 @@ class Candidate:
             self._install_if_complete(attempt)
 
     def _install_if_complete(self, attempt: Attempt) -> None:
-        """Install the view when all members have accepted, and order its VIEW frame, which decides everything before it (flush,
-        F12).
+        """Install the view when all members have accepted, and order its VIEW frame. The decision of that frame decides all earlier
+        frames (flush, F12).
         """
         flush = self._flush
-        # The own acceptance must be durable too, which the phase shows.
+        # This member's own acceptance must be durable too. The phase shows whether it is.
         if not attempt.complete or flush.phase is not Phase.GATHERING or attempt.install is None:
             return
         self.attempt = None
@@ -346,7 +350,10 @@ class Candidate:
         return RosterBody(self._identity.group, self.entropy, self._founders(attempt, attempt.states))
 
     def _founders(self, attempt: Attempt, known: Container[int]) -> tuple[Voter, ...]:
-        """Return all configured members, each with the disk that answered if it is in `known`, else without a disk."""
+        """Return all configured members.
+
+        A member in `known` is returned with the disk that answered, any other member without a disk.
+        """
         return tuple(
             Voter(number, name, attempt.incarnations[number] if number in known else b"", address)
             for number, name, address in self._peers.configured
@@ -361,7 +368,7 @@ class Candidate:
             return
         attempt.beats += 1
         if phase is Phase.COLLECTING:
-            attempt.waited += self._majority(attempt)  # counts from the answer of a majority on
+            attempt.waited += self._majority(attempt)  # counted only after a majority has answered
             self._collect()
             if self.attempt is attempt and attempt.choice is None:
                 self._resend(attempt)
@@ -384,7 +391,7 @@ class Candidate:
         """True if a member that must answer is silent or makes no progress."""
         period = self._period()
         pending = attempt.silent(0)
-        # A silent member would only delay the attempt; the next one leaves it out (flush, F14).
+        # A silent member would only delay this attempt. The next attempt excludes it (flush, F14).
         if any(not self._peers.fresh(member) for member in pending) and attempt.beats > 1:
             return True
         if self._flush.phase is Phase.ADOPTING and self._flush.adoption.silent > period:
@@ -392,7 +399,7 @@ class Candidate:
         return bool(attempt.silent(period)) or (attempt.choice is None and attempt.beats > 2 * period)
 
     def _period(self) -> int:
-        """Return the heartbeats in which a member must do something; more where round trips are long."""
+        """Return the number of heartbeats in which a member must show progress. The number grows with the round-trip time."""
         return self._config.atomic_period_heartbeats + 4 * self._peers.round_beats()
 
     def fail(self) -> None:
@@ -406,7 +413,7 @@ class Candidate:
         self._layers.attempt_failed(stalled, attempt.unresolved)
 
     def _failure_reason(self, attempt: Attempt, stalled: Sequence[int]) -> str:
-        """Return why an attempt failed, for an operator."""
+        """Return the reason why an attempt failed, for the operator."""
         named = self._window.state.gateway_text
         if attempt.refused:
             return "; ".join(f"{named(member)} refuses: {reason}" for member, reason in sorted(attempt.refused.items()))

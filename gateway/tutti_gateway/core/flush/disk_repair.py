@@ -12,7 +12,7 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class LogRepair:
-    """Fetches lost frames from gateways that are heard in a view, because only decided frames are wanted."""
+    """Fetches lost frames from live gateways that are in a view. Only decided frames are fetched."""
 
     def __init__(self, context: Context, peers: Peers) -> None:
         self._outbox = context.outbox

@@ -1,8 +1,9 @@
-"""Installation of a snapshot from another member that has trimmed the frames which this log lacks (protocol/flush, F16).
+"""Installation of a snapshot from a member that has already trimmed the frames which this log lacks (protocol/flush, F16).
 
-The snapshot arrives chunk by chunk, and then replaces the own log. Everything in it is decided, so no decided frame is lost. A log
-that holds the last frame of the snapshot stays as it is, and is decided up to there. Any other log ends earlier, or holds frames
-that nobody can decide any more. Only a corrupt end that reaches further may be needed by others, so a view change keeps it.
+The snapshot arrives in chunks, and then replaces this member's log. Everything in a snapshot is decided, so no decided frame is
+lost. A log that already holds the last frame of the snapshot is kept, and counts as decided up to that frame. Any other log ends
+earlier, or holds frames that can no longer be decided. Only a corrupt end that reaches beyond the snapshot may matter to other
+members, so a view change keeps it.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ class SnapshotInstall:
     """Installs one snapshot at a time.
 
     Attributes:
-        replacing: True while the disk replaces the log; nothing else is done to the log meanwhile.
+        replacing: True while the disk replaces the log. The log is not changed in any other way during that time.
     """
 
     def __init__(self, context: Context, known: Callable[[int], None], replaced: Callable[[], None]) -> None:
         """Prepare the installation.
 
         Args:
-            known: called when the log holds everything up to the position already, and all of it is decided.
+            known: called if the log already holds all frames up to the position, all of them decided.
             replaced: called when the snapshot has replaced the log.
         """
         self._outbox = context.outbox
@@ -81,7 +82,7 @@ class SnapshotInstall:
         if self.replacing:
             return True
         incoming = self._incoming
-        # The first chunk announces a snapshot, so it may replace one that is on its way.
+        # The first chunk announces a new snapshot. It may replace one that is still arriving.
         if not message.at and message.size:
             if not self._window.frontier < message.position <= last:
                 self._incoming = None
@@ -92,7 +93,7 @@ class SnapshotInstall:
             self._incoming = None
             return False
         if message.at != len(incoming.data) or message.size != incoming.size:
-            return True  # a copy of an earlier chunk
+            return True  # a duplicate of an earlier chunk
         incoming.data += message.data
         if len(incoming.data) < incoming.size:
             self.request_next()
@@ -112,7 +113,7 @@ class SnapshotInstall:
         if wrong:
             self._outbox.drop(message, sender, wrong)
             return False
-        # The chain value names the whole log, so an equal one proves that this log holds the snapshot.
+        # The chain value identifies the whole log, so an equal value proves that this log holds the snapshot.
         if state.position <= window.end and window.chain_at(state.position) == state.chain:
             self._known(state.position)
         else:
@@ -121,7 +122,7 @@ class SnapshotInstall:
         return True
 
     def _unfit(self, state: LogState, position: int) -> str:
-        """Return why the snapshot cannot replace the log; empty if it can."""
+        """Return the reason why the snapshot cannot replace the log; empty if it can."""
         log = self._window.log()
         if state.position != position or len(state.log) != limits.ID_BYTES or not state.roster:
             return f"the snapshot up to {state.position} was announced up to {position}, or names no log"
@@ -133,7 +134,7 @@ class SnapshotInstall:
         """Handle the completion of the replacement."""
         if self._token and token >= self._token:
             self._token = 0
-            # Only now is the new log durable, so only now may the frontier move.
+            # The frontier may move only now, because the new log was not durable before.
             self._window.replace(self._state)
             self._state = LogState()
             self._replaced()

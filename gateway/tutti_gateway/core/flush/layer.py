@@ -1,8 +1,8 @@
 """The *flush* layer: it changes the view without losing decided frames (protocol/flush; see NOTES.md).
 
-It holds both roles. A candidate promises, proposes, collects, adopts the greatest log, and has the members install it
-(`candidate.py`). A member promises, reports its log, makes it equal to the chosen one, and accepts. Every promise waits for the
-disk.
+It holds both roles. The candidate (`candidate.py`) promises a view, proposes it, collects the answers, adopts the greatest log, and
+has the members install the view. A member promises the view, reports its log, makes its log equal to the chosen one, and accepts. A
+promise takes effect only when it is durable.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Layers(Log, UpperLayers, Protocol):
     """Calls of a view change to the other layers."""
 
     def restore(self, tail: tuple[Frame, ...]) -> None:
-        """Restore the undecided tail of the log that a start found."""
+        """Restore the undecided tail of the log that was found at the start."""
 
     def view_ended(self) -> None:
-        """End the view: only what is on the disk counts from now on."""
+        """End the view. From now on only the log on the disk counts."""
 
     def log_replaced(self) -> None:
         """Continue after a snapshot replaced the log; everything in it is decided."""
@@ -47,7 +47,7 @@ class Layers(Log, UpperLayers, Protocol):
         """Begin the installed view."""
 
     def primary(self) -> None:
-        """Begin to order new messages: the VIEW frame is decided."""
+        """Begin to order new messages, because the VIEW frame is decided."""
 
     def leads(self, sender: int) -> bool:
         """True if this member hears no coordinator but `sender`."""
@@ -57,12 +57,14 @@ class Flush:
     """The flush layer.
 
     Attributes:
-        adoption, server: fetch frames, and serve them to others.
+        adoption: fetches frames from other gateways.
+        server: serves frames to other gateways.
         candidate: the candidate's role.
         learner: catches up outside of views.
         snapshot_install: installs a snapshot where the source has trimmed the missing frames.
         log_repair: repairs decided frames that the disk lost.
-        hard_state, token: the last hard state to be written, and the token of its Persist, 0 when it is durable.
+        hard_state: the last hard state given to the disk.
+        token: token of the Persist that writes `hard_state`; 0 when it is durable.
         watermark: the last position that is durably known as decided.
     """
 
@@ -109,7 +111,7 @@ class Flush:
 
     @property
     def ready(self) -> bool:
-        """True if this member is outside of the view that decides, and holds what is decided."""
+        """True if this member is outside the view that decides, and holds all decided frames."""
         return self.learner.ready
 
     def campaign(self, members: tuple[int, ...], forced: bool = False) -> None:
@@ -121,7 +123,7 @@ class Flush:
         self.learner.beat()
 
     def on_started(self, event: Started) -> None:
-        """Begin with the disk's content."""
+        """Begin with the content of the disk."""
         recovered = event.recovered
         self._view_state.durable(recovered.scalars)  # it was read from the disk
         self.hard_state = recovered.scalars
@@ -138,14 +140,14 @@ class Flush:
             self.machine.on(Step.STARTED)
 
     def _unfit(self, recovered: Recovered) -> str:
-        """Return why this gateway may not begin; empty if it may."""
+        """Return the reason why this gateway may not begin; empty if it may."""
         identity, rosters = self._identity, self._peers.rosters
         if rosters.blank:
             invariant(self._window.end == 0, "the log does not begin with a ROSTER frame")
             return ""
         voters = [voter for voter in rosters.named.values() if voter.voting]
         mine = rosters.named.get(self._view_state.me)
-        # A gateway that is configured alone must not continue the log of another group.
+        # A gateway that is configured without peers must not continue the log of a group.
         if len(identity.members) == 1 and not self._view_state.me:
             names = ", ".join(sorted(voter.name for voter in voters))
             return f"the log belongs to the group of {names}; {identity.gateway!r} alone may not continue it"
@@ -159,14 +161,14 @@ class Flush:
     # Hard state
 
     def persist(self, hard_state: HardState) -> None:
-        """Write the hard state. `on_persisted` adopts the last one that was written."""
+        """Write the hard state. `on_persisted` adopts the last hard state that was written."""
         self.hard_state = hard_state
         self.token = self._outbox.persist((), hard_state)
         self._written_frontier = self._step_frontier
 
     def persist_frontier(self) -> None:
-        """Write the frontier, because other members rely on it being durably known as decided (protocol/membership, M24)."""
-        # While a write is in progress, a later heartbeat writes the newer frontier.
+        """Write the frontier durably, because other members rely on this knowledge (protocol/membership, M24)."""
+        # If a write is in progress, a later heartbeat writes the newer frontier.
         if self._written_frontier < self._step_frontier and not self.token:
             self.persist(self.hard_state)
 
@@ -185,7 +187,7 @@ class Flush:
         # Hard state counts only once it is durable: promises and acceptances take effect here.
         self._view_state.durable(self.hard_state)
         self.watermark = max(self.watermark, self._written_frontier)
-        # The same write serves both roles; `attempt` shows which one this member has.
+        # The same write serves both roles. `attempt` shows which role this member has.
         if self.phase is Phase.PROMISING:
             if self.candidate.attempt is not None:
                 self.machine.on(Step.PROMISED_OWN)
@@ -203,7 +205,7 @@ class Flush:
     # Ending a view
 
     def end_view(self) -> None:
-        """End the installed view: from now on its messages are neither sent nor taken (protocol/flush, F3)."""
+        """End the installed view. From now on its messages are neither sent nor accepted (protocol/flush, F3)."""
         if self._view_state.view:
             self._view_state.end_view()
             self._outbox.installed()
@@ -212,7 +214,7 @@ class Flush:
         self._layers.view_ended()
 
     def lost(self) -> None:
-        """Give the view up: this member is in no view, and in no attempt."""
+        """Abandon the view. This member is then in no view and in no attempt."""
         self.candidate.attempt = None
         self._install = None
         self.end_view()
@@ -270,8 +272,8 @@ class Flush:
     def _may_propose(self, sender: int) -> bool:
         """True if the gateway may propose a view to this member.
 
-        A roster here counts it, or it has this log (whose later rosters may count it) and knows every forced roster. The candidate
-        decides which members to count, so a promise to it does no harm.
+        It may if a roster in this log counts it. It also may if it has this log, whose later rosters may count it, and knows every
+        forced roster. The candidate decides which members count, so a promise to any candidate does no harm.
         """
         peers, peer = self._peers, self._peers.get(sender)
         named = peers.rosters.blank or peers.rosters.votes(sender, peers.incarnation(sender))
@@ -283,7 +285,7 @@ class Flush:
         self._outbox.send(to, Reject(view, self.hard_state.promised, reason))
 
     def _send_state(self) -> None:
-        """Report the durable log to the candidate: the promise is durable, and so is every earlier write."""
+        """Report the durable log to the candidate. The promise and every earlier write are durable now."""
         self._outbox.send(coordinator_of(self._view_state.promised), self.state())
 
     def on_install(self, sender: int, message: Install) -> None:
@@ -301,11 +303,11 @@ class Flush:
         if view_state.me not in message.members:
             if self.phase is Phase.PROMISED:
                 self.lost()
-        # A repeated INSTALL means that the answer was lost.
+        # A repeated INSTALL means that this member's answer was lost.
         elif view_state.accepted == message.view:
             self._outbox.send(sender, Installed(message.view))
         elif message.end < self._window.frontier:
-            # no chosen log lacks a decided frame, so nothing is truncated for this one
+            # every chosen log holds all decided frames, so this log must not cause a truncation
             reason = f"its log ends at {message.end}, but {self._window.frontier} is decided here"
             self._outbox.drop(message, sender, reason)
         elif self.phase is Phase.PROMISED:
@@ -323,7 +325,7 @@ class Flush:
 
     def on_fetched(self, sender: int, message: Fetched) -> None:
         """Handle frames of the log to adopt, or of a range that the disk lost."""
-        # Learners and repairs both fetch with view 0; the repair recognises the range that it requested.
+        # Learners and repairs both fetch with view 0. The repair recognises the range that it requested.
         if self.log_repair.on_fetched(sender, message):
             return
         if not message.view:
@@ -341,7 +343,7 @@ class Flush:
             self._continue_adoption()
 
     def _on_known(self, position: int) -> None:
-        """Note that the log holds everything up to the position, and that it is decided."""
+        """Note that the log holds all frames up to the position, all of them decided."""
         if self.phase is Phase.ADOPTING:
             self.adoption.known(position)
         else:
@@ -367,7 +369,7 @@ class Flush:
     def _adopted(self) -> None:
         done = self.adoption.done()
         if done is False:
-            self.lost()  # the source lacks frames that the candidate announced, so another attempt is needed
+            self.lost()  # the source lacks frames that the candidate announced, so a new attempt is needed
         elif done and not self._is_member():
             self.lost()
         elif done:
@@ -375,20 +377,20 @@ class Flush:
             self.accept()
 
     def _is_member(self) -> bool:
-        """True if the adopted log gives this gateway the number of a member. A blank disk takes its number from its configuration,
-        and that may be the number of another gateway in the log.
+        """True if the adopted log gives this gateway the number of a member. A gateway with a blank disk takes its number from its
+        configuration. In the log, that number may belong to another gateway.
         """
         self._peers.refresh()
         return self._install is not None and self._view_state.me in self._install.members
 
     def accept(self) -> None:
-        """Accept the promised view. Every frame of its log was given to the disk before this write."""
+        """Accept the promised view. All frames of the adopted log were given to the disk before this write."""
         self.persist(msgspec.structs.replace(self.hard_state, accepted=self.hard_state.promised))
 
     def _accepted(self) -> None:
         """Install the durably accepted view, so that its ORDER and CONFIRM count."""
         install = self._install
-        # A newer proposal may have replaced the installation while the disk was writing.
+        # A newer proposal may have arrived while the disk was writing.
         if install is None or install.view != self._view_state.accepted:
             return
         self.machine.on(Step.ACCEPTED)
@@ -420,19 +422,19 @@ class Flush:
         self.adoption.beat()
         self.log_repair.beat()
         if not self.attempt and self.adoption.silent > self._period + 4 * self._peers.round_beats():
-            self.lost()  # the source of the frames is silent, or is in another view
+            self.lost()  # the source of the frames is silent or is in another view
         if self.candidate.attempt is not None:
             self.candidate.beat()
 
     def stop(self) -> None:
-        """Stop: nothing is in progress."""
+        """Stop, because nothing is in progress."""
         self.machine.on(Step.STOP)
         self._view_state.active = False
         self._view_state.closed = ("leaving", f"gateway {self._identity.gateway!r} has stopped")
         self._outbox.stopped()
 
     def on_failed(self, reason: str) -> None:
-        """Halt after a failed write: no vote leaves any more."""
+        """Halt after a failed write. No further vote is sent."""
         if self.phase in (Phase.STOPPED, Phase.HALTED):
             return
         view = view_text(self._view_state.view)
@@ -440,13 +442,13 @@ class Flush:
         self._halt(f"the disk of gateway {self._identity.gateway!r} failed: {reason}; view {view} ends here")
 
     def halt_inconsistent(self, reason: str) -> None:
-        """Halt: this member's log and another one's cannot both be right."""
+        """Halt, because this member's log contradicts another member's log."""
         if self.phase not in (Phase.STOPPED, Phase.HALTED):
             self.machine.on(Step.FAILED)
             self._halt(f"{reason}; what is decided here can still be read")
 
     def halt_removed(self, reason: str) -> None:
-        """Halt: a forced roster left this member out, so its later decisions must not be shown as the group's."""
+        """Halt, because a forced roster excludes this member. Its log must not be served as the group's log any longer."""
         if self.phase not in (Phase.STOPPED, Phase.HALTED):
             self.machine.on(Step.FAILED)
             self._halt(reason, out=True)

@@ -1,6 +1,6 @@
-"""Catching up outside of the view that decides, so that a view can add this gateway without a wait (protocol/flush, F15).
+"""Catching up outside the view that decides, so that a view can add this gateway without waiting (protocol/flush, F15).
 
-A learner takes only decided frames, only from a view above its accepted one. The learner's frontier moves only to a position
+A learner copies only decided frames, and only from a view above its accepted view. The learner's frontier moves only to a position
 where a decision may stop, once everything up to it is durable here. The learner's accepted view does not change.
 """
 
@@ -18,10 +18,10 @@ from tutti_gateway.core.view.peers import Peers
 
 
 class Learner:
-    """Copies decided frames from the nearest member, chunk after chunk.
+    """Copies decided frames from the nearest member, in chunks.
 
     Attributes:
-        ready: True if this gateway held everything that was decided at the last answer of its source, a moment ago.
+        ready: True if this gateway recently held all frames that its source reported as decided.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Learner:
         self._source = 0
         self._next = 0
         self._silent = 0
-        self._unable: set[int] = set()  # sources that did not give the next frames
+        self._unable: set[int] = set()  # sources that did not send the next frames
         self._stop = 0  # the last position of the copied frames that is decided
         self._ready = 0
 
@@ -46,7 +46,7 @@ class Learner:
         return self._ready > 0
 
     def stop(self) -> None:
-        """Stop copying: this gateway is in a view, or about to be."""
+        """Stop copying, because this gateway is in a view or about to enter one."""
         self._source = self._ready = 0
         self._snapshot.stop()
 
@@ -54,7 +54,7 @@ class Learner:
         """Run one heartbeat in no view: choose a source, or repeat a request."""
         self._ready = max(self._ready - 1, 0)
         if self._snapshot.replacing:
-            return  # nothing else may be done to the log meanwhile
+            return  # until then the log must not change
         patience = limits.RESEND_HEARTBEATS + 2 * self._peers.round_beats()
         if self._source and self._silent < patience and self._peers.fresh(self._source):
             self._silent += 1
@@ -75,13 +75,13 @@ class Learner:
             for peer in self._peers
             if peer.beat is not None
             and self._peers.fresh(peer.number)
-            # A gateway that misses its coordinator may be in a view that has ended.
+            # A gateway that hears no coordinator may be in a view that has ended.
             and not peer.beat.misses
             # A learner copies only from views above its accepted one (flush, F15).
             and peer.beat.view > view_state.accepted
             and peer.beat.frontier >= self._window.frontier
         ]
-        # A source that gave nothing is asked again only after all others.
+        # A source that sent nothing is asked again only after all other sources.
         able = [source for source in sources if source[1] not in self._unable]
         if sources and not able:
             self._unable.clear()  # ask all sources once more
@@ -106,7 +106,7 @@ class Learner:
             self._unable.add(sender)
             self._source = 0
             return
-        # No frames, but a stop: nothing more is decided at the source.
+        # An answer without frames but with a stop means that no later frame is decided at the source.
         if not message.frames:
             self._unable.clear()
             self._ready = limits.READY_HEARTBEATS
@@ -137,7 +137,7 @@ class Learner:
             self._source = 0
 
     def known(self, position: int) -> None:
-        """Continue after the position: the log holds everything up to it, and that is decided."""
+        """Continue after the position. The log holds all frames up to it, all of them decided."""
         self._continue(position + 1, self._window.reach(position))
         self.durable()
 
@@ -152,7 +152,7 @@ class Learner:
             self._request_next()
 
     def durable(self) -> None:
-        """Move the frontier if more is durable."""
+        """Move the frontier if further frames are durable."""
         window = self._window
         stop = min(self._stop, window.end)
         # A decision never stops between a batch and its ABORT (atomic, A13).

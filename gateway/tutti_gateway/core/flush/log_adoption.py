@@ -1,4 +1,4 @@
-"""Adoption of another member's log: frames are fetched and compared, and the own log is truncated only where it differs.
+"""Adoption of another member's log. Frames are fetched and compared, and this member's log is truncated only where it differs.
 
 Candidates, members and learners use it (protocol/flush, F7, F9 and F15).
 """
@@ -28,22 +28,24 @@ class Log(Protocol):
         """Truncate the log after a position, in every layer and on the disk."""
 
     def advance_frontier(self, up_to: int) -> None:
-        """Advance the frontier: everything up to the position is decided elsewhere and durable here."""
+        """Advance the frontier: all frames up to the position are decided elsewhere and durable here."""
 
     def append_adopted(self, frames: Sequence[Frame]) -> tuple[int, str]:
         """Append and write frames that continue the log. Return how many were appended, and why the next one was not."""
 
     def halt_inconsistent(self, reason: str) -> None:
-        """Halt: frames that others hold cannot follow this member's log."""
+        """Halt, because frames of other members cannot follow this member's log."""
 
 
 class WantedLog:
-    """The log to adopt: that of `source` up to position `end`, whose chain value is `chain` (None if unknown before).
+    """The log to adopt: the log of `source` up to position `end`. `chain` is the chain value at `end`, None if it is unknown.
 
     Attributes:
-        next: the next position to fetch. `requested` and `peer` are the last requested position and the gateway that was asked.
-        silent: heartbeats since an answer.
-        unable: gateways that could not give the next frames.
+        next: the next position to fetch.
+        requested: the last requested position.
+        peer: the gateway that was asked last.
+        silent: number of heartbeats since the last answer.
+        unable: gateways that could not send the next frames.
         stop: position up to which a source reported its frames as decided.
     """
 
@@ -63,7 +65,7 @@ class LogAdoption:
     """Adopts one log at a time.
 
     Attributes:
-        damage: the corrupt end of the own log, until it is replaced.
+        damage: the corrupt end of this member's log, until it is replaced.
     """
 
     def __init__(self, context: Context, log: Log, peers: Peers, snapshot: SnapshotInstall) -> None:
@@ -75,21 +77,21 @@ class LogAdoption:
         self._peers = peers
         self.damage: Damage | None = None
         self._wanted: WantedLog | None = None
-        self._refused = (0, 0)  # position and chain value of a frame that continues the log by its chain but cannot follow it
+        self._refused = (0, 0)  # position and chain value of a frame whose chain continues the log but which cannot follow it
         self._requested_since = False
 
     def extent(self) -> Extent:
-        """Return the extent of the own log, without a corrupt end."""
+        """Return the extent of this member's log, without a corrupt end."""
         window = self._window
         return Extent(window.base, tuple(window.runs), window.end)
 
     def begin(self, view: int, source: int, theirs: Extent, chain: int | None) -> None:
-        """Begin to adopt a log; `done` returns True when it is here."""
+        """Begin to adopt a log. `done` returns True when the whole log is here."""
         window = self._window
         equal: Common = common(self.extent(), theirs, window.frontier)
         if chain is not None and window.frontier <= theirs.end <= window.end and window.chain_at(theirs.end) == chain:
-            equal = Common(theirs.end, True)  # one chain value names a whole log, even where the tables do not reach
-        # The log is truncated at the first difference and nowhere else (flush, F9).
+            equal = Common(theirs.end, True)  # a chain value identifies a whole log, including the part before the tables
+        # The log is truncated only at the first difference (flush, F9).
         if equal.known and self.damage is None and window.end > equal.position:
             self._log.truncate(equal.position)
         self._wanted = WantedLog(view, source, theirs.end, chain, equal.position + 1)
@@ -101,11 +103,11 @@ class LogAdoption:
         self._snapshot.stop()
 
     def request_next(self) -> None:
-        """Request the next frames, unless a request is open or the window has no space before more is decided here."""
+        """Request the next frames, unless a request is open or the window is full until further frames are decided here."""
         wanted = self._wanted
         if wanted is None or wanted.next > wanted.end or wanted.requested == wanted.next or self._snapshot.busy:
             return
-        # A full window must decide frames first, or a long catch-up would exceed memory.
+        # If the window is full, frames must be decided first. Otherwise a long catch-up would exceed the memory budget.
         if wanted.source != self._view_state.me and not self._has_space(0):
             return
         if wanted.source == self._view_state.me:
@@ -116,9 +118,7 @@ class LogAdoption:
         self._send_request(wanted)
 
     def _send_request(self, wanted: WantedLog) -> None:
-        """Send the request. If the source cannot read the frames, ask other gateways for decided ones, because these are the same
-        everywhere.
-        """
+        """Send the request. If the source cannot read the frames, ask other gateways for them, as far as they are decided."""
         last = wanted.end
         wanted.peer = wanted.source
         if wanted.source in wanted.unable:
@@ -127,9 +127,9 @@ class LogAdoption:
                 for peer in self._peers
                 if peer.beat is not None and self._peers.fresh(peer.number)
             ]
-            # Only decided frames are the same everywhere.
+            # Only decided frames are the same at every gateway.
             able = [(number, frontier) for number, frontier in others if frontier >= wanted.next and number not in wanted.unable]
-            if not able:  # no source is left, so the wait counts as over and the view is given up
+            if not able:  # no source is left, so the wait counts as over and the view is abandoned
                 wanted.silent = limits.BOOT_HEARTBEATS_MAX
                 return
             wanted.peer, frontier = min(able)
@@ -145,7 +145,7 @@ class LogAdoption:
             return False
         before = wanted.next
         wanted.next = self.append(sender, message, wanted.next, wanted.end)
-        # The frames may have made this member halt.
+        # These frames may have caused this member to halt.
         if not self._view_state.active:
             return False
         wanted.stop = max(wanted.stop, min(message.stop, wanted.next - 1))
@@ -166,7 +166,7 @@ class LogAdoption:
         if not self._snapshot.busy and message.position < wanted.next:
             return False
         wanted.silent = 0
-        # A corrupt end that reaches further counted as present. The mark that names it must stay until the end is here again.
+        # A corrupt end that reaches further counted as present. Its vote mark must stay until those frames are here again.
         reaches = damage is not None and damage.last > message.position
         if reaches or not self._snapshot.on_chunk(sender, message, wanted.end):
             self._snapshot.stop()
@@ -175,7 +175,7 @@ class LogAdoption:
         return True
 
     def known(self, position: int) -> None:
-        """Continue after the position: the log equals the wanted one up to there, and this part is decided."""
+        """Continue after the position. Up to there the log equals the wanted log and is decided."""
         wanted = self._wanted
         if wanted is not None:
             wanted.next, wanted.requested = max(wanted.next, position + 1), 0
@@ -194,7 +194,7 @@ class LogAdoption:
             self.request_next()
 
     def durable(self) -> None:
-        """Decide durable frames that their source has decided, because a log that lags far would otherwise fill its window."""
+        """Decide the durable frames that the source has decided. Otherwise a log that lags far would fill its window."""
         wanted, window = self._wanted, self._window
         if wanted is None or not window.frontier < wanted.stop <= window.mark(CommitStage.DURABLE):
             return
@@ -203,9 +203,10 @@ class LogAdoption:
             self.request_next()
 
     def append(self, sender: int, message: Fetched, first: int, last: int) -> int:
-        """Append frames from `first` on as far as they continue the log and the window has space. Return the next wanted position.
+        """Append frames that start at `first`, as far as they continue the log and fit into the window. Return the next wanted
+        position.
 
-        An equal frame changes nothing; at the first different frame the log is truncated.
+        A frame that the log holds already changes nothing. At the first different frame the log is truncated.
         """
         window = self._window
         following: list[Frame] = []
@@ -218,15 +219,16 @@ class LogAdoption:
                     first += 1
                     continue
                 if not payload_intact(frame) or not chained(frame, window.chain_at(first - 1)):
-                    break  # an invalid frame is not a reason to truncate
-                # A corrupt end is overwritten, never truncated first: its mark must name it until it is whole again.
+                    break  # an invalid frame must not cause a truncation
+                # A corrupt end is overwritten, not truncated first. The vote mark must name it until all its frames are readable
+                # again.
                 self._log.truncate(first - 1)
                 self.damage = None  # the corrupt end lies after an undecided frame
                 end, chain = window.end, window.chain
             if first != end + 1 or not payload_intact(frame) or not self._has_space(len(following)):
                 break
             if not chained(frame, chain):
-                if end == window.frontier:  # otherwise the undecided end belongs to another view
+                if end == window.frontier:  # otherwise the undecided end belongs to a different view
                     self._on_contradiction(sender, message, frame, "it does not continue the decided log here")
                 break
             following.append(frame)
@@ -249,10 +251,10 @@ class LogAdoption:
         )
 
     def _on_contradiction(self, sender: int, message: Fetched, frame: Frame, wrong: str) -> None:
-        """Handle a frame that continues the log by its chain but cannot follow it.
+        """Handle a frame whose chain continues the log but which cannot follow it.
 
-        One message, or copies of it, prove nothing and are dropped. The same frame in answer to another request proves that a
-        member took an invalid frame. This member cannot continue then, and halts so that the others can.
+        One message, or copies of it, prove nothing and are dropped. The same frame in answer to a later request proves that a
+        member has accepted an invalid frame. This member then cannot continue, and halts so that the others can.
         """
         self._outbox.drop(message, sender, wrong)
         # Only an answer to a later request proves that the source still holds the frame.
@@ -268,18 +270,20 @@ class LogAdoption:
         self._outbox.send(to, fetch)
 
     def done(self) -> bool | None:
-        """Return True when the log is the wanted one (not yet durable), False if it cannot become that, None until then."""
+        """Return True when the log equals the wanted log (not yet durably), False if it cannot become equal, None until either is
+        known.
+        """
         wanted, window = self._wanted, self._window
         if wanted is None or wanted.next <= wanted.end:
             return None
         self._wanted = None
-        # Where the tables did not show a difference, a longer log is truncated only now.
+        # If the tables showed no difference, a log that is longer than the wanted one is truncated only now.
         if self.damage is not None or window.end > wanted.end:
             self.end_overwritten(wanted.end)
         return window.end == wanted.end and wanted.chain in (None, window.chain)
 
     def end_overwritten(self, end: int) -> None:
-        """Note that a corrupt end is overwritten, so the disk can delete its record of it."""
+        """Note that the corrupt end is overwritten, so that the disk can delete its record of the corruption."""
         self._log.truncate(end)
         if self.damage is not None:
             self.damage = None
@@ -287,7 +291,7 @@ class LogAdoption:
 
     @property
     def silent(self) -> int:
-        """Heartbeats since the last answer."""
+        """Number of heartbeats since the last answer."""
         return self._wanted.silent if self._wanted is not None else 0
 
     def beat(self) -> None:

@@ -1,4 +1,4 @@
-"""Choice of the log that a candidate adopts: the greatest of a majority's answers. A corrupt end is judged position by position.
+"""Choice of the log that a candidate adopts: the greatest of a majority's answers. A corrupt end is judged one position at a time.
 
 The module has no I/O and no state (protocol/flush, F6 and F20 to F24).
 """
@@ -12,17 +12,17 @@ from tutti_gateway.core.flush.log_compare import Extent, common, view_at
 from tutti_gateway.core.protocol.messages import Damage, State
 from tutti_gateway.core.view.quorum import Rosters
 
-LACKS = 0  # instead of a view: the log has no frame at that position
-UNSEEN = -1  # a frame that no answering member holds
+LACKS = 0  # used in place of a view: the log has no frame at that position
+UNSEEN = -1  # used in place of a view: no member that answered holds this frame
 Voters = Mapping[int, bytes]  # number -> incarnation
 
 
 class Choice(NamedTuple):
-    """The log to adopt: the member with the greatest log, the end of the adopted part, and the source of its frames (0: none,
-    wait).
+    """The log to adopt: the member with the greatest log, the end of the adopted part, and the source of the frames. Source 0 means
+    to wait.
 
-    `blocking` are sets of voters whose lack of a frame proves something, because every majority includes one of them. This must
-    also hold by the rosters of the adopted log.
+    `blocking` holds sets of voters that lack a frame. This lack is a proof because every majority includes a member of the set. The
+    same must be true for the rosters of the adopted log.
     """
 
     best: int
@@ -32,7 +32,10 @@ class Choice(NamedTuple):
 
 
 def greatest(states: Mapping[int, State]) -> int:
-    """Return the member with the greatest (accepted view, end). Among equals an intact log wins, then the lowest number."""
+    """Return the member with the greatest (accepted view, end).
+
+    Among equals prefer an intact log, then the lowest gateway number.
+    """
     return min(
         states, key=lambda member: (-states[member].accepted, -states[member].end, states[member].damage is not None, member)
     )
@@ -46,9 +49,9 @@ def readable_end(state: State) -> int:
 def choose(states: Mapping[int, State], rosters: Rosters, incarnations: Mapping[int, bytes]) -> Choice:
     """Choose among the answers of a majority.
 
-    A corrupt end counts as present when logs are compared. The corrupt end is truncated at the first position that provably was
-    not decided. Earlier corrupt positions come from a member that holds the only frame that can have been decided there.
-    Otherwise the candidate waits for more answers.
+    When logs are compared, a corrupt end counts as present. It is truncated at the first position that provably was not decided.
+    For each earlier corrupt position, a member must hold the only frame that can have been decided there. If no member does, the
+    candidate waits for further answers.
     """
     best = greatest(states)
     state = states[best]
@@ -58,7 +61,7 @@ def choose(states: Mapping[int, State], rosters: Rosters, incarnations: Mapping[
 
 
 class _Judge:
-    """Judges the corrupt end of the greatest log by the other answers."""
+    """Judges the corrupt end of the greatest log, based on the other answers."""
 
     def __init__(
         self, states: Mapping[int, State], best: int, damage: Damage, rosters: Rosters, incarnations: Mapping[int, bytes]
@@ -70,10 +73,10 @@ class _Judge:
         self._diverged = {member for member, state in self._states.items() if self._differs(state)}
 
     def choice(self) -> Choice:
-        """Return how far the log is adopted, and its source."""
+        """Return the end of the adopted part, and the source of its frames."""
         first, last = self._damage.first, self._damage.last
         truncate_from, proof = last + 1, None
-        # The log ends before the first position that provably was not decided (flush, F20).
+        # The adopted log ends before the first position that provably was not decided (flush, F20).
         for position in self._steps(first):
             proof = self._proof_undecided(position)
             if proof is not None:
@@ -86,13 +89,13 @@ class _Judge:
             end, proofs = self._provable_reach(member)
             if end > reach:
                 reach, source, proofs_held = end, member, proofs
-        # A corrupt position that is neither decided nor excluded needs more answers (flush, F22).
+        # If it is unknown whether a corrupt position was decided, further answers are needed (flush, F22).
         if reach < truncate_from - 1:
             return Choice(self._best, self._mine.end, 0)
         return Choice(self._best, reach, source, (*((proof,) if proof is not None and reach < last else ()), *proofs_held))
 
     def _steps(self, first: int) -> list[int]:
-        """Return the positions from `first` on at which any answer may change."""
+        """Return the positions, starting at `first`, at which the result for any answer may change."""
         positions = {first, self._damage.last}
         for state in self._states.values():
             positions |= {
@@ -105,7 +108,7 @@ class _Judge:
         return sorted(position for position in positions if first <= position <= self._damage.last)
 
     def _differs(self, state: State) -> bool:
-        """True if another log differs from the readable part of the corrupt one."""
+        """True if the other log differs from the readable part of the corrupt log."""
         mine = Extent(self._mine.base, self._mine.table, self._damage.first - 1)
         theirs = Extent(state.base, state.table, min(readable_end(state), mine.end))
         equal = common(mine, theirs, max(mine.base, theirs.base))
@@ -114,7 +117,7 @@ class _Judge:
     def _view_of(self, member: int, position: int) -> int | None:
         """Return the view of a member's frame at a position after the readable part of the corrupt log; None if unknown.
 
-        A corrupt log does not show where it ended: it may have had frames after its mark.
+        A corrupt log does not show its last position. It may have had frames after its vote mark.
         """
         state = self._states[member]
         if member in self._diverged or (position > state.end and state.damage is None):
@@ -122,12 +125,13 @@ class _Judge:
         if position > readable_end(state):
             return None
         view = view_at(Extent(state.base, state.table, state.end), position) or None
-        # The mark names the view of the last corrupt frame, so a frame of another view there is another frame.
+        # The vote mark names the view of the last corrupt frame. So a frame with another view at that position is a different
+        # frame.
         return LACKS if view and position == self._damage.last and view != self._damage.view else view
 
     def _proof_undecided(self, position: int) -> Voters | None:
-        """Return the voters that prove that no frame was decided at a corrupt position; None without a proof
-        (protocol/flush, F20).
+        """Return the voters that prove that no frame was decided at a corrupt position; None if there is no proof (protocol/flush,
+        F20).
         """
         lacking = [member for member in self._states if self._view_of(member, position) == LACKS]
         return self._blocking_voters(lacking, max(self._states[member].accepted for member in lacking)) if lacking else None
@@ -135,22 +139,22 @@ class _Judge:
     def _blocking_voters(self, members: list[int], accepted: int) -> Voters | None:
         """Return the voters that cannot have voted for a frame, if every majority includes one of them; else None.
 
-        They are `members` and others. `accepted` is the accepted view of one of them, whose log holds everything decided in that
-        view or before. So only a later view may have decided the frame, and a member that accepted none of those did not vote for
-        it.
+        The set consists of `members` and further voters. `accepted` is the accepted view of one of `members`. Its log holds all
+        frames that were decided in that view or before. So only a later view can have decided the missing frame. A voter that has
+        accepted no later view did not vote for that frame.
         """
         older = [member for member, state in self._all.items() if state.accepted <= accepted]
         voters = {member: self._incarnations[member] for member in {*members, *older}}
         return voters if self._rosters.blocks(voters) else None
 
     def _provable_reach(self, member: int) -> tuple[int, list[Voters]]:
-        """Return the last corrupt position up to which a member holds the only frames that can have been decided, and the proofs
-        (F21).
+        """Return the last corrupt position up to which a member holds the only frames that can have been decided. Return the proofs
+        too (F21).
         """
         before = self._damage.first - 1
         reach = before
         proofs: list[Voters] = []
-        # If it is unknown whether both logs are equal up to there, that position must be proven too.
+        # If it is unknown whether both logs are equal up to that position, the position itself must be proven too.
         steps = self._steps(before if before and not self._is_equal_at(member, before) else before + 1)
         for step, following in zip(steps, [*steps[1:], self._damage.last + 1], strict=True):
             proof = self._proof(member, step)
@@ -161,15 +165,16 @@ class _Judge:
         return reach, proofs
 
     def _is_equal_at(self, member: int, position: int) -> bool:
-        """True if a member's log equals the corrupt one up to a readable position."""
+        """True if a member's log equals the corrupt log up to a readable position."""
         state, mine = self._states[member], self._mine
         view = view_at(Extent(state.base, state.table, readable_end(state)), position)
         return state.frontier >= position or 0 < view == view_at(Extent(mine.base, mine.table, position), position)
 
     def _proof(self, member: int, position: int) -> list[Voters] | None:
-        """Return the proofs that a member holds the frame that was decided at the position, if one was; None without proof.
+        """Return the proofs that, if a frame was decided at the position, the member holds it; None if there is no proof.
 
-        Each proof is a set of voters against one other frame that may be there. The list is empty if the member knows the decision.
+        Each proof is a set of voters that excludes one other frame at the position. The list is empty if the member knows the
+        decision.
         """
         state = self._states[member]
         if state.frontier >= position:

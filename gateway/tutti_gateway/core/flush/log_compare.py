@@ -1,7 +1,7 @@
-"""Comparison of logs by their extents, without I/O and state (protocol/flush, F5).
+"""Comparison of logs by their extents, without I/O or state (protocol/flush, F5).
 
-(view, position) names one frame permanently, and the chain makes it name everything before it. So two logs are equal up to any
-position where both hold a frame of the same view.
+A pair (view, position) identifies one frame permanently. Because of the chain, it also identifies all earlier frames. So two logs
+are equal up to any position at which both hold a frame of the same view.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ Table = Sequence[tuple[int, int]]
 
 
 class Extent(NamedTuple):
-    """Extent of a log: (view, first position) of its runs after `base`, and its last position."""
+    """Extent of a log: the last position, and (view, first position) of each run of frames after `base`."""
 
     base: int
     table: Table
@@ -33,7 +33,10 @@ def view_at(log: Extent, position: int) -> int:
 
 
 class Common(NamedTuple):
-    """Position up to which two logs are equal. `known` is False if only the frames themselves can show more."""
+    """Position up to which two logs are equal.
+
+    `known` is False if the logs may be equal further, which only the frames themselves can show.
+    """
 
     position: int
     known: bool
@@ -41,7 +44,7 @@ class Common(NamedTuple):
 
 def common(mine: Extent, theirs: Extent, frontier: int) -> Common:
     """Return the last position up to which both logs are known to be equal, at least the decided `frontier`."""
-    # A table that begins after the frontier does not show where the logs differ.
+    # A table that begins after the frontier may not show the first difference.
     if theirs.base > frontier or mine.base > frontier:
         return Common(frontier, False)
     last = min(mine.end, theirs.end)

@@ -1,7 +1,7 @@
 """Serves this member's log to members of a view change and to learners (protocol/flush, F7 and F15).
 
-The source sends the frames that its log holds. For trimmed frames the source sends the snapshot with which the log begins,
-chunk by chunk.
+The source sends the frames that its log holds. If the frames are trimmed, the source sends the snapshot with which its log begins,
+in chunks.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ class _Reading(NamedTuple):
 
 
 class LogServer:
-    """Answers Fetch. For each gateway it has at most one read for its log and one for its repair in progress."""
+    """Answers Fetch. For each requesting gateway, at most one read for a log and one read for a repair are in progress."""
 
     def __init__(self, context: Context) -> None:
         self._outbox = context.outbox
         self._view_state = context.view_state
         self._window = context.window
-        self._reading: dict[tuple[int, bool], _Reading] = {}  # by asking gateway, and whether its request has an end
+        self._reading: dict[tuple[int, bool], _Reading] = {}  # key: the requesting gateway, and whether its request has an end
 
     def on_fetch(self, sender: int, message: Fetch) -> None:
         """Serve frames from memory or from the disk."""
         window, view_state = self._window, self._view_state
-        # A source serves a view change only while it promises the same view (flush, F7).
+        # A source serves a view change only while it has promised the same view (flush, F7).
         if not self._serves(message.view):
             if message.view:
                 self._outbox.send(sender, Reject(message.view, view_state.promised, "a higher view is promised"))
@@ -57,12 +57,12 @@ class LogServer:
                 frames.append(frame)
             self._outbox.send(sender, Fetched(view=message.view, first=message.first, frames=tuple(frames)))
         else:
-            # A later request of the same gateway replaces this one, so reads stay bounded.
+            # A later request of the same gateway replaces this one, so the number of reads is bounded.
             token = self._outbox.read_log(message.first, min(last, window.frontier))
             self._reading[sender, message.last < limits.POSITION_MAX] = _Reading(token, sender, message)
 
     def _serves(self, view: int) -> bool:
-        """True if this member serves the view: its promised one, or view 0 (learners) while it is in a view."""
+        """True if this member serves the view: its promised view, or view 0 (learners) while this member is in a view."""
         view_state = self._view_state
         return view == view_state.promised if view else view_state.current(view_state.view)
 
@@ -82,7 +82,7 @@ class LogServer:
             self._outbox.send(reading.to, fetched)
 
     def _read(self, token: int) -> _Reading | None:
-        """Return the read of the token and remove it; None if it is not wanted any more."""
+        """Remove and return the read with this token; None if the read is no longer wanted."""
         found = next((one for one in self._reading.items() if one[1].token == token), None)
         if found is None:
             return None
@@ -104,7 +104,7 @@ class LogServer:
             return
         message = reading.message
         source = 0 if message.view else self._view_state.view
-        # There is no snapshot either: the empty answer makes the other gateway ask another source.
+        # There is no snapshot either. On the empty answer, the requesting gateway asks another source.
         if not event.size and isinstance(message, Fetch):
             self._outbox.send(reading.to, Fetched(view=message.view, first=message.first, frames=(), source=source))
             return

@@ -1,4 +1,4 @@
-"""Deduplication in the own lane: no batch is accepted twice or out of sequence, however old the first copy is
+"""Deduplication in this gateway's own lane. No batch is accepted twice or out of sequence, even if the first copy is very old
 (protocol/lanes, U22).
 """
 
@@ -22,18 +22,22 @@ class LaneAdmission(enum.Enum):
 
 
 class DedupTable:
-    """Producer -> (epoch, highest sequence), of the decided part and at the lane's end. An epoch begins with sequence 1.
+    """Two tables, for the decided part and for the end of the lane: producer -> (epoch, highest sequence). An epoch begins with
+    sequence 1.
 
-    The table has no window. Producers that left the log are removed, because their numbers are never used again.
+    Entries do not expire. Only producers that left the log are removed, because their numbers are never used again.
     """
 
     def __init__(self, state: LogState, lines: Lines) -> None:
         self._state = state
         self._decided = dict(lines)
-        self._end: Lines = {}  # of producers with undecided batches
+        self._end: Lines = {}  # only producers with undecided batches
 
     def judge(self, frame: Frame) -> tuple[LaneAdmission, int]:
-        """Return the action for a batch, with its reason: a sequence (EXPECTED: the last one that is here) or an epoch (FENCED)."""
+        """Return the action for a batch and a detail.
+
+        The detail is an epoch for FENCED, and a sequence otherwise. For EXPECTED it is the last sequence that is here.
+        """
         epoch, decided = self._decided.get(frame.producer, (0, 0))
         last_epoch, end = self._end.get(frame.producer, (epoch, decided))
         if frame.epoch < last_epoch:
@@ -52,25 +56,26 @@ class DedupTable:
         return LaneAdmission.EXPECTED, end
 
     def add(self, frame: Frame) -> None:
-        """Note that a batch is posted."""
+        """Note that a batch was posted."""
         self._end[frame.producer] = frame.epoch, frame.last_sequence
 
     def decide(self, frame: Frame) -> None:
-        """Note that a batch is decided."""
+        """Note that a batch was decided."""
         line = frame.epoch, frame.last_sequence
         self._decided[frame.producer] = line
-        # Nothing of the producer is undecided any more.
+        # The producer has no more undecided batches.
         if self._end.get(frame.producer) == line:
             del self._end[frame.producer]
 
     def rollback(self) -> None:
-        """Drop the undecided part of the table."""
+        """Drop the undecided entries."""
         self._end.clear()
 
     def prune(self) -> None:
         """Remove producers that left the log, so that there are never more lines than producers in the log.
 
-        Numbers at or above the log's next one stay: a start with a corrupt log may hold less of it than before.
+        Keep producers whose numbers are not below the next number of the log. After a start with a corrupt log, this gateway may
+        hold a shorter log than before.
         """
         state = self._state
         if len(self._decided) > len(state.producers):

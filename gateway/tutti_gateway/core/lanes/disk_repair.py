@@ -1,6 +1,6 @@
-"""Repair of decided lane frames that this disk lost, including its own lane (see `core.disk_repair`).
+"""Repair of decided lane frames that this disk lost. This includes frames of the disk's own lane (see `core.disk_repair`).
 
-Any gateway of the part that has the frames decided is a source; the origin has no special role.
+Any connected gateway at which the frames are decided can be the source. The origin has no special role.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class LaneRepair:
     """Requests lost frames, one request at a time for each lane.
 
     Args:
-        ends: returns up to where each gateway of the part has reported a lane as decided.
+        ends: returns the position up to which each connected gateway has reported a lane as decided.
     """
 
     def __init__(self, outbox: LaneOutbox, distances: Distances, ends: Callable[[Key], Mapping[int, int]]) -> None:
@@ -32,7 +32,7 @@ class LaneRepair:
     def on_corrupt(self, event: LaneCorrupt) -> None:
         """Handle the lost range of a lane that the disk reports."""
         key = event.origin, event.incarnation
-        # Everything of the lane is readable again.
+        # All frames of the lane are readable again.
         if not event.first:
             self._lanes.pop(key, None)
             return

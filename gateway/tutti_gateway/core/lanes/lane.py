@@ -13,25 +13,28 @@ from tutti_gateway.core.protocol.messages import LaneBegin
 
 
 class Lane:
-    """The lane of one origin's disk. Marks only move forward: decided <= confirmed, durable <= end; a truncation moves back to
-    confirmed.
+    """The lane of one origin's disk. Marks only move forward, with decided <= confirmed and durable <= end. A truncation moves the
+    end back, but never below `confirmed`.
 
-    All undecided frames have one attempt. A member accepts the first frame of a higher attempt only when it knows everything before
-    that frame as decided, and later frames of the attempt only after the first.
+    All undecided frames belong to one attempt. A member accepts the first frame of a higher attempt only when it knows that all
+    earlier frames are decided. It accepts later frames of that attempt only after the first.
 
     Attributes:
-        attempt: attempt of the last frame.
-        decided: last position that was delivered; `offset` is that of the next record after it.
-        confirmed: last position that is known as decided.
+        attempt: the attempt of the last frame.
+        decided: last position that was delivered.
+        offset: offset of the next record after `decided`.
+        confirmed: last position that is known to be decided.
         durable: last position on the disk.
-        bytes: about the memory of the undecided tail.
-        sources: gateways with more of the lane decided, and up to where, in the order of requests; empty when nothing is missing.
+        bytes: approximate memory of the undecided tail.
+        sources: gateways at which more of the lane is decided, with the position up to which it is. They are in the order in which
+            they are asked. Empty if no frame is missing.
         source: the gateway that was asked last.
-        asked: heartbeats that an answer to a LaneFetch may still take.
-        live: True if a Settled arrived since this member's last report of its ends, so that no request is needed.
+        asked: heartbeats left for an answer to LaneFetch.
+        live: True if a Settled arrived after this member's last report of its ends. No request is needed then.
         replicated: last position that was reported to the disk as durable at every gateway of the roster.
-        begin: state of the lane at another gateway with which the disk is replacing it; nothing else is accepted meanwhile.
-        gap: True if a gap was reported to the origin and nothing arrived since.
+        begin: state of the lane at another gateway, while the disk replaces the lane by it. No frames are accepted during that
+            time.
+        gap: True if a gap was reported to the origin and no frame has arrived since.
     """
 
     __slots__ = (
@@ -69,7 +72,7 @@ class Lane:
         self.live = self.gap = False
         self.replicated = 0
         self.begin: LaneBegin | None = None
-        # A VIEW is accepted only when everything before it is known as decided.
+        # A VIEW is accepted only when all earlier frames are known to be decided.
         for frame in log.tail:
             if frame.kind == Kind.VIEW:
                 self.confirmed = frame.position - 1
@@ -96,15 +99,15 @@ class Lane:
     def append(self, frame: Frame) -> None:
         """Append the next frame."""
         invariant(frame.position == self.end + 1, f"{frame!r} is not next in a lane that ends at {self.end}")
-        # The undecided end of a lane has one attempt, and attempts only grow (lanes, U15).
+        # All undecided frames of a lane belong to one attempt, and attempt numbers only grow (lanes, U15).
         invariant(frame.view >= self.attempt, f"{frame!r} belongs to an attempt before {self.attempt}")
         self._tail.append(frame)
         self.bytes += weight(frame)
         self.attempt = frame.view
 
     def truncate(self) -> int | None:
-        """Drop frames that are not known as decided. Return the position after which the disk must truncate too, None if it has no
-        more.
+        """Drop frames that are not known to be decided. Return the position after which the disk must truncate; None if it has no
+        later frames.
         """
         while self.end > self.confirmed:
             self.bytes -= weight(self._tail.pop())
@@ -112,12 +115,12 @@ class Lane:
             return None  # the disk never got the dropped frames
         self._written = self.confirmed
         self.durable = min(self.durable, self.confirmed)
-        # A write from before the truncation must not count for a later frame at that position.
+        # A write that began before the truncation must not count for a later frame at the same position.
         self._writes = deque((token, min(last, self.confirmed)) for token, last in self._writes)
         return self.confirmed
 
     def next_write(self, token: int, up_to: int) -> tuple[Frame, ...]:
-        """Return the frames up to a position that were not given to the disk before, and count them as given with the token."""
+        """Return the frames up to a position that the disk has not been given before. Note that they are given with this token."""
         frames = tuple(islice(self._tail, max(0, self._written - self.decided), max(0, up_to - self.decided)))
         if frames:
             self._written = up_to
@@ -130,14 +133,14 @@ class Lane:
             self.durable = max(self.durable, self._writes.popleft()[1])
 
     def confirm(self, position: int) -> None:
-        """Note that everything up to the position is decided."""
+        """Note that all frames up to the position are decided."""
         invariant(position <= self.end, f"position {position} is decided, but the lane ends at {self.end}")
         self.confirmed = max(self.confirmed, position)
 
     def replace(self, begin: LaneBegin) -> None:
         """Replace the lane by its state at another gateway, which the disk now holds."""
         invariant(begin.position > self.confirmed, f"a lane decided up to {self.confirmed} is replaced by {begin}")
-        # The end that was here is not decided and can never be (lanes, U27).
+        # The undecided end that was here can never be decided (lanes, U27).
         self.decided = self.confirmed = self.durable = self._written = begin.position
         self.attempt, self.offset, self._chain = begin.attempt, begin.offset, begin.chain
         self._tail.clear()
@@ -146,10 +149,8 @@ class Lane:
         self.begin = None
 
     def pop_decided(self) -> tuple[int, tuple[Frame, ...]]:
-        """Return the frames that are decided and durable now, with the offset of their first record, and
-        remove them from the tail.
-        """
-        # Another gateway may report a decision before this disk has the frame, so both marks count.
+        """Remove and return the frames that are decided and durable now, with the offset of their first record."""
+        # Another gateway may report a decision before the frame is durable here, so both marks are needed.
         frames = tuple(islice(self._tail, max(0, min(self.confirmed, self.durable) - self.decided)))
         offset = self.offset
         for frame in frames:

@@ -1,4 +1,4 @@
-"""The lanes in the stack: they begin when the log names this gateway, and follow changes of its part of the group."""
+"""The lanes in the stack. They begin when the log names this gateway, and follow changes of the set of connected gateways."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _RENUMBERED = (
 
 
 class Lanes:
-    """Starts lanes when the number of this gateway is decided, because a frame of a lane names its origin by number (lanes, U10).
+    """Starts lanes when the number of this gateway is decided, because a lane frame identifies its origin by number (lanes, U10).
 
     Args:
         connected: returns the gateways that hear each other, this one included, oldest first; empty if this one is not a member.
@@ -44,13 +44,13 @@ class Lanes:
         self._update()
 
     def _update(self) -> None:
-        """Begin lanes if possible, and check the part for changes."""
+        """Begin lanes if possible, and check the connected gateways for changes."""
         context = self._context
         if self._layer is None and context.config.lanes and self._named():
             self._layer = Unordered(context, self._logs, self._on_producer, self._distances)
             self._layer.space(self._low)
             self._logs = ()
-            # The disk may have reported lost ranges before the lanes began.
+            # The disk may have reported lost ranges before lanes began.
             for event in self._corrupt.values():
                 self._layer.on_corrupt(event)
             self._corrupt.clear()
@@ -62,13 +62,14 @@ class Lanes:
 
     @property
     def _renumbered(self) -> bool:
-        """True if this gateway was removed and added again since its lane began. Every frame of the lane has the old number."""
+        """True if this gateway was removed and added again since its lane began. Every frame of that lane has the old number."""
         return self._layer is not None and self._layer.number != self._context.view_state.me
 
     def _named(self) -> bool:
-        """True if the decided roster names this gateway under the number that it knows."""
+        """True if the decided roster lists this gateway under the number that this gateway uses."""
         voter = self._context.window.state.roster.get(self._context.view_state.me)
-        # A blank disk knows its configured number only, and that may be another gateway's in the log (flush, F9).
+        # With a blank disk, a gateway knows only its configured number. In the log, another gateway may have that number (flush,
+        # F9).
         return voter is not None and voter.name == self._context.identity.gateway
 
     def on_submitted(self, event: SubmittedUnordered) -> None:
@@ -91,7 +92,10 @@ class Lanes:
             self._layer.session_closed(session)
 
     def on_message(self, sender: int, message: LaneMessage) -> None:
-        """Handle a message of another gateway. Before lanes begin here, messages are ignored, because they are repeated."""
+        """Handle a message of another gateway.
+
+        Messages that arrive before lanes begin are ignored, because the sender repeats them.
+        """
         if self._layer is not None:
             self._layer.on_message(sender, message)
         elif not self._context.config.lanes:
@@ -115,7 +119,7 @@ class Lanes:
             self._layer.on_corrupt(event)
 
     def space(self, low: str) -> None:
-        """Note that the disk is low, or has free space (empty)."""
+        """Note why the disk is low; empty if it has free space."""
         self._low = low
         if self._layer is not None:
             self._layer.space(low)
@@ -128,17 +132,17 @@ class Lanes:
 
     @property
     def halted(self) -> str:
-        """Why nothing can follow in the own lane; empty if the lane works."""
+        """Reason why this gateway's lane accepts no further frames; empty if it does."""
         if self._renumbered:
             return _RENUMBERED
         return "" if self._layer is None else self._layer.halted
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Members whose disks hold everything acknowledged in the own lane now, oldest first; empty without an attempt."""
+        """Members whose disks hold all acknowledged frames of this gateway's lane, oldest first; empty if no attempt is active."""
         return () if self._layer is None or self.halted else self._layer.replicas
 
     @property
     def quiet(self) -> bool:
-        """True if nothing of this gateway is undecided."""
+        """True if this gateway's lane has no undecided frames."""
         return self._layer is None or self._layer.quiet

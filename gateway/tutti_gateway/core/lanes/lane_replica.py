@@ -1,5 +1,5 @@
-"""A member of other origins' attempts: it stores frames, votes after they are durable, and copies decided
-frames (protocol/lanes).
+"""A member of the attempts of other origins. It stores frames, votes for durable frames, and copies decided frames
+(protocol/lanes).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Key = tuple[int, bytes]  # origin's number, incarnation of its disk
 class Member:
     """All lanes on this disk.
 
-    The own lane is among them for reads. Otherwise the origin handles it, except while its end is lost: then it is copied like any
-    other lane.
+    They include this gateway's own lane, for reads only. Usually the origin handles that lane. While the end of that lane is lost,
+    the lane is copied like any other.
 
     Attributes:
         low: why this member's disk accepts no batches; empty if it does.
-        connected: the gateways that hear each other, this one included.
-        repair: repair of lane frames that the disk lost.
-        recovery: recovery of the own lane's lost end, None if nothing is lost.
+        connected: the gateways that hear each other, this gateway included.
+        repair: repairs lane frames that the disk lost.
+        recovery: recovers the lost end of this gateway's lane; None if nothing is lost.
     """
 
     def __init__(self, context: Context, outbox: LaneOutbox, distances: Distances) -> None:
@@ -44,21 +44,25 @@ class Member:
         self._writing: deque[tuple[int, Lane]] = deque()
         self._reads: dict[int, tuple[int, Key]] = {}  # token -> (asking gateway, lane)
         self._begins: dict[Key, int] = {}  # lane that is being replaced -> token
-        self._reports: dict[int, dict[Key, int]] = {}  # last report of each gateway: up to where it has each lane decided
-        self._disks: dict[int, bytes] = {}  # disk that the roster named for the gateway at that report
+        self._reports: dict[int, dict[Key, int]] = {}  # last report of each gateway: the decided end of each lane there
+        self._disks: dict[int, bytes] = {}  # the gateway's disk in the roster when that report arrived
         self.low = ""
         self.connected: tuple[int, ...] = ()
         self.repair = LaneRepair(outbox, distances, self._sources)
         self.recovery: LostEndRecovery | None = None
 
     def restore(self, logs: Iterable[LaneLog]) -> Lane:
-        """Restore the lanes that a start found. Deliver the decided part of other lanes, and return the own lane."""
+        """Restore the lanes that were found at the start.
+
+        Deliver the decided part of other lanes, and return this gateway's lane.
+        """
         for log in logs:
             self._lanes[log.origin, log.incarnation] = Lane(log)
         own = self._lanes.setdefault(self._me, Lane(LaneLog(origin=self._me[0], incarnation=self._me[1])))
         for lane in self._others():
             if lane.incarnation == self._me[1]:
-                # The lane has this gateway's number from before its removal. Everything on this disk is its YES, so it is decided.
+                # The lane has the number that this gateway had before it was removed. Each frame on this disk has this gateway's
+                # YES, so it is decided.
                 lane.confirm(lane.end)
             self._deliver_decided(lane)
         return own
@@ -68,11 +72,14 @@ class Member:
 
     @property
     def _copies_own(self) -> bool:
-        """True while the own lane is copied from other gateways."""
+        """True while this gateway's lane is copied from other gateways."""
         return self.recovery is not None and self.recovery.copying
 
     def _lane(self, origin: int, incarnation: bytes) -> Lane | None:
-        """Return the lane, a new one below the limit. Return None for the own lane unless it is copied, and above the limit."""
+        """Return the lane, and create it if needed.
+
+        Return None above the limit on lanes, and for this gateway's lane unless it is copied.
+        """
         key = origin, incarnation
         lane = self._lanes.get(key)
         if lane is None and len(self._lanes) < limits.LANES_MAX:
@@ -82,7 +89,7 @@ class Member:
     # Attempts of other origins
 
     def on_post(self, sender: int, message: Post) -> None:
-        """Handle frames of an attempt: write the next ones and vote for them, and repeat the vote for known ones."""
+        """Handle frames of an attempt. Write and vote for new frames, and repeat the vote for known frames."""
         lane = self._lane(sender, message.incarnation)
         if lane is None:
             self._outbox.drop(message, sender, "this gateway does not take the lane")
@@ -99,7 +106,7 @@ class Member:
             if frame.view < lane.attempt:
                 continue
             if frame.view > lane.attempt:
-                # A higher attempt is accepted only when everything before it is decided here (lanes, U15).
+                # A higher attempt is accepted only when all earlier frames are decided here (lanes, U15).
                 if frame.kind == Kind.VIEW and frame.position - 1 > lane.confirmed:
                     self._fetch(lane, sender, frame.position - 1)
                     break
@@ -117,7 +124,8 @@ class Member:
             if frame.position > lane.end + 1 or not chained(frame, lane.chain):
                 again = True
                 break
-            # A low disk still accepts VIEW frames. Its vote reports the reason, which is a NO to later batches (lanes, U17).
+            # A disk that is low still accepts VIEW frames. The vote reports the reason, and so is a NO to later batches (lanes,
+            # U17).
             if frame.kind == Kind.BATCH and (self.low or lane.bytes > limits.LANE_BYTES_MAX):
                 known = bool(self.low)
                 break
@@ -130,11 +138,11 @@ class Member:
             self._vote(lane, again)
 
     def on_settled(self, sender: int, message: Settled) -> None:
-        """Handle the origin's decision, and request covered frames that are not here."""
+        """Handle the origin's decision, and request the decided frames that are missing here."""
         lane = self._lane(sender, message.incarnation)
         if lane is None or lane.begin is not None or message.attempt < lane.attempt or message.up_to <= lane.confirmed:
             return
-        # The copy lacks the VIEW of that attempt, so its end may differ from what was decided.
+        # The copy lacks the VIEW of that attempt, so the last frames of the copy may differ from the decided frames.
         if message.attempt > lane.attempt:
             self._fetch(lane, sender, message.up_to)
             return
@@ -146,13 +154,16 @@ class Member:
             self._vote(lane, again=True)
 
     def on_ask(self, sender: int, message: LaneAsk) -> None:
-        """Answer an origin that lost the end of its lane. The origin's message names its last durable frame, which is decided."""
+        """Answer an origin that lost the end of its lane.
+
+        Its message names the last durable frame of the lane, which is decided.
+        """
         lane = self._lane(sender, message.incarnation)
         if lane is None:
             self._outbox.send(sender, LaneTail(message.incarnation, message.token, 0, 0))
         elif lane.begin is None:
             if message.attempt == lane.attempt:
-                # The origin writes decided frames only, so its last durable frame is decided (lanes, U29).
+                # An origin writes only decided frames, so the last durable frame is decided (lanes, U29).
                 lane.confirm(min(message.up_to, lane.end))
                 self._deliver_decided(lane)
             wanted = lane.after(message.behind) if message.behind and message.behind >= lane.decided else ()
@@ -194,9 +205,9 @@ class Member:
         return tuple(LaneEnd(lane.origin, lane.incarnation, lane.decided) for lane in self._lanes.values())
 
     def on_ends(self, sender: int, message: LaneEnds) -> int:
-        """Handle a gateway's report of how far it has each lane decided. Return how far it has the own lane.
+        """Handle a gateway's report of the decided end of each lane there. Return the decided end of this gateway's lane.
 
-        Frames are requested only if their origin will not send them by itself.
+        Frames are requested only if their origin will not send them unasked.
         """
         reported = self._reports[sender] = {(end.origin, end.incarnation): end.decided for end in message.ends}
         self._disks[sender] = self._window.state.disk_of(sender)
@@ -207,7 +218,7 @@ class Member:
         return reported.get(self._me, 0)
 
     def _sources(self, key: Key) -> dict[int, int]:
-        """Return up to where each other gateway of the part has a lane decided."""
+        """Return the decided end of a lane at each other connected gateway."""
         return {peer: reported[key] for peer, reported in self._reports.items() if peer in self.connected and key in reported}
 
     def _fetch(self, lane: Lane, source: int, up_to: int) -> None:
@@ -225,26 +236,29 @@ class Member:
             self._outbox.send(source, LaneFetch(lane.origin, lane.incarnation, lane.confirmed + 1))
 
     def on_fetch(self, sender: int, message: LaneFetch) -> None:
-        """Read decided frames for a gateway that lacks them. Above the limit the gateway must ask again."""
+        """Read decided frames for a gateway that lacks them.
+
+        Ignore the request above the limit on reads; the gateway then repeats it.
+        """
         key = message.origin, message.incarnation
         lane = self._lanes.get(key)
         if lane is None or not 0 < message.first <= lane.decided or len(self._reads) >= limits.LANE_READS_MAX:
             return
-        # A repeated request shares the read that is in progress.
+        # A repeated request uses the read that is already in progress.
         if (sender, key) not in self._reads.values():
             last = min(lane.decided, message.first + common_limits.FRAMES_A_MESSAGE_MAX - 1)
             self._reads[self._outbox.read(lane, message.first, last)] = sender, key
 
     def on_read(self, event: LaneRead) -> None:
-        """Send frames that the disk read to the gateway that asked. Unreadable frames get no answer, so the gateway asks another
-        source.
+        """Send the frames that the disk read to the requesting gateway. If they are unreadable, send no answer, so that the gateway
+        asks another source.
         """
         sender, (origin, incarnation) = self._reads.pop(event.token)
         if event.frames or event.begin is not None:
             self._outbox.send(sender, LaneFetched(origin, incarnation, event.frames, event.begin))
 
     def on_fetched(self, sender: int, message: LaneFetched) -> None:
-        """Handle decided frames: they confirm frames here, replace undecided ones, or repair what the disk lost."""
+        """Handle decided frames. They confirm the frames here, replace undecided frames, or repair lost frames."""
         if self.repair.on_fetched(sender, message):
             return
         lane = self._lane(message.origin, message.incarnation)
@@ -268,7 +282,7 @@ class Member:
                 continue
             own = lane.at(frame.position)
             if frame.position == lane.confirmed + 1 and own is not None:
-                # The same attempt at the same position is the same frame (lanes, U5).
+                # Two frames of the same attempt at the same position are equal (lanes, U5).
                 if own.view == frame.view and own.header_crc == frame.header_crc:
                     lane.confirm(frame.position)
                     continue
@@ -280,7 +294,7 @@ class Member:
                 break
             lane.append(frame)
             lane.confirm(frame.position)
-        if good:  # otherwise the wait ends, and another source is asked
+        if good:  # otherwise the wait ends and another source is asked
             lane.asked = 0
         if lane.end > end or truncate_after is not None:
             self._persist(lane, truncate_after)
@@ -289,10 +303,11 @@ class Member:
             self._fetch_next(lane)
 
     def _begin(self, lane: Lane, sender: int, message: LaneFetched) -> None:
-        """Continue the lane where it begins at the source, because the source trimmed the missing frames (protocol/lanes, U27).
+        """Continue the lane at its start in the source's copy, because the source has trimmed the missing frames (protocol/lanes,
+        U27).
 
-        Every gateway had the trimmed frames. If this copy ends with the same frame, everything up to it is decided. Any other end
-        was not decided, and cannot be any more.
+        Frames are trimmed only when every gateway has had them. If this copy contains the last trimmed frame, all frames up to it
+        are decided. Any other undecided frames here can never be decided.
         """
         begin = message.begin
         if begin is None or begin.position <= lane.confirmed:
@@ -314,9 +329,9 @@ class Member:
             self._writing.append((token, lane))
 
     def report_replicated(self) -> None:
-        """Report to the disk how far every gateway of the roster has each lane, where that has grown.
+        """Report to the disk up to which position all gateways of the roster have each lane, if that position has grown.
 
-        The last report of an absent gateway continues to count, because its decided frames are durable there.
+        The last report of an absent gateway still counts, because the decided frames are durable on its disk.
         """
         roster = self._window.state.roster
         if self._me[0] not in roster:
@@ -329,7 +344,7 @@ class Member:
         disk_of = self._window.state.disk_of
         ends = [self._reports.get(one, {}) if self._disks.get(one) == disk_of(one) else {} for one in others]
         for key, lane in self._lanes.items():
-            # A gateway of the roster that has not reported holds retention back (lanes, U26).
+            # Retention waits for a gateway of the roster that has not reported (lanes, U26).
             replicated = min((lane.decided, *(reported.get(key, 0) for reported in ends)))
             if replicated > lane.replicated:
                 lane.replicated = replicated
@@ -343,12 +358,12 @@ class Member:
             lane.sources.pop(number, None)
 
     def _fetch_next(self, lane: Lane) -> None:
-        """Request the next frames when the fetched ones are durable, so that at most one answer waits for the disk."""
+        """Request the next frames when the fetched frames are durable. So at most one answer waits for the disk."""
         if any(up_to > lane.confirmed for up_to in lane.sources.values()):
             self._request_next(lane)
         elif lane.sources:
             if lane.origin in lane.sources:
-                self._vote(lane, again=True)  # the origin may have posted frames that could not be accepted before
+                self._vote(lane, again=True)  # the origin may have posted frames that could not be accepted earlier
             lane.sources.clear()
 
     def _follows(self, lane: Lane, frame: Frame) -> bool:
@@ -358,7 +373,7 @@ class Member:
     # Time
 
     def beat(self) -> None:
-        """Run one heartbeat: ask another source after a silence, and repeat the report of a low disk."""
+        """Run one heartbeat. Ask another source after a silence, and report again that the disk is low."""
         self.repair.beat()
         for lane in self._others():
             if lane.asked:
@@ -370,16 +385,18 @@ class Member:
                 self._vote(lane)
 
     def _requeue_source(self, lane: Lane) -> None:
-        """Move a source that gave nothing behind all others, because it may be unable to read the missing frames."""
+        """Move a source that sent nothing to the end of the order, because it may be unable to read the missing frames."""
         up_to = lane.sources.pop(lane.source, 0)
         if self.recovery is not None and (lane.origin, lane.incarnation) == self._me:
             self.recovery.on_no_answer(lane.source)
         if up_to > lane.confirmed and lane.source in self.connected:
-            # The source moves to the end of the order.
             lane.sources[lane.source] = up_to
         self._request_next(lane)
 
     def ends_sent(self) -> None:
-        """Note that the reports were sent: a lane without a decision until the next report is requested from other gateways."""
+        """Note that the reports were sent.
+
+        If no decision of a lane arrives before the next report, the lane is requested from other gateways.
+        """
         for lane in self._others():
             lane.live = False

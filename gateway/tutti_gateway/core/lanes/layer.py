@@ -1,4 +1,5 @@
-"""The *unordered* layer: it passes events and messages to the origin of the own lane and to the member of all others."""
+"""The *unordered* layer: it passes events and messages to the origin of this gateway's lane and to the replica of all other lanes.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ from tutti_gateway.core.protocol.messages import (
 
 
 class Unordered:
-    """The layer. The layer is created when the number of this gateway and its lane logs are known.
+    """The unordered layer. It is created once this gateway's number and lane logs are known.
 
     Attributes:
         number: number of this gateway in its lane.
@@ -51,13 +52,13 @@ class Unordered:
         self._origin = Origin(context, self._outbox, lane, self._lines, own.halted, recovery)
         if recovery is not None:
             recovery.deliver_decided = self._origin.deliver_decided
-        lane.confirm(lane.end)  # every frame of the own lane on the own disk is this member's YES, which was the last vote
+        lane.confirm(lane.end)  # each frame of this lane on this disk has this member's YES, which was the last vote
         self._origin.deliver_decided()
         self._connected: tuple[int, ...] = ()
         self._beats = 0
 
     def submit(self, session: int, frames: Sequence[Frame]) -> None:
-        """Handle batches of a client, in the order in which it sent them; `context.outbox` gets the answers."""
+        """Handle batches of a client, in the order in which the client sent them. The answers go to `context.outbox`."""
         self._origin.submit(session, frames)
 
     def session_closed(self, session: int) -> None:
@@ -65,12 +66,12 @@ class Unordered:
         self._origin.session_closed(session)
 
     def set_connected(self, connected: tuple[int, ...]) -> None:
-        """Set the gateways that hear each other, oldest first, with a view or without; empty if this one is not a
+        """Set the gateways that hear each other, oldest first, whether or not there is a view. Empty if this gateway is not a
         member.
         """
         self._check_roster()
         self._connected = connected
-        # A gateway that is reachable again may wait for a decision that is known here (lanes, U19).
+        # A gateway that has become reachable may wait for a decision that is known here (lanes, U19).
         self._report_ends()
         self._member.connected = connected
         self._origin.set_connected(connected if self.number in connected else ())
@@ -84,7 +85,7 @@ class Unordered:
         if isinstance(message, Post):
             self._member.on_post(sender, message)
         elif isinstance(message, Posted):
-            # A vote for a lane of an earlier disk of this gateway does not count.
+            # A vote for the lane of an earlier disk of this gateway does not count.
             if message.incarnation == self._incarnation:
                 self._check_disk(sender)
                 self._origin.on_posted(sender, message)
@@ -103,16 +104,16 @@ class Unordered:
             self._origin.on_tail(sender, message)
 
     def _check_roster(self) -> None:
-        """Check all gateways of the roster for new disks."""
+        """Check whether the roster lists new disks for any gateways."""
         for number in self._state.roster:
             self._check_disk(number)
 
     def _check_disk(self, number: int) -> None:
-        """Check if the roster names another disk for a gateway. Statements, votes and frames of the old disk do not count for the
-        new one.
+        """Check whether the roster lists a new disk for a gateway. Reports, votes and frames of the old disk do not count for the
+        new disk.
         """
         disk, before = self._state.disk_of(number), self._disks.get(number, b"")
-        if not disk or disk == before:  # a removed gateway keeps its number, and no other gateway ever gets it
+        if not disk or disk == before:  # the number of a removed gateway is never given to another gateway
             return
         self._disks[number] = disk
         if self._recovery is not None:
@@ -127,7 +128,7 @@ class Unordered:
 
     def persisted(self, token: int) -> None:
         """Handle the completion of all lane writes up to the token."""
-        # Both draw tokens from one sequence, and each recognises its own.
+        # The origin and the replica take tokens from one sequence, and each recognises its own tokens.
         self._member.persisted(token)
         self._origin.persisted(token)
 
@@ -150,7 +151,7 @@ class Unordered:
             self._report_ends()
 
     def _report_ends(self) -> None:
-        """Report to the part how far the lanes are decided here, so one gateway that knows a decision is enough."""
+        """Report the decided end of each lane to the connected gateways. So a decision is not lost if only one gateway knows it."""
         message = LaneEnds(self._member.ends)
         for peer in self._connected:
             if peer != self._view_state.me:
@@ -165,7 +166,7 @@ class Unordered:
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Members whose disks hold everything that is acknowledged in the own lane now."""
+        """Members whose disks hold all acknowledged frames of this gateway's lane."""
         return self._origin.replicas
 
     @property

@@ -1,7 +1,8 @@
-"""Recovery of the own lane after its disk lost the end: other copies restore it, and no other frame gets its positions.
+"""Recovery of this gateway's lane after its disk lost the last frames. Other copies restore those frames, and no different frame
+gets their positions.
 
-NOTES.md ("A lost end") has the rules and why they are safe. This module decides which gateways to ask, and when nothing more can be
-missing.
+NOTES.md ("A lost end") has the rules and why they are safe. This module decides which gateways to ask, and when no frame can be
+missing any longer.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from tutti_gateway.core.protocol.messages import LaneAsk, LaneTail
 
 
 class LostEndRecovery:
-    """State of the recovery. Until the origin continues the last attempt, its lane is copied like another gateway's (`member.py`).
+    """State of the recovery. Until the origin continues the last attempt, its lane is copied like another gateway's lane
+    (`lane_replica.py`).
 
     Attributes:
         lost: the lost range that a start found.
         copying: True while the lane is copied; False once the last attempt continues.
-        deliver_decided: called when more of the lane is durable; set by the origin.
+        deliver_decided: called when further frames of the lane are durable; set by the origin.
         connected: the gateways that hear each other, this one included.
-        attempt: the last attempt. After the mark only its frames can be decided.
+        attempt: the last attempt. Only frames of this attempt can be decided after the mark.
     """
 
     def __init__(self, context: Context, outbox: LaneOutbox, lane: Lane, lost: LostEnd) -> None:
@@ -40,15 +42,16 @@ class LostEndRecovery:
         self.deliver_decided: Callable[[], None] = lambda: None
         self.connected: tuple[int, ...] = ()
         self.attempt = lost.promised
-        self._token = context.random.getrandbits(63)  # an answer to an earlier run may be older than later decisions
-        self._known_members = LaneViewBody(lost.members, lost.disks).by_number  # attempt at the lane's end: member -> disk
-        # Reports of gateways, with the disks that the roster names for them: `drop_reports` drops the others.
+        # identifies answers to this run: an answer to an earlier run may predate later decisions
+        self._token = context.random.getrandbits(63)
+        self._known_members = LaneViewBody(lost.members, lost.disks).by_number  # member -> disk, in the attempt at the lane's end
+        # Reports of the gateways' disks in the roster. `drop_reports` removes the reports of other disks.
         self._answers: dict[int, tuple[int, int]] = {}  # gateway -> (attempt in which its copy ends, last durable position)
-        self._decided: dict[int, int] = {}  # gateway -> position up to which it has the lane decided
-        self._removed: dict[int, int] = {}  # gateway -> position up to which retention removed its copy
-        self._unresponsive: set[int] = set()  # gateways that gave nothing since the last frame arrived
+        self._decided: dict[int, int] = {}  # gateway -> decided end of the lane there
+        self._removed: dict[int, int] = {}  # gateway -> position up to which retention removed the lane there
+        self._unresponsive: set[int] = set()  # gateways that sent nothing since the last frame arrived
         self._reported = False  # True when the loss at all gateways was logged
-        self._tail: list[Frame] = []  # undecided frames of the last attempt after the lane's end, from others
+        self._tail: list[Frame] = []  # undecided frames of the last attempt after the lane's end, received from other gateways
 
     # Known state
 
@@ -62,15 +65,15 @@ class LostEndRecovery:
 
     @property
     def needed(self) -> tuple[int, ...]:
-        """Gateways that must answer: those that hold the disks of the other members of the last attempt, under any number.
+        """Gateways that must answer: those with the disks of the other members of the last attempt, whatever their numbers are now.
 
-        All gateways of the roster must answer in two cases. One of these disks is unknown or not in the roster, because it was
-        removed or replaced. Or the attempt had this gateway as its only member, so only a gateway that copied the end has it.
+        All gateways of the roster must answer in two cases. In the first case, one of these disks is unknown, or was removed or
+        replaced. In the second case, this gateway was the attempt's only member, so only a gateway that copied the end has it.
         """
         roster = self._context.window.state.roster
         there = {voter.incarnation: number for number, voter in roster.items() if voter.incarnation}
         disks = [disk for member, disk in self.members.items() if member != self._me]
-        # One unknown disk may be the one that has the longest end (lanes, U31).
+        # An unknown disk may be the one with the most frames (lanes, U31).
         known = bool(disks) and all(disk in there for disk in disks)
         return tuple(there[disk] for disk in disks) if known else self._others
 
@@ -79,42 +82,42 @@ class LostEndRecovery:
         return tuple(number for number in sorted(self._context.window.state.roster) if number != self._me)
 
     def removed(self, members: Collection[int]) -> tuple[int, ...]:
-        """Return the members that a primary view's roster no longer names; empty without such a view."""
+        """Return the members that are no longer in the roster of the primary view; empty if there is no primary view."""
         roster = self._context.window.state.roster
         return tuple(one for one in members if one not in roster) if self._context.view_state.primary else ()
 
     def vote(self, member: int) -> int:
-        """Return the position up to which a member holds the lane's frames, by its answer."""
+        """Return the position up to which a member holds the lane's frames, according to its answer."""
         attempt, up_to = self._answers[member]
-        # A copy that ends in an earlier attempt certainly has the decided part only.
+        # In a copy that ends in an earlier attempt, only the decided part certainly belongs to the lane.
         return up_to if attempt == self.attempt else min(up_to, self._lane.decided)
 
     @property
     def _current_answers(self) -> dict[int, tuple[int, int]]:
-        """Answers of the gateways in the roster. A removed gateway can give nothing any more."""
+        """Answers of the gateways in the roster. A removed gateway can no longer send frames."""
         roster = self._context.window.state.roster
         return {one: answer for one, answer in self._answers.items() if one in roster}
 
     @property
     def _ends(self) -> dict[int, int]:
-        """Position up to which gateways of the roster have the last attempt."""
+        """Position up to which each gateway of the roster has the last attempt."""
         last = self.attempt
         return {one: up_to for one, (attempt, up_to) in self._current_answers.items() if attempt == last}
 
     @property
     def _reach(self) -> int:
-        """The last position that can be decided: every member of the last attempt has all its decided frames."""
+        """The last position that can be decided. Every member of the last attempt has all decided frames of that attempt."""
         return max(self._ends.values(), default=0)
 
     @property
     def _certain(self) -> int:
-        """The last position that is certainly decided: the mark names it, or another gateway of the roster has it decided."""
+        """The last position that is certainly decided, according to the mark or to another gateway of the roster."""
         return max(self.lost.last, *(self._decided.get(one, 0) for one in self._others), 0)
 
     def tail(self) -> Sequence[Frame] | None:
-        """Return all frames after the lane's end that the last attempt may have decided; None while frames may be missing."""
+        """Return all frames after the lane's end that the last attempt may have decided; None while some may be missing."""
         lane = self._lane
-        # A start may know an old roster, so only a primary view counts (lanes, U32).
+        # The roster at a start may be old, so only a primary view counts (lanes, U32).
         here = lane.decided == lane.end >= self._certain and self._context.view_state.primary
         if not here or any(member not in self._answers for member in self.needed):
             return None
@@ -122,7 +125,7 @@ class LostEndRecovery:
         return self._tail if lane.end + len(self._tail) >= max(self._reach, self.lost.shown) else None
 
     def _prune_tail(self) -> None:
-        """Remove frames that are known as decided, or do not follow the lane's end."""
+        """Remove frames that are known to be decided, or that do not follow the lane's end."""
         lane = self._lane
         self._tail = [frame for frame in self._tail if frame.position > lane.end]
         if self._tail and (self._tail[0].view != self.attempt or not self._follows(self._tail[0], lane.end, lane.chain)):
@@ -134,7 +137,10 @@ class LostEndRecovery:
     # Reports and frames
 
     def on_copied(self, frames: Collection[Frame]) -> str:
-        """Check frames that are decided elsewhere and durable here. Return why they cannot be right; empty if they can."""
+        """Check frames that are decided elsewhere and durable here.
+
+        Return the reason why they are invalid; empty if they are valid.
+        """
         lost = self.lost
         self._unresponsive.clear()
         for frame in frames:
@@ -145,11 +151,11 @@ class LostEndRecovery:
         return ""
 
     def on_tail(self, sender: int, message: LaneTail) -> None:
-        """Handle a gateway's report of how far it has the lane, with its undecided frames."""
+        """Handle a gateway's report of its end of the lane, with its undecided frames."""
         if message.token != self._token or not self.copying:
             return
         self._answers[sender] = message.attempt, message.up_to
-        # Another copy may know a later attempt than this disk.
+        # Another copy may contain a later attempt than this disk.
         self.attempt = max(self.attempt, message.attempt)
         self._prune_tail()
         for frame in message.frames:
@@ -169,15 +175,15 @@ class LostEndRecovery:
             self._tail.append(frame)
 
     def on_end(self, peer: int, decided: int) -> None:
-        """Note the position up to which a gateway has the lane decided."""
+        """Note the decided end of the lane at a gateway."""
         self._decided[peer] = decided
 
     def on_trimmed(self, source: int, position: int) -> None:
-        """Note the position up to which retention removed a gateway's decided copy."""
+        """Note the position up to which retention removed the lane at a gateway."""
         self._removed[source] = position
 
     def on_no_answer(self, source: int) -> None:
-        """Note that a gateway gave no missing frames in time."""
+        """Note that a gateway sent no missing frames in time."""
         self._unresponsive.add(source)
 
     def drop_reports(self, number: int) -> None:
@@ -187,13 +193,13 @@ class LostEndRecovery:
         self._unresponsive.discard(number)
 
     def beat(self) -> None:
-        """Run one heartbeat: announce the last durable frame, which is decided, and ask all gateways for their ends.
+        """Run one heartbeat. Announce the last durable frame, which is decided, and ask all gateways for the end of their copies.
 
-        The gateway with most of the last attempt is asked for its frames.
+        The gateway that has most of the last attempt is also asked for its frames.
         """
         if not self.copying:
             return
-        if self.unrecoverable and not self._reported:  # the log reports the loss once; the status shows it while it lasts
+        if self.unrecoverable and not self._reported:  # the loss is logged once; the status shows it as long as it lasts
             self._reported = True
             self._context.outbox.suspect(self._me, self.reason(()))
         self._prune_tail()
@@ -209,7 +215,7 @@ class LostEndRecovery:
 
     @property
     def _missing(self) -> int:
-        """The first position that is known as decided and that no gateway has given yet; 0 without one."""
+        """The first position that is known to be decided and that no gateway has sent yet; 0 if there is none."""
         lane, shown = self._lane, self.lost.shown
         if lane.decided < self._certain:
             return lane.decided + 1
@@ -222,15 +228,16 @@ class LostEndRecovery:
 
     @property
     def _unreported(self) -> tuple[int, ...]:
-        """Gateways that have not reported what they have."""
+        """Gateways that have not reported their copies."""
         return tuple(one for one in self._others if one not in self._answers or one not in self._decided)
 
     def _holders(self, position: int) -> list[int]:
-        """Return the gateways that can give a position: they have it decided, or will when they know the mark, and retention kept
-        it.
+        """Return the gateways that can send a position. It is decided there, or will be when they know the mark, and retention has
+        kept it.
 
-        A copy that ends in an earlier attempt than the mark gives only decided frames. The end of that attempt was this disk's
-        NO to all frames that it had not written. That end is lost, so later frames of the copy may be decided or not.
+        If a copy ends in an earlier attempt than the mark, only its decided frames are usable. When that attempt ended, this disk
+        recorded a NO to all frames that it had not written. That record is lost, so it is unknown whether later frames of the copy
+        are decided.
         """
         lost = self.lost
         least = lost.attempt if position <= lost.last else self.attempt
@@ -240,12 +247,15 @@ class LostEndRecovery:
 
     @property
     def unrecoverable(self) -> bool:
-        """True if no gateway can give a missing position, although all of the roster have reported."""
+        """True if no gateway can send a missing position, although all gateways of the roster have reported."""
         waits = self.copying and self._context.view_state.primary
         return waits and bool(position := self._missing) and not self._unreported and not self._holders(position)
 
     def reason(self, unvoted: Sequence[int]) -> str:
-        """Return why the lane accepts nothing, and what it waits for. `unvoted` are members that have not written the end yet."""
+        """Return the reason why the lane accepts no batches, and what it waits for.
+
+        `unvoted` holds members that have not written the end yet.
+        """
         lane, lost = self._lane, self.lost
         begin = (
             f"the lane of this gateway takes nothing until the frames that its disk lost from position {lost.first} on are restored"
@@ -281,7 +291,7 @@ class LostEndRecovery:
         return f"{lacks} is at no other gateway{notes}; if it cannot be restored, {NEW_LANE_REMEDY}"
 
     def _notes(self, position: int) -> list[str]:
-        """Return what is left of a position that no gateway can give."""
+        """Return notes on what the gateways still have of a position that none of them can send."""
         notes = []
         if removed := [one for one in self._others if self._removed.get(one, 0) >= position]:
             notes.append(f"retention removed it at {_gateways(removed)}")

@@ -1,5 +1,4 @@
-"""The origin of a lane: it assigns positions, runs two-phase commit with the members of its attempt, and
-votes last (lanes, U12).
+"""The origin of a lane. It assigns positions, runs two-phase commit with the members of its attempt, and votes last (lanes, U12).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Name = tuple[int, int, int, int]  # producer, epoch, first sequence and count: t
 
 
 class Entry:
-    """An undecided batch and the session that sent it last, 0 without one."""
+    """An undecided batch, and the session that sent the batch last; 0 if there is none."""
 
     __slots__ = ("frame", "session")
 
@@ -36,10 +35,10 @@ class Entry:
 
 
 class Origin:
-    """The own lane.
+    """The lane of this gateway.
 
     Attributes:
-        low: why this member's disk accepts nothing new; empty if it does.
+        low: reason why this member's disk accepts no new frames; empty if it accepts them.
     """
 
     def __init__(
@@ -60,18 +59,20 @@ class Origin:
         self._attempt = lane.attempt
         self._mark = 0  # token of the PersistLane that ends the previous attempt
         self._connected: tuple[int, ...] = ()
-        self._reported: set[int] = set()  # members of the part that have reported how far they have this lane
-        self._eligible: set[int] = set()  # members of the part that have enough of the lane to join an attempt
-        self._excluded: dict[int, int] = {}  # member that did not vote -> position that it must pass before it joins again
+        self._reported: set[int] = set()  # connected gateways that have reported their end of this lane
+        self._eligible: set[int] = set()  # connected gateways that have enough of the lane to join an attempt
+        # member that did not vote -> position that its copy must pass before the member joins again
+        self._excluded: dict[int, int] = {}
         self._waited = 0
         self._members: tuple[int, ...] = ()  # members of the attempt, oldest first
         self._view_position = 0  # position of the attempt's VIEW
         self._votes: dict[int, int] = {}
-        self._before: dict[int, int] = {}  # votes at the last heartbeat; `_missed` counts heartbeats without progress
+        self._before: dict[int, int] = {}  # votes at the last heartbeat
         self._missed: dict[int, int] = {}
         self._entries: dict[Name, Entry] = {}  # undecided batches, in order
         self._bytes = 0
-        self._low_members: dict[int, tuple[str, int]] = {}  # member with a low disk -> (reason, heartbeats that it counts)
+        # member with a low disk -> (reason, heartbeats for which the report counts)
+        self._low_members: dict[int, tuple[str, int]] = {}
         self._last_settled: Settled | None = None
         self._repeats = 0
         self.low = ""
@@ -79,8 +80,8 @@ class Origin:
 
     @property
     def halted(self) -> str:
-        """Why the lane accepts nothing, so that no attempt begins: decided frames are lost, for good or until other gateways give
-        them.
+        """Reason why the lane accepts no batches and begins no attempt; empty if it does. Decided frames are lost, permanently or
+        until other gateways send them.
         """
         if self._halted or self._recovery is None:
             return self._halted
@@ -88,29 +89,29 @@ class Origin:
 
     @property
     def quiet(self) -> bool:
-        """True if nothing is undecided, or can be decided, and the last decision was repeated often enough."""
+        """True if nothing is undecided or can be decided, and the last decision was repeated often enough."""
         return (bool(self.halted) or not self._entries) and not self._repeats
 
     @property
     def replicas(self) -> tuple[int, ...]:
-        """Members whose disks hold every acknowledged frame: those of the attempt, oldest first, once its VIEW is decided; else
-        none.
+        """Members whose disks hold every acknowledged frame, oldest first. These are the members of the attempt once its VIEW is
+        decided; before, there are none.
         """
         return self._members if self._machine.state is Phase.OPEN and self._lane.decided >= self._view_position else ()
 
     # Clients
 
     def submit(self, session: int, frames: Sequence[Frame]) -> None:
-        """Post batches of a session, or answer why not."""
+        """Post batches of a session, or answer with the reason for not posting them."""
         fresh: list[Entry] = []
         answers = self._context.outbox.answers(session)
         for frame in frames:
             no = self._unknown(frame)
             how, line = self._lines.judge(frame)
             if isinstance(no, FencedAnswer) and how in (LaneAdmission.DUPLICATE, LaneAdmission.UNDECIDED):
-                no = None  # the batch is here, and Fenced would mean that it never will be
+                no = None  # the batch is in the lane, but Fenced would mean that it never will be
             if no is None and how in (LaneAdmission.ACCEPT, LaneAdmission.EXPECTED) and frame.first_sequence > line:
-                # checked even after a refused batch, so the sender knows of each batch that it was not accepted
+                # checked even after a refused batch, so that the sender gets an answer for each batch that is not accepted
                 no = self._full(frame)
             if no is not None:
                 answers.append(no)
@@ -120,7 +121,7 @@ class Origin:
                 entry = self._entries[_name_of(frame)] = Entry(frame, session)
                 fresh.append(entry)
             elif how is LaneAdmission.UNDECIDED:
-                # The session that sent the batch last is answered. A batch with other limits must wait for the decision.
+                # The session that sent the batch last gets the answer. A batch with different limits must wait for the decision.
                 waiting = self._entries.get(_name_of(frame))
                 if waiting is not None:
                     waiting.session = session
@@ -137,8 +138,8 @@ class Origin:
             self._order(fresh)
 
     def _unknown(self, frame: Frame) -> Answer | None:
-        """Return the refusal of a batch that the lane cannot judge: its end is lost, or the ordered log lacks the producer or
-        topic.
+        """Return the refusal of a batch that the lane cannot judge. Either the end of the lane is lost, or the ordered log lacks
+        the producer or topic.
         """
         if self.halted:
             return _refused(frame, "lane", f"{self.halted}; send to another gateway, as a new message", retry=True)
@@ -150,7 +151,7 @@ class Origin:
         return FencedAnswer(frame.producer, producer.epoch, frame.first_sequence) if producer.epoch > frame.epoch else None
 
     def _full(self, frame: Frame) -> Answer | None:
-        """Return the refusal of a new batch that cannot be accepted now, None if it can."""
+        """Return the refusal of a new batch that cannot be accepted now; None if the batch can be accepted."""
         closed = self._context.view_state.closed
         if closed is not None:
             return _refused(frame, *closed, retry=True)
@@ -172,7 +173,7 @@ class Origin:
         return f"gateway {member}: {self._low_members[member][0]}"
 
     def session_closed(self, session: int) -> None:
-        """Stop answering a session that has ended. Its batches continue."""
+        """Stop answering a session that has ended. The session's batches continue."""
         for entry in self._entries.values():
             if entry.session == session:
                 entry.session = 0
@@ -180,9 +181,9 @@ class Origin:
     # Attempts
 
     def set_connected(self, connected: tuple[int, ...]) -> None:
-        """Set the gateways that hear each other now, oldest first, with this one. It is empty if this gateway is not a member.
+        """Set the gateways that hear each other now, oldest first, this gateway included. Empty if this gateway is not a member.
 
-        A gateway that is not a member begins no attempt, because its disk may be removed at any time.
+        A gateway that is not a member begins no attempt, because its disk may disappear at any time.
         """
         invariant(not connected or self._me in connected, f"the part {connected} is not that of gateway {self._me}")
         self._connected = connected
@@ -194,14 +195,14 @@ class Origin:
             self._update_attempt()
 
     def on_end(self, peer: int, decided: int) -> None:
-        """Handle a report of how far a gateway has this lane.
+        """Handle a gateway's report of its end of this lane.
 
-        A gateway that lags far catches up before it joins an attempt. The same holds for one that did not vote, because it may lack
-        frames that nobody can give it now.
+        A gateway that lags far must catch up before it joins an attempt. So must a gateway that did not vote, because it may lack
+        frames that no gateway can send now.
         """
         if self._recovery is not None:
             self._recovery.on_end(peer, decided)
-        # Nobody but this origin decides, so its disk must have lost those frames (lanes, U38).
+        # Only this origin decides frames of this lane, so its disk must have lost those frames (lanes, U38).
         if decided > self._lane.end and not self.halted:
             self._halt(f"gateway {peer} has it decided up to position {decided}, but it ends at {self._lane.end} here")
         if peer not in self._connected or peer == self._me or self.halted:
@@ -214,25 +215,25 @@ class Origin:
         self._update_attempt()
 
     def disk_replaced(self, member: int) -> None:
-        """Drop the votes of a member's old disk, because the roster names another one.
+        """Drop the votes of a member's old disk, because the roster lists a new disk.
 
-        An attempt names the disks of its members, so it ends. The last attempt before a lost end continues, and waits for the new
-        disk.
+        The attempt names the disks of its members, so the attempt ends. But the last attempt before a lost end continues, and waits
+        for the new disk.
         """
         self._reported.discard(member)
         self._eligible.discard(member)
         self._excluded.pop(member, None)
         self._low_members.pop(member, None)
-        # The other disk has voted for nothing.
+        # The new disk has not voted.
         if member in self._votes:
             self._votes[member] = 0
         self._update_attempt()
 
     def _halt(self, reason: str) -> None:
-        """Halt the lane after a loss of decided frames, because new frames would get their positions.
+        """Halt the lane after a loss of decided frames, because new frames would get the positions of the lost ones.
 
-        Undecided batches are neither decided nor refused, because it is unknown here if the lost part decided them. Only earlier
-        writes complete.
+        Undecided batches are neither decided nor refused, because the lost part may have decided them. Only earlier writes
+        complete.
         """
         self._halted = f"the lane of this gateway takes nothing more: {reason}"
         if self._recovery is not None:
@@ -245,11 +246,11 @@ class Origin:
         return tuple(member for member in self._connected if member == self._me or member in self._eligible)
 
     def _update_attempt(self) -> None:
-        """Begin another attempt if the wanted members differ from the present ones."""
+        """Begin a new attempt if the wanted members differ from the current members."""
         if self.halted:
             return
         phase = self._machine.state
-        # RESUMED is missing here: the last attempt before a lost end continues until all of it is decided (lanes, U33).
+        # RESUMED is not in this list: the last attempt before a lost end continues until all its frames are decided (lanes, U33).
         if phase is Phase.NONE:
             self._begin()
         elif phase is Phase.OPEN and set(self._wanted) != set(self._members):
@@ -260,7 +261,8 @@ class Origin:
     def _begin(self) -> None:
         """Begin the first attempt when all voters are heard, or after a limited wait (protocol/lanes, U9).
 
-        A new origin hears no other gateway yet. Without the wait its first acknowledgements would be on its own disk alone.
+        A new origin does not hear other gateways yet. Without the wait, its first acknowledged frames would be on its own disk
+        only.
         """
         voters = [voter.number for voter in self._context.window.state.roster.values() if voter.voting]
         heard = set(self._connected).issuperset(voters) or self._waited >= limits.LANE_WAIT_HEARTBEATS
@@ -272,12 +274,12 @@ class Origin:
         """End the attempt: a durable NO to every frame of it that this member has not written (protocol/lanes, U13)."""
         self._machine.on(Input.END)
         self._attempt += 1
-        # The next attempt must be durable before any member hears of it (lanes, U13).
+        # The number of the next attempt must be durable before any member receives it (lanes, U13).
         self._mark = self._outbox.persist(self._lane, up_to=self._lane.confirmed, attempt=self._attempt)
 
     def _open(self) -> None:
-        """Begin the attempt when its members have reported how far they are: a VIEW names them, and all
-        undecided batches follow.
+        """Begin the attempt when its members have reported their ends. Its VIEW names the members, and all undecided batches
+        follow.
         """
         waits = any(member not in self._reported for member in self._connected if member != self._me)
         if not self._connected or self.halted or (waits and self._waited < limits.LANE_WAIT_HEARTBEATS):
@@ -295,7 +297,7 @@ class Origin:
         self._order([Entry(Frame(Kind.VIEW, encode_body(view)), 0), *self._entries.values()])
 
     def _order(self, entries: Sequence[Entry]) -> None:
-        """Assign positions to frames and post them."""
+        """Assign positions to frames, and post the frames."""
         lane = self._lane
         for entry in entries:
             # Undecided frames get new positions in the next attempt (lanes, U7).
@@ -322,8 +324,8 @@ class Origin:
             self._resume()
 
     def _resume(self) -> None:
-        """Continue the last attempt when none of its frames can be missing. No frame of that attempt gets a NO, because this
-        member may have voted YES for any of them.
+        """Continue the last attempt when none of its frames can be missing. This member sends no NO for a frame of that attempt,
+        because it may have voted YES for any of them.
         """
         recovery, lane = self._recovery, self._lane
         tail = recovery.tail() if recovery is not None and recovery.copying else None
@@ -346,14 +348,14 @@ class Origin:
         self._end_recovery()
 
     def _drop_removed(self, removed: Sequence[int]) -> None:
-        """Continue without the votes of removed members, whose frames were all reported before the last attempt continued."""
+        """Continue without the votes of removed members. All their frames were reported before the last attempt continued."""
         for member in removed:
             del self._votes[member]
         if removed:
             self._advance()
 
     def _end_recovery(self) -> None:
-        """Begin a new attempt when everything of the last one is decided."""
+        """Begin a new attempt when all frames of the last attempt are decided."""
         if self._recovery is not None and not self._recovery.copying and self._lane.decided == self._lane.end:
             self._recovery = None
             self._end()
@@ -361,22 +363,22 @@ class Origin:
     # Deciding
 
     def on_posted(self, sender: int, message: Posted) -> None:
-        """Count a member's YES, and vote when it was the last one. A NO ends the attempt."""
+        """Count a member's YES. If it was the last vote missing, vote too. A NO ends the attempt."""
         vote = self._votes.get(sender)
-        # A vote of an ended attempt names frames that may be posted again at other positions.
+        # A vote of an ended attempt names frames that may be posted again at different positions.
         if vote is None or self._halted or self._machine.state not in VOTING or message.attempt > self._attempt:
             return
         current, end = message.attempt == self._attempt, self._lane.end
-        if current and message.up_to > end and self._machine.state is Phase.OPEN:  # an earlier run may have posted more frames
+        if current and message.up_to > end and self._machine.state is Phase.OPEN:  # an earlier run may have posted further frames
             self._outbox.drop(message, sender, f"it votes beyond position {end}")
             return
-        if current:  # votes are cumulative, and messages may overtake each other
+        if current:  # votes are cumulative, but messages may overtake each other
             self._votes[sender] = max(vote, min(message.up_to, end))
         self._low_members.pop(sender, None)
         if message.low:
             self._low_members[sender] = message.low, limits.LOW_HEARTBEATS
         self._advance()
-        # A low disk is a NO, so its undecided frames cannot be decided in this attempt (lanes, U17).
+        # The report of a low disk is a NO, so undecided frames cannot be decided in this attempt (lanes, U17).
         ends = message.low and current and self._machine.state is Phase.OPEN
         if ends and any(entry.frame.position > self._lane.confirmed for entry in self._entries.values()):
             self._end()
@@ -384,27 +386,32 @@ class Origin:
             self._post(sender, self._lane.after(self._votes[sender]))
 
     def _advance(self) -> None:
-        """Write the frames that all others hold durably. This write is this member's YES and the decision (protocol/lanes, U12)."""
+        """Write the frames that are durable at all other members.
+
+        This write is this member's YES and also the decision (protocol/lanes, U12).
+        """
         reach = min(self._votes.values(), default=self._lane.end)
-        # The write is this member's vote, the last one, so it is also the decision (lanes, U12).
         if reach > self._lane.confirmed:
             self._lane.confirm(reach)
             self._outbox.persist(self._lane, up_to=reach)
 
     def persisted(self, token: int) -> None:
-        """Handle the completion of writes up to the token: frames are decided, and the end of the last attempt may be durable."""
+        """Handle the completion of writes up to the token.
+
+        Their frames are decided, and the end of the last attempt may be durable.
+        """
         self._lane.persisted(token)
         self.deliver_decided()
         if self._machine.state is Phase.ENDING and token >= self._mark:
             self._machine.on(Input.DURABLE)
-            # The durable end is the NO to these batches, so no copy of them can be decided any more (lanes, U17).
+            # The durable end of the attempt is the NO to these batches, so no copy of them can be decided later (lanes, U17).
             if self._low_reason and not self.halted:
                 self._refuse_all()
             self._open()
         self._end_recovery()
 
     def deliver_decided(self) -> None:
-        """Deliver the decided frames, answer their clients, and announce the decision to the members."""
+        """Deliver the decided frames, answer their clients, and send the decision to the members."""
         offset, frames = self._lane.pop_decided()
         if not frames:
             return
@@ -415,9 +422,9 @@ class Origin:
             if frame.kind == Kind.BATCH:
                 self._lines.decide(frame)
                 entry = self._entries.pop(_name_of(frame), None)
-                if entry is not None:  # after a start there is no entry
+                if entry is not None:  # frames from before a restart have no entry
                     self._bytes -= weight(frame)
-                    # The batch is durable at all members and here, so the receipt may leave.
+                    # The batch is durable here and at all members, so the receipt may be sent.
                     answer = Committed(frame.producer, frame.epoch, frame.first_sequence, frame.count, offset)
                     self._context.outbox.answers(entry.session).append(answer)
                 offset += frame.count
@@ -431,7 +438,7 @@ class Origin:
                 self._outbox.send(member, self._last_settled)
 
     def _refuse_all(self) -> None:
-        """Refuse all undecided batches because a member's disk is low. None of them is or will be in the lane by this sending."""
+        """Refuse all undecided batches because a member's disk is low. None of these copies is in the lane or ever will be."""
         reason = self._low_reason
         for entry in self._entries.values():
             self._context.outbox.answers(entry.session).append(_refused(entry.frame, "space", reason, retry=True))
@@ -442,7 +449,7 @@ class Origin:
     # Time
 
     def beat(self) -> None:
-        """Run one heartbeat: repeat messages that may be lost, and suspect members that block the lane."""
+        """Run one heartbeat: repeat messages that may have been lost, and suspect members that block the lane."""
         for member, (reason, beats) in list(self._low_members.items()):
             if beats > 1:
                 self._low_members[member] = reason, beats - 1
@@ -466,10 +473,10 @@ class Origin:
             self._check_votes()
 
     def _check_votes(self) -> None:
-        """Post again to members that do not vote, and leave them out after the atomic period.
+        """Post again to members that do not vote, and exclude them after the atomic period.
 
-        The attempt then ends. The member joins again when it has frames of a later attempt. The last attempt before a lost end
-        continues, because nothing may end it before all of it is decided.
+        The attempt then ends, and the excluded member joins again when it has frames of a later attempt. But the last attempt
+        before a lost end must not end before all its frames are decided.
         """
         outcome = "waits for it" if self._machine.state is Phase.RESUMED else "continues without it"
         late: list[int] = []
@@ -479,7 +486,7 @@ class Origin:
             missed = self._missed[member] = self._missed[member] + 1 if waits else 0
             if missed and missed % limits.RESEND_HEARTBEATS == 0:
                 self._post(member, self._lane.after(vote))
-            # reported once: a continued attempt keeps the member in `_excluded`
+            # reported once, because `_excluded` keeps the member while the attempt continues
             if missed == self._context.config.atomic_period_heartbeats:
                 late.append(member)
                 why = f"no vote since position {vote} of lane {self._me}, but {self._lane.end} is posted: the lane {outcome}"

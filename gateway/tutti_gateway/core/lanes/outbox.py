@@ -1,4 +1,7 @@
-"""Actions of the lanes in one step: writes, reads and deliveries. Client answers leave through the outbox that all layers share."""
+"""Actions of the lanes in one step: writes, reads and deliveries.
+
+Answers to clients go through the outbox that all layers share.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tutti_gateway.core.protocol.messages import LaneBegin
 
 
 class LaneOutbox:
-    """The outbox for lanes, whose writes and reads have tokens of their own.
+    """The outbox for lanes. Their writes and reads have their own sequence of tokens.
 
     Attributes:
         on_producer: called with each producer of a decided batch.
@@ -28,7 +31,7 @@ class LaneOutbox:
         self._token = 0
 
     def persist(self, lane: Lane, *, up_to: int, attempt: int | None = None, truncate_after: int | None = None) -> int:
-        """Write the lane up to a position, and an attempt of the own one. Return the token."""
+        """Write frames of a lane, and for this gateway's lane an attempt. Return the token."""
         self._token += 1
         frames = lane.next_write(self._token, up_to)
         self._outbox.write_lane(PersistLane(self._token, lane.origin, lane.incarnation, frames, attempt, truncate_after))
@@ -47,7 +50,7 @@ class LaneOutbox:
         return self._token
 
     def report_replicated(self, lane: Lane) -> None:
-        """Report to the disk how far all gateways have the lane."""
+        """Report to the disk the position up to which all gateways have the lane."""
         self._outbox.write_lane(LaneHeld(lane.origin, lane.incarnation, lane.replicated))
 
     def repair(self, key: tuple[int, bytes], frames: tuple[Frame, ...]) -> None:
@@ -57,6 +60,6 @@ class LaneOutbox:
     def deliver(self, lane: Lane, first_offset: int, frames: tuple[Frame, ...]) -> None:
         """Deliver a decided run."""
         self._outbox.deliver_lane(DeliverUnordered(lane.origin, lane.incarnation, first_offset, frames))
-        # Once for each producer of the run, not for each frame.
+        # One call for each producer of the run, not for each frame.
         for producer in {frame.producer for frame in frames if frame.kind == Kind.BATCH}:
             self.on_producer(producer)

@@ -24,7 +24,7 @@ class Input(enum.Enum):
     RECOVERED = "a lost end is recovered"
 
 
-#: An attempt begins only when the end of the previous one is durable: that end is the NO which alone ends it (lanes, U13).
+#: An attempt begins only when the end of the previous attempt is durable. Only that durable end is a NO to its frames (lanes, U13).
 #: After the disk lost the lane's end, the last attempt continues first (lanes, U33).
 ATTEMPT: dict[tuple[Phase, Input], Phase] = {
     (Phase.NONE, Input.END): Phase.ENDING,

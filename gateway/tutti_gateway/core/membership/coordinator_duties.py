@@ -17,8 +17,8 @@ class CoordinatorDuties:
     """Checks members and joiners once a heartbeat while this gateway coordinates.
 
     Attributes:
-        stuck: members that *atomic* reports as holding the group up although their heartbeats continue.
-        has_absent: True if a member was silent or leaving, or outside of the view, at the last check.
+        stuck: members that block the group according to *atomic*, although their heartbeats continue.
+        has_absent: True if a member was silent, leaving or outside the view at the last check.
     """
 
     def __init__(self, context: Context, peers: Peers) -> None:
@@ -30,10 +30,10 @@ class CoordinatorDuties:
         self._peers = peers
         self.stuck: dict[int, int] = {}  # member -> heartbeats for which the report counts
         self.has_absent = False
-        self._away: dict[int, int] = {}  # members that report another view or none -> heartbeats
-        self._boots: dict[int, tuple[int, int]] = {}  # booted gateways -> (number of boots, heartbeats still to wait)
-        self._changed = 0  # heartbeats for which a change was pending
-        self._opening = 0  # heartbeats for which the view's VIEW frame has been undecided
+        self._away: dict[int, int] = {}  # members that report a different view or none -> number of heartbeats
+        self._boots: dict[int, tuple[int, int]] = {}  # booted gateways -> (number of boots, remaining heartbeats to wait)
+        self._changed = 0  # number of heartbeats for which a change has been pending
+        self._opening = 0  # number of heartbeats for which the view's VIEW frame has been undecided
 
     def installed(self) -> None:
         """Begin a view."""
@@ -42,9 +42,9 @@ class CoordinatorDuties:
             peer.probed = -1
 
     def booted(self, number: int) -> None:
-        """Note that the gateway is left out. The gateway's wait before its return doubles with each boot."""
+        """Note that the gateway was booted. Its wait before it may return doubles with each boot."""
         self._outbox.suspect(number, "the next view leaves it out")
-        # A gateway that is booted again and again must not change the view each time (membership, M18).
+        # A gateway that must be booted again and again must not change the view each time it returns (membership, M18).
         times = min(self._boots.get(number, (0, 0))[0] + 1, limits.REJOIN_BOOTS_MAX)
         wait = min(limits.REJOIN_HEARTBEATS << (times - 1), limits.REJOIN_HEARTBEATS_MAX)
         self._boots[number] = times, wait
@@ -54,7 +54,7 @@ class CoordinatorDuties:
         return self._boots.get(number, (0, 0))[1] > 0
 
     def beat(self) -> None:
-        """Count one heartbeat, coordinating or not."""
+        """Count one heartbeat, whether or not this gateway coordinates."""
         self.stuck = {member: beats - 1 for member, beats in self.stuck.items() if beats > 1}
         for number, (times, wait) in list(self._boots.items()):
             if wait > -limits.REJOIN_FORGIVEN_FACTOR * limits.REJOIN_HEARTBEATS << (times - 1):
@@ -63,7 +63,7 @@ class CoordinatorDuties:
                 del self._boots[number]
 
     def members(self) -> tuple[int, ...] | None:
-        """Return the members of the next view, oldest first, when it is time for one; else None."""
+        """Return the members of the next view, oldest first, if it is time for a view change; else None."""
         view_state, peers = self._view_state, self._peers
         away = {member for member in view_state.others if self._is_away(member)}
         leavers = {member for member in view_state.others if self._must_leave(member) and member not in away}
@@ -71,7 +71,7 @@ class CoordinatorDuties:
         staying = [member for member in view_state.members if member not in leavers]
         joining = sorted(peer.number for peer in peers if peer.number not in view_state.members and self._may_join(peer, staying))
         self._opening = 0 if view_state.primary else self._opening + 1
-        # A view that has only begun does not end for a joiner. Where round trips are long, no view would ever decide otherwise.
+        # A view that has just begun does not end for a joiner. Otherwise, with long round trips, no view would ever decide.
         early = 0 < self._opening <= self._period + 4 * peers.round_beats()
         if not leavers and (early or not (joining or away)):
             self._changed = 0
@@ -80,7 +80,7 @@ class CoordinatorDuties:
         if self._changed <= self._batched(leavers, staying):
             return None
         members = (*(member for member in view_state.members if member not in leavers), *joining)
-        # A view without a majority could decide nothing.
+        # A view without a majority could not decide any frame.
         if not peers.rosters.majority(peers.incarnations(members)):
             return None
         for member in leavers:
@@ -91,9 +91,9 @@ class CoordinatorDuties:
         return members
 
     def _batched(self, leavers: set[int], staying: Sequence[int]) -> int:
-        """Return the heartbeats that a change waits for others to join it.
+        """Return the number of heartbeats for which a change waits, so that several changes share one view.
 
-        Where a missing vote blocks all decisions, the change waits only for other suspects.
+        If a missing vote blocks all decisions, the change waits only for other suspects.
         """
         peers = [peer for peer in map(self._peers.get, leavers) if peer is not None]
         if not any(peer.probed > 0 or peer.number in self.stuck for peer in peers):
@@ -102,12 +102,15 @@ class CoordinatorDuties:
         return limits.VERIFY_HEARTBEATS if suspected else 0
 
     def on_link_broken(self, peer: Peer) -> None:
-        """Probe a member at once after its connection broke. The next heartbeat probes it again, when it may be connected again."""
+        """Probe a member at once after its connection broke.
+
+        The next heartbeat probes the member again, because it may have reconnected by then.
+        """
         if peer.number in self._view_state.others and peer.probed < 0:
             self._outbox.send(peer.number, Probe())
 
     def _must_leave(self, member: int) -> bool:
-        """True if the member must leave the view: it asks to, is no longer a member, blocks the group, or is silent."""
+        """True if the member must leave the view: it asks to leave, is no longer in the roster, blocks the group, or is silent."""
         peer = self._peers.get(member)
         if peer is None or not self._peers.member(member):
             return True
@@ -117,13 +120,13 @@ class CoordinatorDuties:
             peer.probed = -1
             return False
         peer.probed += 1
-        # One probe for each silence; its answer resets the count.
+        # Each silence causes one probe. The answer resets the count.
         if not peer.probed:
             self._outbox.send(member, Probe())
         return peer.probed >= limits.VERIFY_HEARTBEATS + (peer.rtt_us + 4 * peer.spread_us) // self._heartbeat_us
 
     def _is_away(self, member: int) -> bool:
-        """True if a live member has reported for some time that it is not in this view: it restarted, or promised a higher view."""
+        """True if a live member has reported for some time that it is not in this view. It restarted, or promised a higher view."""
         peer, view_state = self._peers.get(member), self._view_state
         if (
             peer is None
@@ -138,18 +141,18 @@ class CoordinatorDuties:
         return self._away[member] > 1 + peer.rtt_us // self._heartbeat_us
 
     def _may_join(self, peer: Peer, staying: Sequence[int]) -> bool:
-        """True if a gateway may join: it is a member, its disk has free space, it has caught up, and it hears and is heard by all
-        remaining members.
+        """True if a gateway may join. It must be in the roster, have free disk space and have caught up. It and all remaining
+        members must hear each other.
         """
         beat = peer.beat
         if beat is None or beat.leaving or beat.low or not peer.fresh(self._heartbeat_us) or not self._peers.member(peer.number):
             return False
         if self.must_wait(peer.number):
             return False
-        # A joiner that lags would stop all votes until it has caught up (membership, M19).
+        # A joiner that lags would block all decisions until it has caught up (membership, M19).
         if not beat.ready and beat.frontier < self._window.frontier:
             return False
-        # Every link must work in both directions, or the view would boot a member at once.
+        # Each link must work in both directions. Otherwise the view would boot a member at once.
         for member in staying:
             other = self._peers.get(member)
             if member not in beat.hears or (other is not None and (other.beat is None or peer.number not in other.beat.hears)):

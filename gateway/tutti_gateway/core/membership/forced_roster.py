@@ -1,9 +1,9 @@
-"""Forced roster: when a majority is lost for good, an operator names the remaining voters (protocol/membership, M25).
+"""Forced roster: if a majority is permanently lost, an operator names the remaining voters (protocol/membership, M25).
 
-One remaining voter proposes a view to all of them. Only the remaining voters count, and all of them must answer. The greatest
-of their logs is adopted as in every view change. A ROSTER marked as forced follows it before any member accepts the view. So
-every gateway that has accepted the view has that ROSTER. A crash in between leaves the old roster, and the operator asks again,
-or it leaves the new one.
+One remaining voter proposes a view to all of them. Only the remaining voters count, and all of them must answer. The greatest of
+their logs is adopted, as in every view change. Before any member accepts the view, a ROSTER that is marked as forced is appended to
+that log. So every gateway that has accepted the view has that ROSTER. After a crash in between, either the new roster is in force,
+or the old one is and the operator must ask again.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Views(Protocol):
         """Propose a view."""
 
     def halt_removed(self, reason: str) -> None:
-        """Halt: the group continued without this member."""
+        """Halt, because the group continued without this member."""
 
 
 class Waiting(msgspec.Struct):
-    """A request of an operator, with the view that this gateway proposed for it."""
+    """An operator's request, and the view that this gateway proposed for it."""
 
     session: int
     request: int
@@ -51,7 +51,7 @@ class Waiting(msgspec.Struct):
 
 
 class ForcedRoster:
-    """Both sides: forcing a roster, and being left out of one."""
+    """Both sides of a forced roster: forcing it, and being excluded by it."""
 
     def __init__(self, context: Context, peers: Peers, flush: Views) -> None:
         self._outbox = context.outbox
@@ -61,7 +61,7 @@ class ForcedRoster:
         self._peers = peers
         self._flush = flush
         self._waiting: Waiting | None = None
-        self._beats_without_majority = 0  # heartbeats without a majority
+        self._beats_without_majority = 0  # number of heartbeats without a majority
 
     # At a remaining gateway
 
@@ -70,7 +70,7 @@ class ForcedRoster:
         self._peers.refresh()
         names = frozenset(event.names)
         waiting = self._waiting
-        # The operator repeats a request that has taken effect already.
+        # The request has already taken effect, and the operator repeats it.
         if self._is_made(names):
             self._outbox.answers(event.session).append(Done(event.request))
         elif waiting is not None:
@@ -94,12 +94,13 @@ class ForcedRoster:
     def _voters(self) -> dict[str, Voter]:
         """Return the voters of every roster that counts, by name.
 
-        While a removal is undecided, a view still needs a majority with the removed voter, and its disk may be the only one left.
+        While a removal is undecided, a view still needs a majority of the old roster, and the removed voter's disk may be the only
+        one left.
         """
         return {voter.name: voter for voter in self._peers.rosters.known.values() if voter.voting}
 
     def _wrong(self, names: frozenset[str]) -> str:
-        """Return why these cannot be the remaining gateways; empty if they can."""
+        """Return the reason why these cannot be the remaining gateways; empty if they can."""
         voters, me = self._voters(), self._identity.gateway
         if self._peers.rosters.blank:
             return "the log of this gateway has no roster yet: there is nothing to force"
@@ -109,7 +110,7 @@ class ForcedRoster:
             return f"the remaining gateways must be voters of the roster ({', '.join(sorted(voters))}), but {detail}"
         if me not in names:
             return f"this is gateway {me!r}, which is not named: ask a remaining one"
-        # All voters together are a majority, so the group can continue without force.
+        # All voters are a majority, so the group can continue without a forced roster.
         if names == voters.keys():
             return "all voters of the roster are named: there is nothing to force; start the voters that are not heard"
         for name in sorted(names):
@@ -120,7 +121,7 @@ class ForcedRoster:
         return ""
 
     def _forbidden(self) -> str:
-        """Return why no roster may be forced now, whatever names are given; empty if one may."""
+        """Return the reason why no roster at all may be forced now; empty if one may."""
         view_state = self._view_state
         if view_state.closed is not None:
             return view_state.closed[1]
@@ -136,7 +137,7 @@ class ForcedRoster:
         return ""
 
     def _lost(self, names: frozenset[str]) -> str:
-        """Return which live gateways would be left out; empty if none."""
+        """Return the live gateways that the roster would exclude; empty if there are none."""
         peers = self._peers
         known = peers.rosters.known
         others = sorted(known[peer.number].name for peer in peers if peers.fresh(peer.number) and peer.number in known)
@@ -146,12 +147,12 @@ class ForcedRoster:
         return ""
 
     def _early(self, names: frozenset[str]) -> str:
-        """Return why the request must wait; empty if it need not."""
+        """Return the reason why the request must wait; empty if it need not wait."""
         peers = self._peers
         absent = sorted(name for name, voter in self._voters().items() if name in names and not peers.fresh(voter.number))
         if absent:
             return f"gateway {', '.join(absent)} is named and is not heard: start it, or leave it out if it is lost too"
-        # A majority that is only restarting must not lose its records to a forced roster.
+        # If the majority is only restarting, a forced roster must not make it lose records.
         if self._beats_without_majority < limits.FORCE_HEARTBEATS:
             missing = limits.FORCE_HEARTBEATS - self._beats_without_majority
             return f"a majority of the roster may still come back: ask again in {missing} heartbeats"
@@ -163,7 +164,7 @@ class ForcedRoster:
         self._outbox.answers(session).append(Denied(request, code, reason, retry))
 
     def session_closed(self, session: int) -> None:
-        """Stop answering a session that has ended. Its request continues."""
+        """Stop answering a session that has ended. The session's request continues."""
         if self._waiting is not None and self._waiting.session == session:
             self._waiting.session = 0
 
@@ -177,7 +178,7 @@ class ForcedRoster:
         if self._is_made(waiting.names):
             self._waiting = None
             self._outbox.answers(waiting.session).append(Done(waiting.request))
-        # The attempt has ended, and its view was not installed.
+        # The attempt has ended without an installed view.
         elif waiting.view not in (self._flush.attempt, self._view_state.view):
             self._end(waiting, f"the view with the forced roster failed: {self._flush.failed}")
         elif waiting.beats > limits.ROSTER_WAIT_HEARTBEATS:
@@ -187,16 +188,16 @@ class ForcedRoster:
         self._waiting = None
         self._deny(waiting.session, waiting.request, "roster", f"{reason}; ask again", retry=True)
 
-    # At a gateway that was left out, and at the remaining gateways that it meets
+    # At an excluded gateway, and at the remaining gateways that it meets
 
     def is_separated(self, peer: Peer, beat: Heartbeat) -> bool:
-        """True if a forced roster separates this gateway's log from the peer's. A gateway that was left out halts, and the others
+        """True if a forced roster separates this gateway's log from the peer's log. The excluded gateway halts, and the others
         ignore its views.
         """
         state = self._window.state
         if not beat.log or beat.log != self._window.log():
             return False
-        # The peer knows a forced roster that this log lacks and that does not name this gateway.
+        # The peer knows a forced roster that is not in this log and does not name this gateway.
         if beat.out and beat.forced > state.forced:
             self._flush.halt_removed(
                 f"the group continued without gateway {self._identity.gateway!r}: as {state.gateway_text(peer.number)} reports, an "
@@ -208,10 +209,10 @@ class ForcedRoster:
         return beat.forced < state.forced and self.left_out(peer)
 
     def left_out(self, peer: Peer) -> bool:
-        """True if the forced roster left the peer out, as its last heartbeat shows.
+        """True if the forced roster excludes the peer, according to the peer's last heartbeat.
 
-        The roster does not name it, or its log holds another decided frame at the position of the forced ROSTER. The second case
-        covers a name that another disk has now.
+        Either the roster does not name the peer, or the peer's log holds a different decided frame at the position of the forced
+        ROSTER. The second case covers a name that now belongs to a different disk.
         """
         if peer.number not in self._peers.rosters.known:
             return True

@@ -1,5 +1,4 @@
-"""The group's clock: wall time from the clocks of several gateways, because a single one may be wrong by
-years (membership, M26).
+"""The group's clock: wall time from the clocks of several gateways, because a single clock may be wrong by years (membership, M26).
 """
 
 from __future__ import annotations
@@ -13,24 +12,24 @@ from tutti_gateway.core.view.peers import Peers
 class Clocks:
     """Wall time for ticks and for the age of records.
 
-    The group's clock is the lower median of the clocks of this gateway and of the voters that it hears. Wrong clocks on less
-    than half of them move it only to another right clock. Of two clocks the earlier one counts: ticks then stand still, and
-    nothing is trimmed early. A gateway that hears no other clock uses its own, and believes a forward leap of it only when the
-    leap has lasted (M27).
+    The group's clock is the lower median of the clocks of this gateway and of the voters that it hears. If fewer than half of these
+    clocks are wrong, the median is still between two right clocks. Of two clocks the earlier one counts: ticks may then stand
+    still, but nothing is trimmed early. A gateway that hears no other clock uses its own. It believes a forward leap of that clock
+    only after the leap has lasted for some time (M27).
 
-    Between two readings the time follows the monotonic clock, so a leap of the own wall clock has no effect before the next
+    Between two readings the time follows the monotonic clock. So a leap of this gateway's wall clock has no effect before the next
     reading.
 
     Attributes:
-        ahead_us: lead of this gateway's own clock over that time at the last reading; negative if it lags.
-        offset_us: that time minus the monotonic clock at the last reading; None before the first one.
+        ahead_us: this gateway's own clock minus the group's clock at the last reading.
+        offset_us: the group's clock minus the monotonic clock at the last reading; None before the first reading.
     """
 
     def __init__(self, context: Context, peers: Peers) -> None:
         self._heartbeat_us = context.config.heartbeat_us
         self._outbox = context.outbox
         self._peers = peers
-        self._leapt_us: int | None = None  # time at which the only clock was first seen to have leapt
+        self._leapt_us: int | None = None  # time at which a leap of the only available clock was first seen
         self.ahead_us = 0
         self.offset_us: int | None = None
 
@@ -38,7 +37,7 @@ class Clocks:
         """Return the wall time (us, UTC) of this moment."""
         now = self._outbox.now
         clocks = sorted([now.wall_us, *self._heard(now)])
-        # The lower median never dates a tick in the future of a correct clock.
+        # With the lower median, a tick is never in the future of a correct clock.
         wall_us = clocks[(len(clocks) - 1) // 2] if len(clocks) > 1 else self._alone(now)
         if len(clocks) > 1:
             self._leapt_us = None
@@ -46,7 +45,7 @@ class Clocks:
         return wall_us
 
     def _heard(self, now: Now) -> list[int]:
-        """Return the present clocks of the voters that are heard. A heartbeat of an older release carries no clock."""
+        """Return the current clocks of the live voters. A heartbeat of an older release carries no clock."""
         return [
             # Half a round trip, and the age of the heartbeat, have passed since the peer read its clock.
             peer.beat.wall_us + peer.rtt_us // 2 + now.mono_us - peer.received_us
@@ -55,7 +54,7 @@ class Clocks:
         ]
 
     def _alone(self, now: Now) -> int:
-        """Return the time of the own clock, without a forward leap that has not lasted long enough."""
+        """Return the time of this gateway's clock. Ignore a forward leap that has not lasted long enough."""
         expected_us = now.wall_us if self.offset_us is None else now.mono_us + self.offset_us
         if now.wall_us - expected_us <= limits.CLOCK_LEAP_US:
             self._leapt_us = None

@@ -43,7 +43,7 @@ class Views(Protocol):
 
     @property
     def ready(self) -> bool:
-        """True if this member is outside of the view that decides, and holds what is decided."""
+        """True if this member is outside the view that decides, and holds all decided frames."""
 
     def campaign(self, members: tuple[int, ...]) -> None:
         """Propose a view."""
@@ -52,10 +52,10 @@ class Views(Protocol):
         """Run one heartbeat of a member that is in no view."""
 
     def lost(self) -> None:
-        """Give the view up."""
+        """Abandon the view."""
 
     def stop(self) -> None:
-        """Stop: nothing is in progress."""
+        """Stop, because nothing is in progress."""
 
 
 class Others(Leavers, Protocol):
@@ -96,15 +96,16 @@ class Membership:
         self._force = force
         self.duties = CoordinatorDuties(context, peers)
         self._config_crc = peers.config_crc
-        self._leader = 0  # gateway that is heard to coordinate, and its view
+        self._leader = 0  # the live coordinator and its view; 0 if none is heard
         self._leader_view = 0
         self._leader_missed = limits.BOOT_HEARTBEATS_MAX
-        self._waiting = 0  # heartbeats since a majority missed its coordinator
-        self._patience = 0  # heartbeats to wait before the next candidacy
+        self._waiting = 0  # number of heartbeats since a majority lost its coordinator
+        self._patience = 0  # number of heartbeats to wait before the next candidacy
         self._viewless = limits.PAUSE_HEARTBEATS
-        self._unserved = 0  # heartbeats without a view that decides
-        self._resigned = 0  # heartbeats for which this gateway does not coordinate, because its own disk makes no progress
-        self._needs_more = False  # True if the last candidacy here failed because the answers did not suffice for a corrupt log
+        self._unserved = 0  # number of heartbeats without a view that decides
+        # remaining heartbeats for which this gateway does not coordinate, because its own disk makes no progress
+        self._resigned = 0
+        self._needs_more = False  # True if the last candidacy failed because the answers did not suffice for a corrupt log
         self._round = 0
         self.leaving = OrderlyStop(context, peers, others)
         self._promise = PromiseWait(context, peers, flush)
@@ -115,7 +116,7 @@ class Membership:
     def misses(self) -> bool:
         """True if this member hears no coordinator."""
         if self._leader == self._view_state.me and self._leader:
-            # The first echoes of a view arrive a round trip after its coordinator's first heartbeats.
+            # The first echoes of a view arrive one round trip after the first heartbeats of its coordinator.
             return self._leader_missed >= limits.BOOT_HEARTBEATS
         peer = self.peers.get(self._leader)
         period = peer.boot_beats(self._config.heartbeat_us) if peer is not None else 0
@@ -126,8 +127,8 @@ class Membership:
         return self.misses or self._leader == sender
 
     def _claim(self) -> int:
-        """Return the view that this gateway coordinates or brings about, if a majority echoes its heartbeats; else 0 (membership,
-        M4).
+        """Return the view that this gateway coordinates or is about to install, if a majority echoes its heartbeats; else 0
+        (membership, M4).
         """
         view_state = self._view_state
         view = view_state.view if view_state.coordinating else self._flush.attempt
@@ -135,19 +136,19 @@ class Membership:
         if not view or self._resigned or (view_state.draining and not self._window.frames):
             return 0
         now_us, heartbeat_us = self._outbox.now.mono_us, self._config.heartbeat_us
-        # An echo proves both directions, so a coordinator that cannot receive loses its claim (membership, M5).
+        # An echo proves that both directions work, so a coordinator that cannot receive loses its claim (membership, M5).
         hearing = [peer.number for peer in self.peers if now_us - peer.echoed_us <= peer.boot_us(heartbeat_us)]
         return view if self._enough([view_state.me, *hearing]) else 0
 
     def _enough(self, gateways: Sequence[int]) -> bool:
-        """True if the gateways are a majority. A log that has not begun needs all configured gateways."""
+        """True if the gateways form a majority. A log that has not begun needs all configured gateways."""
         if self.peers.rosters.blank:
             return set(gateways) >= {number for number, _, _ in self.peers.configured}
         return self.peers.rosters.majority(self.peers.incarnations(gateways))
 
     def _set_leader(self, number: int, view: int) -> None:
-        """Note a confirmed claim. The highest view counts as long as it is heard."""
-        # A lower view that is still claimed loses against a higher one (RESOLVE, membership M13).
+        """Note a confirmed claim. The highest view wins as long as heartbeats claim it."""
+        # A claim for a higher view beats a claim for a lower one (RESOLVE, membership M13).
         if self.misses or view >= self._leader_view:
             self._leader, self._leader_view, self._leader_missed = number, view, 0
             self._waiting = 0
@@ -163,34 +164,35 @@ class Membership:
             if view_state.active:
                 self._send_heartbeat(
                     peer, self._heartbeat()
-                )  # the peer must halt before it decides anything with other left-out gateways
+                )  # the peer must halt before it decides anything together with other excluded gateways
             return
-        # Before the log names gateways, each gateway numbers the others by itself, so the number proves nothing.
+        # Before the log assigns numbers, each gateway numbers the others itself. So the number proves nothing.
         if beat.claim and coordinator_of(beat.claim) != sender and not self.peers.rosters.blank:
             self._outbox.drop(beat, sender, f"view {view_text(beat.claim)} names another coordinator")
             return
         now_us = self._outbox.now.mono_us
         peer.beat, peer.received_us = beat, now_us
         peer.lag = max(0, self._window.frontier - beat.frontier)
-        if beat.echo_us and peer.echoed_us < beat.echo_us <= now_us:  # 0 means no echo, and no round trip since the clock began
+        if beat.echo_us and peer.echoed_us < beat.echo_us <= now_us:  # 0 means no echo
             peer.echoed_us = beat.echo_us
-            peer.measured(now_us - beat.echo_us - beat.held_us)  # without the time that the peer waited
+            peer.measured(now_us - beat.echo_us - beat.held_us)  # without the time for which the peer held it
         if beat.claim:
             self._set_leader(sender, beat.claim)
-        # A leaving coordinator gives its claim up, so candidates need not wait for the boot period (lifecycle, L14).
+        # A leaving coordinator abandons its claim, so candidates need not wait for the boot period (lifecycle, L14).
         elif sender == self._leader and beat.leaving:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
         if beat.view == view_state.view and view_state.view:
             self._others.log_end_reported(sender, beat.end)
         if beat.claim == beat.view > view_state.view > 0:
-            # Another view is at work (RESOLVE, membership M13), so this one ends. A gateway outside of its members joins later.
+            # A different view is active (RESOLVE, membership M13), so this view ends. A gateway that is not a member of that view
+            # joins later.
             self._flush.lost()
         self._maybe_campaign()
 
     def on_link(self, event: LinkChanged) -> None:
         """Note that a connection broke or is restored.
 
-        A break makes the peer a suspect at once. The suspect is still probed, or missed by a majority, before the view changes.
+        A break makes the peer a suspect at once. Before the view changes, the suspect is still probed, or a majority must miss it.
         """
         peer = self.peers.get(event.peer)
         if peer is None:
@@ -206,14 +208,14 @@ class Membership:
                 self._maybe_campaign()
 
     def on_probe(self, sender: int) -> None:
-        """Answer a member that suspects this gateway, or asks for its view and frontier."""
+        """Answer a member that suspects this gateway or asks for its view and frontier."""
         peer = self.peers.get(sender)
         if peer is not None:
             self._others.send_decisions()  # the heartbeat names the frontier
             self._send_heartbeat(peer, self._heartbeat())
 
     def inquire(self) -> None:
-        """Ask every voter for a heartbeat that echoes one of this moment."""
+        """Ask every voter for a heartbeat that echoes a heartbeat sent now."""
         self._others.send_decisions()
         base = self._heartbeat()
         for peer in self.peers:
@@ -224,14 +226,14 @@ class Membership:
     # Time
 
     def started(self) -> None:
-        """Begin after the start of the stack."""
+        """Begin when the stack has started."""
         self._maybe_campaign()
 
     def beat(self) -> None:
         """Run one heartbeat."""
         self.peers.refresh()
         for peer in self.peers:
-            # Own heartbeats are counted, so a process that was paused accuses no peer (membership, M3).
+            # This gateway counts its own heartbeats. So a process that was paused does not suspect its peers (membership, M3).
             peer.missed = min(peer.missed + 1, limits.BOOT_HEARTBEATS_MAX)
         self._leader_missed = min(self._leader_missed + 1, limits.BOOT_HEARTBEATS_MAX)
         self._resigned = max(self._resigned - 1, 0)
@@ -244,11 +246,11 @@ class Membership:
         self._force.beat()
         self._announce(scheduled=True)
         self._pause()
-        # Another view is at work, or the candidate will never install the promised one.
+        # A different view is active, or the candidate will never install the promised view.
         if self._promise.beat(0 if self.misses else self._leader, self._leader_view):
             self._flush.lost()
         if self._view_state.coordinating:
-            # A removed coordinator decides what is in progress and hands over, like one that leaves.
+            # A removed coordinator decides the frames in progress and hands over, like a leaving one.
             self._view_state.draining = self._view_state.draining or self.peers.removed
             self._coordinate()
         elif self._flush.phase is Phase.SEARCHING and not self._others.own_low:
@@ -257,9 +259,9 @@ class Membership:
         self.leaving.beat()
 
     def _pause(self) -> None:
-        """Give up the view after a long time without a coordinator, and stop keeping client messages.
+        """After a long time without a coordinator, abandon the view and stop keeping client messages.
 
-        The second step also covers a gateway that hears a coordinator but whose slow disk keeps it out of the view.
+        Client messages are also refused at a gateway that hears a coordinator, but whose slow disk keeps it out of the view.
         """
         view_state = self._view_state
         self._viewless = self._viewless + 1 if self.misses else 0
@@ -276,8 +278,8 @@ class Membership:
         if not self._view_state.draining:
             self._flush.campaign(members)
         elif self.duties.has_absent:
-            # A member that does not vote blocks everything in progress.
-            # Without a claim of this gateway, another one can end this view.
+            # A member that does not vote blocks all frames in progress.
+            # If this gateway has no claim, another gateway can end this view.
             self._resigned = 2 * self._config.atomic_period_heartbeats
 
     def suspect(self, member: int, reason: str) -> None:
@@ -286,13 +288,13 @@ class Membership:
         if member != self._view_state.me:
             self.duties.stuck[member] = self._config.atomic_period_heartbeats
         elif not self.peers.alone:
-            # The own disk makes no progress, so another gateway coordinates better.
+            # This gateway's disk makes no progress, so another gateway should coordinate.
             self._resigned = 2 * self._config.atomic_period_heartbeats
 
     # Candidates
 
     def _maybe_campaign(self, beat: bool = False) -> None:
-        """Propose a view if a majority misses its coordinator too and it is this gateway's turn (membership, M9 to M12)."""
+        """Propose a view if a majority hears no coordinator and it is this gateway's turn (membership, M9 to M12)."""
         flush, me = self._flush, self._view_state.me
         if not self.misses or self.leaving.requested or self._resigned or not me or flush.attempt:
             return
@@ -305,14 +307,15 @@ class Membership:
             self._waiting = 0
             return
         self._waiting += beat
-        # A live voter that has not reported a missing coordinator yet has a rank too.
+        # A live voter also has a rank if it has not yet reported that the coordinator is missing.
         voters = {me, *missing, *(peer.number for peer in self.peers if self._may_propose(peer))}
         # The oldest live voter with a recent log proposes first (membership, M11).
         rank = succession(self._window.state.members, {number: self._log_end_of(number) for number in voters}).index(me)
-        # Each rank waits until the one before could have been heard. Otherwise candidates undo each other's views again and again.
+        # Each rank waits until the candidate of the previous rank could have been heard. Otherwise candidates keep undoing each
+        # other's views.
         if self._patience or self._waiting < rank * (limits.CANDIDATE_HEARTBEATS + 2 * self.peers.round_beats()):
             return
-        # All live gateways are asked: one that still hears a coordinator may miss it a moment later, or refuses.
+        # All live gateways are asked. One that still hears a coordinator refuses, or loses that coordinator a moment later.
         answering = [peer.number for peer in there]
         able = [number for number in answering if not self.duties.must_wait(number) and not self.peers.low(number)]
         chosen = able if not self._needs_more and self._enough([me, *set(able) & set(missing)]) else answering
@@ -325,7 +328,7 @@ class Membership:
         return self.peers.rosters.blank or self.peers.voter(number)
 
     def _may_answer(self, peer: Peer) -> bool:
-        """True if the gateway is live and counts."""
+        """True if the gateway is live and its answer counts."""
         beat = peer.beat
         if beat is None or not self.peers.fresh(peer.number) or beat.leaving:
             return False
@@ -344,21 +347,21 @@ class Membership:
         return self._window.log()
 
     def _log_end_of(self, number: int) -> tuple[int, int]:
-        """Return (accepted view, end) of the gateway's log, as it reports them."""
+        """Return (accepted view, end) of the gateway's log, according to its heartbeat."""
         if number == self._view_state.me:
             return self._view_state.accepted, self._flush.end
         peer = self.peers.get(number)
         return (peer.beat.accepted, peer.beat.end) if peer is not None and peer.beat is not None else (0, 0)
 
     def campaign_failed(self, stalled: Sequence[int], unresolved: bool) -> None:
-        """Handle a failed proposal: other candidates may try, then this one again.
+        """Handle a failed proposal. Other candidates may try, and later this one again.
 
         `unresolved` is True if the answers did not suffice for a corrupt log. The next proposal then asks all live gateways.
         """
         for member in (number for number in stalled if number != self._view_state.me):
             self.duties.booted(member)
         self._needs_more = unresolved
-        # A random wait keeps two candidates from failing together again.
+        # A random wait prevents two candidates from failing together again.
         self._patience = 1 + self._random.randrange(limits.RETRY_HEARTBEATS_MAX + 4 * self.peers.round_beats())
         if self._leader == self._view_state.me:
             self._leader_missed = limits.BOOT_HEARTBEATS_MAX
@@ -374,15 +377,15 @@ class Membership:
     # Heartbeats
 
     def _announce(self, scheduled: bool = False) -> None:
-        """Send a heartbeat to all peers. In a large group most peers get one in turns (membership, M8)."""
+        """Send a heartbeat to all peers. In a large group, most peers take turns in receiving one (membership, M8)."""
         if not scheduled:  # a heartbeat in turn follows a CONFIRM of *atomic* in the same step
-            self._others.send_decisions()  # the receiver must know the decision before it reads the frontier
+            self._others.send_decisions()  # the receiver must have the decision before it reads the frontier
         base = self._heartbeat()
         peers = list(self.peers)
         rounds = -(-len(peers) // limits.HEARTBEATS_A_TURN)
         self._round = (self._round + 1) % rounds if rounds > 1 else 0
         for index, peer in enumerate(peers):
-            # The coordinator must hear every member, and every member the coordinator.
+            # The coordinator must hear every member, and every member must hear the coordinator.
             near = self._view_state.coordinating or peer.number == self._view_state.coordinator
             if near or self.misses or index % rounds == self._round:
                 self._send_heartbeat(peer, base)
@@ -422,12 +425,12 @@ class Membership:
     # Leaving
 
     def leave(self) -> None:
-        """Stop in order: decide the batches of this gateway's clients, then let the group continue without it."""
+        """Stop in order. First decide the batches of this gateway's clients, then let the group continue without this gateway."""
         if self._flush.phase is Phase.STOPPED:
             return
         invariant(self._flush.phase is not Phase.BORN, "LeaveAsked came before Started")
         self.leaving.begin()
-        # A halted member has nothing to hand over.
+        # A halted member hands nothing over.
         if not self._view_state.active:
             self._flush.stop()
 
@@ -448,6 +451,6 @@ class Membership:
             self._flush.stop()
 
     def _members(self) -> tuple[int, ...]:
-        """Return the members of the leader's view, as its heartbeat names them."""
+        """Return the members of the leader's view, according to the leader's heartbeat."""
         peer = self.peers.get(self._leader)
         return peer.beat.members if peer is not None and peer.beat is not None else ()

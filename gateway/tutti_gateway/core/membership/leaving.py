@@ -1,4 +1,4 @@
-"""Orderly stop of a gateway: the batches of its clients are decided first, then the group continues without it (lifecycle, L14)."""
+"""Orderly stop of a gateway. The batches of its clients are decided first, then the group continues without it (lifecycle, L14)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class OrderlyStop:
 
     Attributes:
         requested: True if the gateway is to leave.
-        announced: heartbeats since the announcement to the others, from 1; 0 before.
+        announced: number of heartbeats since the stop was announced to the others, starting with 1; 0 before.
     """
 
     def __init__(self, context: Context, peers: Peers, others: Others) -> None:
@@ -44,7 +44,7 @@ class OrderlyStop:
         self._beats = 0
 
     def begin(self) -> None:
-        """Refuse new messages from now on."""
+        """Begin to refuse new messages."""
         name = self._identity.gateway
         self._view_state.closed = ("leaving", f"gateway {name!r} is stopping; send again to another gateway, or when it is back")
         self.requested = True
@@ -62,21 +62,21 @@ class OrderlyStop:
 
     @property
     def waits(self) -> str:
-        """What the stop waits for, for the operator."""
+        """Description of what the stop waits for, for the operator."""
         if self.announced:
             return f"it leaves, and waits at most {limits.LEFT_HEARTBEATS} heartbeats until the others continue without it"
         return f"it leaves when all batches of its clients are decided, or after {limits.LEAVE_HEARTBEATS} heartbeats"
 
     def must_announce(self) -> bool:
-        """True once, when the gateway must announce its stop to the others."""
+        """True one time, when the gateway must announce its stop to the others."""
         view_state = self._view_state
-        # Without a view, waiting batches of the log move to another gateway, and the lane can be decided here.
+        # Without a view, waiting batches of the ordered log move to another gateway. The lane can still be decided here.
         done = self._others.quiet or (not view_state.primary and self._others.lane_quiet)
         if self.announced or not done:
             return False
-        # From now on a coordinator orders nothing, and leaves when everything is decided (lifecycle, L14).
+        # From now on a coordinator orders no new frames, and leaves when all frames are decided (lifecycle, L14).
         view_state.draining = view_state.coordinating
-        # Everything in progress is decided before the claim is given up.
+        # All frames in progress are decided before the claim is abandoned.
         if view_state.coordinating and self._window.frames:
             return False
         self.announced = 1
@@ -87,5 +87,5 @@ class OrderlyStop:
         return (self.announced > 0 and out) or self.announced > limits.LEFT_HEARTBEATS or self.timed_out
 
     def may_stop_alone(self) -> bool:
-        """True if this gateway may stop where no other gateway is left to continue."""
+        """True if this gateway may stop although no other gateway is left to continue."""
         return self._others.idle or (not self._view_state.primary and (self._others.lane_quiet or self.timed_out))

@@ -31,19 +31,19 @@ class PromiseWait:
         self._view_state = context.view_state
         self._peers = peers
         self._flush = flush
-        self._view = 0  # view promised at the last heartbeat, and the number of heartbeats since
+        self._view = 0  # the promised view at the last heartbeat, and the number of heartbeats since the promise
         self._beats = 0
-        self._unknown = 0  # heartbeats for which the candidate of the promised view has not known it
-        self._overtaken = 0  # heartbeats for which another view than the promised one has been at work
+        self._unknown = 0  # number of heartbeats for which the candidate of the promised view has not known that view
+        self._overtaken = 0  # number of heartbeats for which a view other than the promised one has been active
 
     @property
     def _waits(self) -> bool:
         return self._flush.phase in (Phase.PROMISED, Phase.ADOPTING, Phase.ACCEPTING) and not self._flush.attempt
 
     def beat(self, leader: int, leader_view: int) -> bool:
-        """Count one heartbeat. Return True if the member gives the promised view up, and catches up as a learner.
+        """Count one heartbeat. Return True if the member must abandon the promised view and catch up as a learner.
 
-        `leader` is the gateway that is heard to coordinate, 0 without one, and `leader_view` the view of the last leader.
+        `leader` is the live coordinator, 0 if there is none. `leader_view` is the view of the last leader.
         """
         self._beats = self._beats + 1 if self._view == self._view_state.promised else 0
         self._view = self._view_state.promised
@@ -53,10 +53,10 @@ class PromiseWait:
         return self._overtaken > 1 or self._unknown > limits.BOOT_HEARTBEATS
 
     def awaited(self, viewless: int) -> bool:
-        """True if the candidate of the promised view is live and still has its turn.
+        """True if the candidate of the promised view is live and its turn has not ended.
 
-        After a long time without a view (`viewless` heartbeats) the turn ends once its answer can have arrived. Otherwise a far
-        candidate would undo every view but its own.
+        After a long time without a view (`viewless` heartbeats), the turn ends when the candidate's answer can have arrived.
+        Otherwise a far candidate would undo every view except its own.
         """
         view_state, peers = self._view_state, self._peers
         if not self._waits:
@@ -66,21 +66,21 @@ class PromiseWait:
 
     def _is_unknown(self) -> bool:
         """True if the candidate reports that it has not promised its own view. A candidate promises durably before it proposes, so
-        nobody will ever install this view.
+        this view will never be installed.
         """
         promised = self._view_state.promised
         candidate = self._peers.get(coordinator_of(promised))
         return candidate is not None and candidate.beat is not None and candidate.beat.promised < promised
 
     def _is_overtaken(self, leader: int, leader_view: int) -> bool:
-        """True if another view than the promised one is at work: its coordinator is heard, or members of it.
+        """True if a view other than the promised one is active: its coordinator or some of its members are heard.
 
-        The members count too, because this gateway's log may not name the coordinator yet.
+        The members count too, because the coordinator may not be in this gateway's log yet.
         """
         promised = self._view_state.promised
         if leader not in (0, self._view_state.me, coordinator_of(promised)) and leader_view != promised:
             return True
-        # Members install the promised view before its coordinator, which waits for all of them.
+        # Members install the promised view earlier than its coordinator, which waits for all of them.
         return any(
             peer.beat is not None
             and self._peers.fresh(peer.number)

@@ -1,7 +1,8 @@
 """Roster changes: one gateway at a time, through the log (protocol/membership, M22 to M24).
 
-An added gateway is named first, and votes when it has caught up. A lost disk is replaced by the gateway's new incarnation when that
-has caught up. A change is reported as done when a majority of the new roster durably knows that it is decided.
+An added gateway first enters the roster without a vote, and votes when it has caught up. The gateway's new incarnation replaces a
+lost disk when the new disk has caught up. A change is reported as done when a majority of the new roster durably knows that the
+change is decided.
 """
 
 from __future__ import annotations
@@ -39,10 +40,10 @@ class Waiting(msgspec.Struct):
     """A change that an operator waits for.
 
     Attributes:
-        asked_us: time of the request, own clock.
-        fits: True if the last ROSTER that was decided here since the request contains the change.
-        made: True if the decided roster contains the change, and no ROSTER undid it before the request.
-        position: position that a majority must durably know before the change is reported; it covers the ROSTER.
+        asked_us: time of the request, by this gateway's clock.
+        fits: True if the last ROSTER that was decided here after the request contains the change.
+        made: True if the decided roster contains the change, and no ROSTER decided before the request has undone the change.
+        position: position, at or after the ROSTER, that a majority must durably know before the change is reported.
     """
 
     session: int
@@ -56,7 +57,7 @@ class Waiting(msgspec.Struct):
 
 
 class RosterChanges:
-    """Both roles: the request at the gateway of the operator, and the order at the coordinator."""
+    """Both roles: handling the request at the operator's gateway, and ordering the change at the coordinator."""
 
     def __init__(self, context: Context, peers: Peers, known: Known, order_roster: Callable[[RosterBody, int], None]) -> None:
         self._outbox = context.outbox
@@ -67,7 +68,7 @@ class RosterChanges:
         self._known = known
         self._order_roster = order_roster
         self._waiting: list[Waiting] = []
-        self._noted = 0  # position that every member durably notes as decided: the last ROSTER, or a later VIEW frame
+        self._noted = 0  # position that every member must durably note as decided: the last ROSTER, or a later VIEW frame
         self._last_roster_changes = 0  # value of the window's roster counter at the last check
 
     # At the origin
@@ -75,13 +76,13 @@ class RosterChanges:
     def on_request(self, event: RosterAsked) -> None:
         """Handle an operator's request."""
         named = self._named()
-        if not named:  # a blank log names no gateway, so it cannot show that one is missing
+        if not named:  # a blank log contains no roster, so it cannot show that a gateway is missing
             self._deny(
                 event.session, event.request, "not_primary", f"{NO_LOG}; ask again at this gateway or at another one", retry=True
             )
             return
         incarnation = event.incarnation
-        # The name of the present disk makes a repeated request harmless (membership, M23).
+        # The request names the current disk, so a repeated request is harmless (membership, M23).
         if event.change == "replace" and not incarnation and event.name in named:
             incarnation = named[event.name].incarnation
         ask = AskRoster(event.change, event.name, event.address, incarnation)
@@ -109,14 +110,14 @@ class RosterChanges:
         self._outbox.answers(session).append(Denied(request, code, reason, retry))
 
     def on_deny(self, message: Deny) -> None:
-        """Handle a denial of the coordinator."""
+        """Handle a denial by the coordinator."""
         ask = msgspec.structs.replace(message.ask, frontier=0)
         for waiting in [one for one in self._waiting if one.ask == ask and not one.made]:
             self._waiting.remove(waiting)
             self._deny(waiting.session, waiting.request, message.code, message.reason, message.retry)
 
     def session_closed(self, session: int) -> None:
-        """Stop answering a session that has ended. Its requests continue."""
+        """Stop answering a session that has ended. The session's requests continue."""
         for waiting in self._waiting:
             if waiting.session == session:
                 waiting.session = 0
@@ -131,7 +132,10 @@ class RosterChanges:
                     self._follow({voter.name: voter for voter in decode_body(RosterBody, frame.body).voters})
 
     def _follow(self, named: dict[str, Voter]) -> None:
-        """End each change that an earlier ROSTER made and this one undid. A repeated request would make it twice."""
+        """End each request whose change an earlier ROSTER made and this ROSTER undid.
+
+        If the request were repeated, the change would be made twice.
+        """
         for waiting in [one for one in self._waiting if not one.made]:
             fits, name = _fits(waiting.ask, named.get(waiting.ask.name)), waiting.ask.name
             if waiting.fits and not fits:
@@ -142,13 +146,16 @@ class RosterChanges:
             waiting.fits = fits
 
     def primary(self) -> None:
-        """Have the members durably note the decided VIEW frame, and with it every earlier ROSTER, even from before a restart."""
+        """Have the members durably note that the VIEW frame is decided.
+
+        This covers every earlier ROSTER, even one from before a restart.
+        """
         if not self._peers.alone:
             self._noted = self._window.frontier
 
     def _is_made(self, ask: AskRoster, asked_us: int) -> bool:
         """True if the decided roster contains the change, even if it was decided before the request."""
-        # An undecided ROSTER may still be truncated.
+        # An undecided ROSTER does not count, because it may still be truncated.
         if self._window.rosters:
             return False
         goes = ask.change == "remove" and ask.name == self._name and self._peers.removed  # a removed gateway is in no later view
@@ -162,7 +169,7 @@ class RosterChanges:
         return bool(self._waiting)
 
     def beat(self) -> None:
-        """Run one heartbeat: repeat requests, report completed changes, and give a vote to learners that have caught up."""
+        """Run one heartbeat: repeat requests, report completed changes, and make learners that have caught up voters."""
         if self._known.watermark < self._noted and (self._waiting or not self._peers.alone):
             self._known.persist_frontier()
         for waiting in list(self._waiting):
@@ -187,10 +194,10 @@ class RosterChanges:
             self._promote()
 
     def _is_latest(self, asked_us: int) -> bool:
-        """True if the own log holds every ROSTER that was decided before `asked_us`, so none is missing that undoes a change.
+        """True if this log holds every ROSTER that was decided before `asked_us`. So no ROSTER that undoes the change is missing.
 
-        All members hold what their view decides. A majority that promised no later view after that time proves that no later view
-        had begun. A gateway that was cut off a moment ago still takes its view for the last one, so it needs this proof.
+        All members hold the frames that their view decides. If a majority has promised no later view since that time, no later view
+        had begun. A gateway that was just cut off still takes its view for the last one, so it needs this proof.
         """
         view_state = self._view_state
         if not view_state.primary or not view_state.current(view_state.view):
@@ -214,8 +221,8 @@ class RosterChanges:
         return view_state.coordinating and view_state.primary and not view_state.draining and not self._window.rosters
 
     def _rosters(self) -> Rosters:
-        """Return the rosters that count in the log now. `Peers` follows only with the next heartbeat, and a ROSTER made from an
-        older roster would undo the change between them.
+        """Return the rosters that count in the log now. `Peers` is updated only at the next heartbeat. A ROSTER based on an older
+        roster would undo the change between the two.
         """
         return rosters_of(self._window.state, self._window.rosters)
 
@@ -226,7 +233,7 @@ class RosterChanges:
     def order(self, origin: int, ask: AskRoster) -> None:
         """Order the ROSTER that makes a requested change, or deny the request."""
         if not self._may_order() or ask.frontier < self._noted:
-            return  # the gateway that waits asks again; a late copy may ask for a change that was undone meanwhile
+            return  # the waiting gateway asks again; a late copy may request a change that was undone since
         named = self._named()
         try:
             voters = self._wanted(ask, named)
@@ -234,9 +241,9 @@ class RosterChanges:
             self._outbox.send(origin, Deny(self._view_state.view, ask, "roster", str(error), False))
             return
         if voters is None:
-            return  # the change is made already: the log has answered
+            return  # the change is already made, so the log has answered
         if ask.change == "add" and self._is_counted(ask.name):
-            return  # the gateway that waits asks again
+            return  # the waiting gateway asks again
         reason = self._objection(ask, voters)
         if reason:
             self._outbox.send(origin, Deny(self._view_state.view, ask, "roster", reason, True))
@@ -244,13 +251,13 @@ class RosterChanges:
             self._order_voters(voters, origin)
 
     def _is_counted(self, name: str) -> bool:
-        """True if the log of a majority may still count a removed gateway. The removed gateway answers under its old number until
-        then, and a ROSTER that names it again gives it another number.
+        """True if a removed gateway may still count in the log of a majority. Until then it answers under its old number. A ROSTER
+        that adds it again gives it a new number.
         """
         return name in self._window.state.removed and not self._is_known(self._noted)
 
     def _wanted(self, ask: AskRoster, named: dict[str, Voter]) -> list[Voter] | None:
-        """Return the roster with the change made; None if it is made already.
+        """Return the roster after the change; None if the change is already made.
 
         Raises:
             UsageError: the change is invalid.
@@ -282,18 +289,18 @@ class RosterChanges:
                     "or stop it to end the group"
                 )
             return [voter for voter in voters if voter.name != ask.name]
-        # The named disk is replaced already, so a repeated request changes nothing (membership, M23).
+        # The named disk has already been replaced, so a repeated request changes nothing (membership, M23).
         if named[ask.name].incarnation != ask.incarnation:
             return None
         peer = self._peers.get(named[ask.name].number)
-        # Without a heartbeat the new disk is unknown; `_objection` then denies the request.
+        # If no heartbeat has arrived, the new disk is unknown, and `_objection` denies the request.
         if peer is None or not peer.incarnation:
             return voters
         changed = msgspec.structs.replace(named[ask.name], incarnation=peer.incarnation, voting=True)
         return [changed if voter.name == ask.name else voter for voter in voters]
 
     def _objection(self, ask: AskRoster, voters: list[Voter]) -> str:
-        """Return why the change cannot be made now; empty if it can."""
+        """Return the reason why the change cannot be made now; empty if it can."""
         new = Rosters([{voter.number: voter for voter in voters}])
         if new.blank:
             return f"gateway {ask.name!r} is the last voter: remove it after another gateway has caught up"
@@ -313,7 +320,7 @@ class RosterChanges:
         return peer is not None and peer.beat is not None and self._peers.fresh(number) and peer.beat.ready
 
     def _promote(self) -> None:
-        """Give the vote to an added gateway that has caught up and is in the view."""
+        """Make an added gateway a voter when it has caught up and is in the view."""
         named = {voter.number: voter for voter in self._named().values()}
         for number, voter in named.items():
             if not voter.voting and number in self._view_state.members:
@@ -331,7 +338,7 @@ class RosterChanges:
 
 
 def _fits(ask: AskRoster, voter: Voter | None) -> bool:
-    """True if a roster with this voter of the name contains the change."""
+    """True if a roster contains the change when it has this voter under the name."""
     if ask.change == "remove":
         return voter is None
     if ask.change == "add":

@@ -1,4 +1,4 @@
-"""Succession list: members by age, after them those whose logs lag far (Navaratnam 1987, section 3.4; membership, M11)."""
+"""Succession list: members by age, followed by members whose logs lag far (Navaratnam 1987, section 3.4; membership, M11)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tutti_gateway.core import limits
 
 
 def by_age(age: Sequence[int], numbers: Sequence[int]) -> list[int]:
-    """Return the gateways, oldest first: members of the last view in their order, then others by number."""
+    """Return the gateways, oldest first: members of the last view in their order, then other gateways by number."""
     old = [number for number in age if number in numbers]
     return [*old, *sorted(set(numbers) - set(old))]
 
@@ -19,7 +19,7 @@ def succession(age: Sequence[int], logs: Mapping[int, tuple[int, int]]) -> list[
     Args:
         age: members of the last decided view, oldest first.
         logs: (accepted view, end of the log) of each possible candidate, by number. A candidate that lags far comes after all
-            others, because it would have to fetch for long.
+            others, because fetching the missing frames would take long.
     """
     accepted, end = max(logs.values())
     behind = {

@@ -1,8 +1,8 @@
 """Decision tables for a batch: one at the origin, one at the coordinator.
 
-The principle of both: **the log answers** (protocol/order, O12). When the log holds the reason against a batch (a duplicate, a
-newer epoch, an abort), the coordinator ignores the batch. The origin answers its client when *its* log decides that reason, never
-before. Only a gap and an overlap need a message, and it waits until everything of the producer is decided.
+The principle of both: **the log answers** (protocol/order, O12). If the log holds the reason against a batch (a duplicate, a newer
+epoch, an abort), the coordinator ignores the batch. The origin answers its client when that reason is decided in the *origin's*
+log, never before. Only a gap or an overlap needs a message, which waits until all frames of the producer are decided.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Admission(enum.Enum):
     REFUSED = "Refused"
 
 
-#: Decided by the log up to the frontier: (epoch closed by an abort, relation).
+#: The decided log determines the action. Key: (True if an ABORT closed the epoch, relation).
 ADMISSION: dict[tuple[bool, Relation], Admission] = {
     (False, Relation.OLDER): Admission.FENCED,
     (False, Relation.NEWER): Admission.REFUSED,
@@ -72,10 +72,10 @@ class Verdict(enum.Enum):
 
 
 class Seen(enum.Enum):
-    """State of an epoch at the coordinator: as in the log (`LineState`), or awaited, which only the coordinator knows."""
+    """State of an epoch at the coordinator: a state of the log (`LineState`), or `AWAITED`, which only the coordinator knows."""
 
     OPEN = "open"
-    AWAITED = "awaited"  # the next epoch was requested and waits until everything of this one is decided
+    AWAITED = "awaited"  # the next epoch was requested and waits until all frames of this epoch are decided
     OPENING = "opening"
     CLOSED = "closed"
 
@@ -85,7 +85,7 @@ def seen(state: LineState, awaited: bool) -> Seen:
     return Seen.AWAITED if awaited and state is LineState.OPEN else Seen[state.name]
 
 
-#: Decided by the entry at the end of the log.
+#: The entry at the end of the log determines the action.
 VERDICT: dict[tuple[Seen, Relation], Verdict] = {
     (Seen.OPEN, Relation.OLDER): Verdict.IGNORE,
     (Seen.OPEN, Relation.NEWER): Verdict.REFUSE,

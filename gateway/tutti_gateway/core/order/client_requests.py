@@ -1,8 +1,8 @@
 """Client requests that wait for the log: epochs, topics, offset commits and FORGETs.
 
-A request goes to the coordinator like a batch. The coordinator orders a frame, or does nothing if the log already holds one that
-answers the request. The answer comes when *this* gateway's log decides that frame. A message denies a request only if no frame will
-answer it.
+A request goes to the coordinator like a batch. The coordinator orders a frame, or does nothing if a frame in the log already
+answers the request. The client gets its answer when that frame is decided in *this* gateway's log. A request is denied by a message
+only if no frame will answer it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tutti_gateway.core.context import Context
 from tutti_gateway.core.order.received_table import Names, ReceivedTable
 from tutti_gateway.core.protocol.messages import Ask, AskEpoch, AskForget, Asking, AskOffsets, AskRoster, AskTopic, Deny
 
-#: Calls back with True when this log holds everything that is decided, with False if that is unknown (`ReadIndex.confirm`).
+#: Calls back with True when this log holds all decided frames, or with False if that is unknown (`ReadIndex.confirm`).
 Confirm = Callable[[Callable[[bool], None]], None]
 
 
@@ -37,10 +37,10 @@ class Request:
 
 
 class Requests:
-    """The waiting requests, by what they ask for. Of the offset commits of one reader only the first is sent to the coordinator.
+    """The waiting requests, grouped by what they ask for. Only the first of a reader's offset commits is sent to the coordinator.
 
-    `names` are numbers by name in the decided log. `confirm` checks if this log holds everything that is decided: only then is a
-    request refused for good (protocol/order, O28). A gateway that lags denies it with `behind`, so that another gateway can answer.
+    `names` maps names to numbers in the decided log. `confirm` checks whether this log holds all decided frames. Only then is a
+    refusal final (protocol/order, O28). A gateway that lags denies a request with `behind`, so that another gateway can answer.
     `count` is the number of requests that wait for the log or for `confirm`.
     """
 
@@ -71,7 +71,7 @@ class Requests:
             self._request(session, number, ask)
 
     def _epoch_answer(self, number: int, ask: AskEpoch) -> RequestAnswer | None:
-        """Return the answer that the decided log holds already, None without one."""
+        """Return the answer that the decided log already holds; None if there is none."""
         state = self._window.state
         producer = self.names.producers.get(ask.name)
         if producer is None:
@@ -82,7 +82,7 @@ class Requests:
         return EpochFenced(number, line.epoch) if line.epoch >= ask.epoch else None
 
     def topic(self, session: int, number: int, name: str) -> None:
-        """Register a topic, or find it."""
+        """Register a topic, or find a registered one."""
         known = self.names.topics.get(name)
         if known is not None:
             self._outbox.answers(session).append(TopicOpened(number, known))
@@ -90,11 +90,11 @@ class Requests:
             self._request(session, number, AskTopic(name))
 
     def offsets(self, session: int, number: int, reader: str, offset: int, back: bool) -> None:
-        """Log an offset commit, after those of the same reader that wait here.
+        """Log an offset commit, after earlier commits of the same reader that wait here.
 
-        Each commit is sent when those before it are decided, and names the frontier at its arrival, also if it waits for `confirm`
-        first. The coordinator does not order it after any commit of the reader above that frontier, itself included. So a repeated
-        or late copy never moves the reader back (protocol/order, O27).
+        Each commit is sent when earlier commits are decided. It names the frontier at the time of its arrival, even if it first
+        waits for `confirm`. The coordinator does not order it if the log holds any commit of the reader above that frontier, even a
+        copy of this one. So a repeated or late copy never moves the reader back (protocol/order, O27).
         """
         if any((earlier.session, earlier.number) == (session, number) for earlier, _ in self._commits(reader)):
             return  # the client repeats a request that is in progress
@@ -112,20 +112,20 @@ class Requests:
         return waiting[-1][0] if waiting else None
 
     def _commit(self, session: int, number: int, ask: AskOffsets, after: Request | None) -> None:
-        """Send a commit, unless another commit of the reader arrived in the log or here while it waited for `confirm`."""
+        """Send a commit, unless another commit of the reader arrived here or in the log during the wait for `confirm`."""
         before = self._window.state.readers.get(ask.reader, -1)
-        # Another commit may have arrived while this one waited for `confirm`.
+        # Another commit may have arrived during the wait for `confirm`.
         overtaken = self._last(ask.reader) not in (after, None)
         if not overtaken and (ask.frontier == self._window.frontier or self._received.last_commit(ask.reader) <= ask.frontier):
             self._request(session, number, ask)
         elif ask.offset >= before:
             reason = f"another commit of reader {ask.reader!r} arrived meanwhile; commit {ask.offset} again"
             self.deny(session, number, "offset", reason, retry=True)
-        else:  # a commit that goes back may come from a reader that has ended
+        else:  # a commit with a lower offset may come from a reader that has ended
             self.deny(session, number, "offset", _overtaken(ask.reader, before, ask.offset), retry=False)
 
     def _offset_wrong(self, reader: str, offset: int, back: bool) -> str:
-        """Return why an offset commit is invalid by the log here; empty if it is valid."""
+        """Return the reason why an offset commit is invalid according to this log; empty if it is valid."""
         state, waiting = self._window.state, self._commits(reader)
         if not 0 <= offset <= state.next_offset:
             return f"reader {reader!r} commits offset {offset}, and the committed log ends at {state.next_offset}"
@@ -135,8 +135,8 @@ class Requests:
     def _act_unless(self, wrong: Callable[[], str], request: tuple[int, int, str], act: Callable[[], None]) -> None:
         """Call `act` for a request (session, number, refusal code), unless `wrong` returns a reason against it.
 
-        The request may be valid where more of the log is decided. So this gateway confirms its frontier first, and the reason is
-        final only if it does not lag. A session that closes meanwhile withdraws its request.
+        The request may be valid at a gateway where more of the log is decided. So this gateway first confirms its frontier, and the
+        reason is final only if this gateway does not lag. If the session closes during that time, its request is withdrawn.
         """
         session, number, code = request
         if (session, number) in self._unconfirmed:
@@ -148,7 +148,7 @@ class Requests:
             return
 
         def judge(confirmed: bool) -> None:
-            # The session has ended meanwhile.
+            # The session has ended in the meantime.
             if (session, number) not in self._unconfirmed:
                 return
             self._unconfirmed.remove((session, number))
@@ -167,7 +167,10 @@ class Requests:
         self._confirm(judge)
 
     def _commits(self, reader: str) -> list[tuple[Request, AskOffsets]]:
-        """Return the offset commits of a reader that wait here, in order of arrival; the first one is with the coordinator."""
+        """Return the offset commits of a reader that wait here, in order of arrival.
+
+        The first one has been sent to the coordinator.
+        """
         waiting = self._waiting.get((AskOffsets, reader), ())
         return [(request, request.ask) for request in waiting if isinstance(request.ask, AskOffsets)]
 
@@ -212,7 +215,7 @@ class Requests:
         self._outbox.answers(session).append(Denied(number, code, reason, retry))
 
     def session_closed(self, session: int) -> None:
-        """Stop answering a session that has ended. The session's requests continue, with two exceptions.
+        """Stop answering a session that has ended. Its requests continue, with two exceptions.
 
         An offset commit is not sent again, because the reader may continue at another gateway. A request that waits for `confirm`
         is dropped, because the reader may have committed elsewhere since.
@@ -229,7 +232,7 @@ class Requests:
     # From the coordinator and the log
 
     def on_deny(self, message: Deny) -> None:
-        """Handle a denial of the coordinator."""
+        """Handle a denial by the coordinator."""
         ask = message.ask
         if isinstance(ask, AskOffsets):
             first = next(iter(self._commits(ask.reader)), None)
@@ -240,7 +243,7 @@ class Requests:
             self.deny(request.session, request.number, message.code, message.reason, message.retry)
 
     def _end_commits(self, reader: str, ends: Callable[[Request], bool], denied: Deny | None = None) -> None:
-        """Remove an offset commit. Later commits relied on it, so their clients must ask again."""
+        """Remove an offset commit. Later commits depend on it, so their clients must commit again."""
         waiting = self._commits(reader)
         first = next((index for index, (request, _) in enumerate(waiting) if ends(request)), None)
         if first is None:
@@ -272,7 +275,7 @@ class Requests:
             del self._waiting[key]
 
     def decided(self, frame: Frame) -> None:
-        """Handle a decided EPOCH, TOPIC, FORGET or OFFSETS frame; `window.state` may be further already."""
+        """Handle a decided EPOCH, TOPIC, FORGET or OFFSETS frame. `window.state` may already include later frames."""
         self.names.apply(frame)
         if frame.kind == Kind.EPOCH:
             self._epoch_decided(frame, decode_body(EpochBody, frame.body))
@@ -304,22 +307,23 @@ class Requests:
     def _offset_decided(self, reader: str, offset: int, position: int) -> None:
         """Handle a decided offset commit of the reader, whichever gateway submitted it.
 
-        The next commit is sent with this position as its frontier, because frames up to the frontier may not be handled here yet.
+        The next commit is sent with this position as its frontier, because some frames up to the real frontier may not be handled
+        yet.
         """
         waiting = self._commits(reader)
         reached = 0
-        # Equal commits that wait in a row have the same answer.
+        # Consecutive equal commits get the same answer.
         while reached < len(waiting) and waiting[reached][1].offset == offset:
             self._outbox.answers(waiting[reached][0].session).append(Done(waiting[reached][0].number))
             reached += 1
         left = [request for request, _ in waiting[reached:]]
         self._replace_waiting((AskOffsets, reader), left if reached else [])
-        # The next commit of the reader may leave now.
+        # The next commit of the reader may be sent now.
         if reached and left:
             self._send(left[0], position)
         elif not reached:
             for request, ask in waiting:
-                # A later offset is what the reader wants. A lower one may come from a reader that has ended.
+                # The reader wants the higher offset. A lower offset may come from a reader that has ended.
                 again = ask.offset >= offset
                 reason = f"reader {reader!r} committed offset {offset} elsewhere meanwhile; commit {ask.offset} again"
                 self.deny(
@@ -355,7 +359,7 @@ class Requests:
                 key = _key(ask)
                 self._replace_waiting(key, [other for other in self._waiting[key] if other is not request])
             elif isinstance(ask, AskOffsets):
-                # It is unknown if the snapshot includes this commit, so its client must commit again.
+                # It is unknown whether the snapshot includes this commit, so the client must commit again.
                 reason = f"this gateway installed a snapshot and does not know if this commit is in it; commit {ask.offset} again"
                 self.deny(request.session, request.number, "busy", reason, retry=True)
                 key = _key(ask)
@@ -370,7 +374,7 @@ class Requests:
             self._send(request, self._window.frontier)
 
     def beat(self) -> None:
-        """Send requests again that had no answer for a while."""
+        """Send again the requests that have had no answer for some time."""
         for request in self._sendable():
             if self._outbox.now.mono_us - request.sent_us >= self._resend_us:
                 self._send(request, self._window.frontier)
@@ -380,7 +384,7 @@ class Requests:
         request.sent_us = self._outbox.now.mono_us
         if isinstance(request.ask, AskOffsets) and frontier is not None:
             request.ask = msgspec.structs.replace(request.ask, frontier=frontier)
-        if self._view_state.primary:  # without a primary view, the next coordinator gets it
+        if self._view_state.primary:  # without a primary view, the request waits for the next coordinator
             self._outbox.send(self._view_state.coordinator, Asking(self._view_state.view, request.ask))
 
     def _sendable(self) -> Iterator[Request]:

@@ -1,8 +1,8 @@
 """The forward-table: batches of this gateway's clients that are not decided (Ban 2005, "Design of SEQUENCER"; protocol/order, O9).
 
-Every member is an origin. An origin sends its batches to the coordinator and keeps them until its own log has decided their
-outcome. The origin sends its batches again, in order, to a new coordinator, or to the same one after a silence. The origin
-answers the client.
+Every member is an origin. An origin sends its batches to the coordinator, and keeps each batch until the outcome is decided in its
+own log. After a silence, or if the coordinator changes, the origin sends its batches again, in order. The origin also answers the
+client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tutti_gateway.core.protocol.messages import Forward, Refuse, Resend
 
 
 class Queue:
-    """Batches of one epoch of a producer, in order of sequences. `session` is the one that sent the last of them."""
+    """Batches of one epoch of a producer, in order of sequences. `session` is the session that sent the last batch."""
 
     __slots__ = ("epoch", "frames", "producer", "sent_us", "session")
 
@@ -38,11 +38,11 @@ class Queue:
     def add(self, frame: Frame) -> bool:
         """Add a batch. Return False if the queue holds the same batch already."""
         frames = self.frames
-        # Nearly every batch is the next one.
+        # Nearly every batch is next in sequence.
         if not frames or frames[-1].last_sequence < frame.first_sequence:
             frames.append(frame)
             return True
-        # A batch may arrive again with other limits, so both ends name it.
+        # A batch may arrive again with different limits, so both its first and its last sequence identify it.
         key = (frame.first_sequence, frame.count)
         index = len(frames)
         while index and (frames[index - 1].first_sequence, frames[index - 1].count) > key:
@@ -57,7 +57,8 @@ class ForwardTable:
     """The table, by producer and epoch.
 
     Attributes:
-        count, bytes: number of batches in it, and about their memory.
+        count: number of batches in the table.
+        bytes: approximate memory of these batches.
     """
 
     def __init__(self, context: Context, received: ReceivedTable) -> None:
@@ -68,7 +69,7 @@ class ForwardTable:
         self._bytes_max = context.config.undecided_bytes_max + limits.FORWARDED_MORE_BYTES_MAX
         self._received = received
         self._queues: dict[int, dict[int, Queue]] = {}
-        self._unsent: list[Frame] = []  # batches of this step that are not sent yet
+        self._unsent: list[Frame] = []  # batches of this step that have not been sent
         self.count = 0
         self.bytes = 0
 
@@ -84,7 +85,7 @@ class ForwardTable:
     # From the client
 
     def submit(self, session: int, frames: tuple[Frame, ...]) -> None:
-        """Add batches of a session, which `flush` forwards, or answer why not."""
+        """Add batches of a session, which `flush` then forwards, or answer with the reason for not adding them."""
         state = self._window.state
         producers, topics = state.producers, state.topics
         now_us = self._outbox.now.mono_us
@@ -126,7 +127,10 @@ class ForwardTable:
             self._send(unsent)
 
     def _send(self, frames: list[Frame]) -> None:
-        """Send batches to the coordinator. Without one they wait, and `installed` sends everything to the next one in order."""
+        """Send batches to the coordinator.
+
+        If there is none, the batches wait, and `installed` sends them in order to the next coordinator.
+        """
         if self._view_state.primary:
             for chunk in split_runs(frames):
                 self._outbox.send(self._view_state.coordinator, Forward(self._view_state.view, chunk))
@@ -165,8 +169,8 @@ class ForwardTable:
     def _without_line(self, frame: Frame) -> Answer:
         state = self._window.state
         if 0 < frame.producer < state.next_producer:
-            # The producer was forgotten, so it is unknown if this copy committed before.
-            # The answer names an epoch above every epoch of that producer.
+            # The producer was forgotten, so it is unknown whether this batch was committed before.
+            # The answer contains an epoch above every epoch of that producer.
             return FencedAnswer(frame.producer, state.floor + 1, frame.first_sequence)
         reason = f"producer {frame.producer} is unknown here: open it first"
         return _refused(frame, "producer", reason, retry=False)
@@ -176,7 +180,7 @@ class ForwardTable:
         self._outbox.answers(session).extend([_refused(frame, code, reason, retry=True) for frame in frames])
 
     def session_closed(self, session: int) -> None:
-        """Stop answering a session that has ended. Its batches continue."""
+        """Stop answering a session that has ended. The session's batches continue."""
         for queue in self._all():
             if queue.session == session:
                 queue.session = 0
@@ -184,14 +188,14 @@ class ForwardTable:
     # From the coordinator
 
     def on_resend(self, message: Resend) -> None:
-        """Send batches again that the coordinator did not order, or ask the client to send them."""
+        """Send again the batches that the coordinator did not order, or ask the client to send them."""
         queue = self._queues.get(message.producer, {}).get(message.epoch)
         line = self._window.state.producers.get(message.producer)
-        # An old RESEND asks for batches whose outcome this log has decided.
+        # An old RESEND may ask for batches whose outcome is already decided in this log.
         if queue is None or line is None or line.epoch != message.epoch or message.sequence <= line.sequence:
             return
         again = [frame for frame in queue.frames if frame.first_sequence >= message.sequence and not frame.position]
-        # The table has the batch that the coordinator wants next; otherwise the client must send it.
+        # If the table has the batch that the coordinator wants next, it is sent. Otherwise the client must send it.
         if again and again[0].first_sequence == message.sequence:
             self._forward(queue, again)
             return
@@ -202,12 +206,12 @@ class ForwardTable:
         self._outbox.answers(queue.session).append(Expected(message.producer, message.epoch, message.sequence))
 
     def on_refuse(self, message: Refuse) -> None:
-        """Remove a batch that the coordinator refuses, and answer it."""
+        """Remove a batch that the coordinator refuses, and answer its client."""
         queue = self._queues.get(message.producer, {}).get(message.epoch)
         if queue is None:
             return
         frame = next((one for one in queue.frames if one.first_sequence == message.first_sequence), None)
-        # A batch with a position was ordered, so the refusal is old.
+        # A batch with a position has been ordered, so the refusal is out of date.
         if frame is None or frame.position:
             return
         queue.frames = deque(one for one in queue.frames if one is not frame)
@@ -240,7 +244,7 @@ class ForwardTable:
             if not queue.session:
                 continue
             answers = self._outbox.answers(queue.session)
-            # A batch with other limits was covered by the decided one.
+            # The decided batch covers a batch with different limits.
             if head.first_sequence == frame.first_sequence and head.count == frame.count:
                 answers.append(Committed(head.producer, head.epoch, head.first_sequence, head.count, offset))
             else:
@@ -249,7 +253,7 @@ class ForwardTable:
             self._remove_if_empty(queue)
 
     def aborted(self, producer: int, epoch: int, sequence: int, reason: str) -> None:
-        """Handle a decided ABORT of the epoch: everything of it after `sequence` is void."""
+        """Handle a decided ABORT of the epoch. Batches of the epoch after `sequence` are void."""
         queue = self.queue(producer, epoch)
         if queue is None:
             return
@@ -257,7 +261,7 @@ class ForwardTable:
         for frame in queue.frames:
             if frame.first_sequence > sequence:
                 answers.append(_aborted(frame, reason))
-            # The decided part ends within this batch, so its client sends the rest.
+            # The decided part ends within this batch, so the client must send the rest.
             elif frame.last_sequence > sequence:
                 answers.append(Expected(producer, epoch, sequence + 1))
             else:
@@ -265,7 +269,7 @@ class ForwardTable:
         self._end(queue)
 
     def fenced(self, producer: int, epoch: int) -> None:
-        """End all epochs of the producer below `epoch`; the outcome of their batches is unknown."""
+        """End all epochs of the producer below `epoch`. The outcome of their batches is unknown."""
         for queue in [queue for queue in self._queues.get(producer, {}).values() if queue.epoch < epoch]:
             answers = self._outbox.answers(queue.session)
             answers.extend([FencedAnswer(producer, epoch, frame.first_sequence) for frame in queue.frames])
@@ -309,7 +313,7 @@ class ForwardTable:
                 del self._queues[queue.producer]
 
     def find(self, frame: Frame) -> Frame | None:
-        """Return the own copy of a batch that the coordinator echoes by its header."""
+        """Return this gateway's copy of a batch whose header the coordinator echoed."""
         queue = self.queue(frame.producer, frame.epoch)
         if queue is None:
             return None
@@ -324,24 +328,24 @@ class ForwardTable:
     # Time and views
 
     def installed(self) -> None:
-        """Send everything to a new coordinator, in order, before any new batch."""
+        """Send all batches to a new coordinator, in order, before any new batch."""
         for queue in self._all():
             unordered = self._unordered(queue)
-            # A stamped frame keeps its position permanently.
-            # A batch whose position was truncated therefore continues as a copy without a position.
+            # A frame object that has a position keeps it permanently.
+            # So a batch whose position was truncated is sent as a copy without a position.
             fresh = {id(frame): frame.unstamped() for frame in unordered if frame.position}
             queue.frames = deque(fresh.get(id(frame), frame) for frame in queue.frames)
             self._forward(queue, [fresh.get(id(frame), frame) for frame in unordered])
 
     def beat(self) -> None:
-        """Send batches again that were neither ordered nor refused for a while: the message, or the answer to it, was lost."""
+        """Send again the batches that have been neither ordered nor refused for some time. The message or its answer was lost."""
         now_us = self._outbox.now.mono_us
         for queue in self._all():
             if now_us - queue.sent_us >= self._resend_us:
                 self._forward(queue, self._unordered(queue))
 
     def _unordered(self, queue: Queue) -> list[Frame]:
-        """Return the batches that the log's end here does not hold."""
+        """Return the batches that are not in this log, decided or undecided."""
         line = self._received.line(queue.producer)
         if line is None or line.epoch < queue.epoch:
             return list(queue.frames)
@@ -351,7 +355,7 @@ class ForwardTable:
 
 
 def _open(frame: Frame, line: Producer | None) -> bool:
-    """True if the decided log does not settle the outcome of a batch."""
+    """True if the decided log does not determine the outcome of a batch."""
     return line is not None and not line.closed and frame.epoch == line.epoch and frame.last_sequence > line.sequence
 
 

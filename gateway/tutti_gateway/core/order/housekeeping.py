@@ -1,4 +1,4 @@
-"""Frames that the coordinator orders by itself: ticks, trims, and FORGETs of idle producers without a name."""
+"""Frames that the coordinator orders without a request: ticks, trims, and FORGETs of idle producers without a name."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ class Housekeeping:
         self._seen_us: dict[int, int] = {}
 
     def primary(self) -> None:
-        """Begin in a view that decides: records after the last tick get a tick at once, and idle times start at zero."""
+        """Begin in a view that decides.
+
+        If there are records after the last tick, order a tick at once. Idle times start at zero.
+        """
         now_us = self._outbox.now.mono_us
         self._since_us, self._seen_us = now_us, {}
         self._idle_check_us = now_us + limits.IDLE_PRODUCER_CHECK_US
@@ -48,8 +51,8 @@ class Housekeeping:
         self.deadline_us = min(due, default=None)
 
     def ordered(self) -> None:
-        """End a step: the first records after a tick start the tick interval."""
-        # Only intervals in which records arrived get a tick (order, O34).
+        """End a step. The first records after a tick start the tick interval."""
+        # A tick is ordered only for an interval in which records arrived (order, O34).
         if self._received.dirty and self._tick_us is None and self._active:
             self._tick_us = self._outbox.now.mono_us + self._config.tick_interval_us
             self._arm()
@@ -72,17 +75,17 @@ class Housekeeping:
         return self._view_state.primary and self._view_state.coordinating
 
     def on_timer(self) -> None:
-        """Order what is due."""
+        """Order the frames that are due."""
         if not self._active:
             self._tick_us = self._idle_check_us = self.deadline_us = None
             return
         now, crowded = self._outbox.now, self._window.crowded
         if self._tick_us is not None and now.mono_us >= self._tick_us:
-            # In a crowded window the tick waits for another interval.
+            # If the window is crowded, the tick waits for one more interval.
             self._tick_us = now.mono_us + self._config.tick_interval_us if crowded else None
             if self._received.dirty and not crowded:
                 received = self._received
-                # The log's time never goes back, even if the clock does.
+                # Ticks never go back in time, even if the clock does.
                 self._sequencer.order_frame(Kind.TICK, TickBody(received.tick + 1, max(received.tick_time, self._wall_us())))
         if self._idle_check_us is not None and now.mono_us >= self._idle_check_us:
             self._idle_check_us = now.mono_us + limits.IDLE_PRODUCER_CHECK_US
@@ -91,10 +94,10 @@ class Housekeeping:
         self._arm()
 
     def _forget(self, now_us: int) -> None:
-        """Order a FORGET of producers that this coordinator has not seen for the idle time. Each coordinator measures it from its
-        own start.
+        """Order a FORGET of producers that this coordinator has not seen for the idle time. Each coordinator measures that time
+        from the start of its own term.
         """
-        # A coordinator cannot know what its predecessor saw, so it waits a whole idle time first.
+        # A coordinator does not know which producers its predecessor saw, so it first waits for the whole idle time.
         if now_us - self._since_us < self._config.idle_producer_us or self._view_state.closed is not None:
             return
         idle = []
@@ -112,10 +115,10 @@ class Housekeeping:
             self._sequencer.forget(idle)
 
     def trim(self, starts: Sequence[tuple[int, int]], up_to: int) -> None:
-        """Order a TRIM at the last of `starts` (position, offset of the first record) that is decided and not after position
-        `up_to` + 1.
+        """Order a TRIM. It trims up to the last of `starts` (position, offset of the first record) that is decided and not after
+        position `up_to` + 1.
 
-        The disk proposes a trim again until it is done.
+        The disk repeats its proposal until the trim is done.
         """
         window, received = self._window, self._received
         if not self._active or self._view_state.draining or window.crowded:

@@ -25,11 +25,12 @@ class Ordering:
     """The order layer.
 
     Attributes:
-        low: why the disk accepts nothing new; empty if it does.
-        sequencer: assigns positions; other layers order their own frames through it.
-        forward, requests: batches and requests of this gateway's clients that wait for the log.
+        low: reason why the disk accepts no new frames; empty if it accepts them.
+        sequencer: assigns positions, also to the frames of other layers.
+        forward: batches of this gateway's clients that wait for the log.
+        requests: requests of this gateway's clients that wait for the log.
         receiver: hold-back queue.
-        received: received-table at the end of the log.
+        received: the received-table at the end of the log.
     """
 
     def __init__(self, context: Context, below: LowerLayer, confirm: Confirm, wall_us: Callable[[], int]) -> None:
@@ -51,7 +52,7 @@ class Ordering:
         self.forward.flush()
 
     def submit(self, event: Submitted) -> None:
-        """Queue batches of a client without forwarding them. `forward.flush` sends the batches of several clients together."""
+        """Queue batches of a client, but do not forward them. `forward.flush` sends the batches of several clients together."""
         closed = self._closed()
         if closed:
             self.forward.refuse(event.session, event.frames, *closed)
@@ -77,7 +78,7 @@ class Ordering:
             return self._view_state.closed
         if not self._view_state.primary and not self._view_state.pausing:
             return "not_primary", f"{NO_VIEW}; send again to this gateway or to another one"
-        # A full disk is a temporary reason, so the client sends again.
+        # A full disk is a temporary reason, so the client may try again.
         if self.low:
             return "space", f"no space for new messages ({self.low}); reads continue; send again when the disk has free space"
         return None
@@ -99,7 +100,7 @@ class Ordering:
         elif not view_state.primary or not view_state.current(message.view) or sender not in view_state.members:
             return
         elif isinstance(message, Forward):
-            # A coordinator that hands over orders nothing: the origins send again to the next one.
+            # A coordinator that hands over orders no frames. The origins send their batches again to the next coordinator.
             if view_state.coordinating and not view_state.draining:
                 self.sequencer.on_forward(sender, message.frames)
         elif isinstance(message, Asking):
@@ -116,7 +117,7 @@ class Ordering:
     # The log
 
     def decided(self, run: tuple[Frame, ...], offsets: tuple[int, ...], void: frozenset[int]) -> None:
-        """Handle a decided run: answer its clients, and release requests and batches that waited for its producers."""
+        """Handle a decided run. Answer its clients, and release requests and batches that waited for its producers."""
         invariant(run[-1].position == self._window.frontier, "a decided run does not end at the frontier")
         lines, forward = self.received.lines, self.forward
         resolved: dict[int, ProducerLine] = {}
@@ -144,7 +145,7 @@ class Ordering:
             # The receipt of a staged batch carries its position instead of an offset (order, O29).
             if queue is not None and queue.frames and frame.position not in void:
                 forward.committed(queue, frame, frame.position if frame.staged else offset)
-        # Batches are answered after the whole run, because a later ABORT may reach further back.
+        # Clients get their answers after the whole run, because a later ABORT may void earlier batches.
         for frame in aborts.values():
             self._aborted(frame)
         for line in resolved.values():
@@ -153,7 +154,7 @@ class Ordering:
         self.sequencer.space_freed()
 
     def _aborted(self, frame: Frame) -> None:
-        """Answer the batches of an aborted epoch. The last ABORT of an epoch counts, because it reaches furthest back."""
+        """Answer the batches of an aborted epoch. The last ABORT of an epoch counts, because it voids the most batches."""
         body = decode_body(AbortBody, frame.body)
         self.forward.aborted(frame.producer, frame.epoch, body.entry.sequence, body.reason)
 
@@ -173,7 +174,7 @@ class Ordering:
             if kind == Kind.EPOCH:
                 if line.state is LineState.OPENING and line.epoch == frame.epoch:
                     line.on(LineInput.EPOCH_DECIDED)
-                # Batches of the aborted epoch get their answers before the new epoch fences the rest.
+                # Batches of an aborted epoch get their answers before the new epoch fences the rest.
                 if frame.producer in aborts:
                     self._aborted(aborts.pop(frame.producer))
                 self.forward.fenced(frame.producer, frame.epoch)
@@ -214,7 +215,7 @@ class Ordering:
         return len(frames), ""
 
     def ended(self) -> None:
-        """End the view: requests that waited at this coordinator wait for the next one."""
+        """End the view. Requests that wait at this coordinator then wait for the next one."""
         self.sequencer.installed()
 
     def installed(self) -> None:
@@ -223,8 +224,7 @@ class Ordering:
         self.receiver.installed()
 
     def primary(self) -> None:
-        """Begin to order new messages: the forward-table sends everything to the coordinator again, before any new batch
-        (protocol/order, O9).
+        """Begin to order new messages. The forward-table first sends all its batches to the coordinator again (protocol/order, O9).
         """
         self.forward.installed()
         self.requests.installed()

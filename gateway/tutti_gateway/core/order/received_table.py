@@ -1,8 +1,8 @@
-"""The received-table at the log's end: the decided state, and the changes of the undecided frames after it (protocol/order, O25).
+"""The received-table at the end of the log: the decided state with the changes by undecided frames (protocol/order, O25).
 
-Only producers with undecided frames have a line here. All others are read from the decided `LogState`. So the table is never
-copied, and a line is removed when its last frame is decided. `rebuild` computes the table from the frames alone, after a start or a
-truncation. A property test compares both with `LogState.apply`.
+Only producers with undecided frames have a line here. The entries of other producers are in the decided `LogState`. So the table is
+never copied, and a line is removed when its last frame is decided. After a start or a truncation, `rebuild` computes the table from
+the frames. A property test compares the incremental and the rebuilt table with `LogState.apply`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LineState(enum.Enum):
     """State of a producer's epoch at the log's end."""
 
     OPEN = "open"
-    OPENING = "opening"  # its EPOCH is ordered and not decided
+    OPENING = "opening"  # its EPOCH is ordered but not decided
     CLOSED = "closed"  # an ABORT ended it
 
 
@@ -47,8 +47,8 @@ class LineInput(enum.Enum):
     ABORT = "ABORT ordered"
 
 
-#: A transition that is absent cannot happen: no batch of a closed epoch, no ABORT before a batch.
-#: A member may get frames after an EPOCH before the CONFIRM of that EPOCH; their order shows that the EPOCH is decided.
+#: Absent transitions cannot happen: a batch of a closed epoch, or an ABORT before a batch.
+#: A member may get frames after an EPOCH before it gets the CONFIRM of that EPOCH. Such frames show that the EPOCH is decided.
 LINE: dict[tuple[LineState, LineInput], LineState] = {
     (LineState.OPEN, LineInput.BATCH): LineState.OPEN,
     (LineState.OPEN, LineInput.EPOCH): LineState.OPENING,
@@ -62,7 +62,7 @@ LINE: dict[tuple[LineState, LineInput], LineState] = {
 
 
 class ProducerLine:
-    """Entry of a producer at the log's end, as the log alone shows it. `undecided` is the number of its undecided frames."""
+    """Entry of a producer at the end of the log. `undecided` is the number of the producer's undecided frames."""
 
     __slots__ = ("epoch", "instance", "name", "number", "progress", "sequence", "state", "undecided")
 
@@ -77,7 +77,7 @@ class ProducerLine:
         self.undecided = 0
 
     def on(self, input_: LineInput) -> None:
-        """Move along the table.
+        """Make the transition for this input.
 
         Raises:
             InvariantViolated: the table has no such transition.
@@ -95,7 +95,7 @@ class ProducerLine:
 
 
 class Names:
-    """Numbers of producers and topics by name, at some position of the log."""
+    """Numbers of producers and topics by name, at one position of the log."""
 
     __slots__ = ("_names", "producers", "topics")
 
@@ -124,8 +124,8 @@ class ReceivedTable:
         lines: producers with undecided frames, by number.
         names: numbers by name.
         forgotten: producers that an undecided FORGET removes.
-        new_readers: readers whose offset commits are all undecided.
-        next_producer, next_topic, floor, start, tick, tick_time, dirty: as in `LogState`, at the log's end.
+        new_readers: readers without a decided offset commit.
+        next_producer, next_topic, floor, start, tick, tick_time, dirty: as in `LogState`, but at the end of the log.
     """
 
     def __init__(self, state: LogState) -> None:
@@ -150,8 +150,10 @@ class ReceivedTable:
             self.apply(frame)
 
     def line(self, number: int) -> ProducerLine | None:
-        """Return the producer's line, a new one if it has nothing undecided; None if the log's end does not know the producer."""
-        # At the log's end an undecided FORGET counts already.
+        """Return the producer's line, a new line if it has no undecided frames; None if the producer is unknown at the end of the
+        log.
+        """
+        # At the end of the log, an undecided FORGET already counts.
         if number in self.forgotten:
             return None
         line = self.lines.get(number)
@@ -161,20 +163,20 @@ class ReceivedTable:
         if producer is None:
             return None
         line = ProducerLine(number, producer.name, producer.instance, producer.epoch, producer.sequence, producer.progress)
-        # Only the next EPOCH may follow in a closed epoch (order, O23).
+        # After an epoch is closed, only the next EPOCH may follow (order, O23).
         if producer.closed:
             line.state = LineState.CLOSED
         return line
 
     def topic_known(self, number: int) -> bool:
-        """True if the log's end knows the topic."""
+        """True if the topic is known at the end of the log."""
         return 0 < number < self.next_topic
 
     def apply(self, frame: Frame) -> None:
         """Apply the next frame of the log.
 
         Raises:
-            FormatError: the frame cannot follow, or its body is invalid, so nobody may have ordered it. The table is unchanged.
+            FormatError: the frame cannot follow, or its body is invalid, so no coordinator may order it. The table is unchanged.
         """
         if frame.kind not in SEQUENCED:
             _APPLY[frame.kind](self, frame)
@@ -203,7 +205,7 @@ class ReceivedTable:
         if frame.staged:
             self._staged[frame.position] = staged_of(frame)
         else:
-            # No other TXN may name these batches from now on (order, O31).
+            # From now on no other TXN may name these batches (order, O31).
             self._visible.update(dict.fromkeys(decode_body(TxnBody, frame.body).staged, frame))
             self.dirty = True
 
@@ -213,12 +215,12 @@ class ReceivedTable:
         return len(self._state.staged) + len(self._staged) - len(self._visible)
 
     def not_visible(self, frame: Frame, decided: bool = False) -> str:
-        """Return why the batches of a TXN cannot be made visible at the log's end; empty if they can.
+        """Return the reason why a TXN cannot make its batches visible at the end of the log; empty if it can.
 
         Args:
             frame: the TXN.
-            decided: True requires that each batch is decided here. The coordinator must ensure this, because an ABORT may void
-                others.
+            decided: if True, each batch must be decided here. The coordinator requires this, because an ABORT may void undecided
+                batches.
 
         Raises:
             FormatError: the body is invalid.
@@ -245,7 +247,7 @@ class ReceivedTable:
         return "" if fits else "the header has another first topic, count, first or last time than the staged batches"
 
     def stage_decided(self, frame: Frame) -> None:
-        """Stop tracking a decided staged batch or TXN: the decided state has it from now on, or the batch is void."""
+        """Stop tracking a decided staged batch or TXN. It is now in the decided state, or the batch is void."""
         if frame.staged:
             self._staged.pop(frame.position, None)
         else:
@@ -270,7 +272,7 @@ class ReceivedTable:
             and not any(txn.producer == frame.producer and txn.position >= body.position for txn in self._visible.values()),
             f"{frame!r} aborts from {body.position} on, but a later TXN exists, or one that makes a later batch visible",
         )
-        # The entry returns to its state before the aborted position, closed (atomic, A11).
+        # The entry returns to its state before the aborted position, but closed (atomic, A11).
         line.on(LineInput.ABORT)
         self.lines[line.number] = line
         line.instance, line.epoch = entry.instance, entry.epoch
@@ -286,7 +288,7 @@ class ReceivedTable:
         self.tick, self.tick_time, self.dirty = body.number, body.time_us, False
 
     def _trim(self, frame: Frame) -> None:
-        # A TRIM may name a position below the start: a log that was installed as a snapshot may begin later already.
+        # A TRIM may name a position below the start, because a log that was installed as a snapshot may begin later.
         body = decode_body(TrimBody, frame.body)
         _follows(
             0 < body.position < frame.position and 0 <= body.offset <= limits.POSITION_MAX,
@@ -328,10 +330,10 @@ class ReceivedTable:
         )
 
     def last_commit(self, reader: str) -> int:
-        """Return an upper bound for the position of the reader's last offset commit at the log's end; 0 if there is none.
+        """Return an upper bound for the position of the reader's last offset commit at the end of the log; 0 if there is none.
 
-        The exact position is known only for commits since this table was made. A caller at an earlier frontier may therefore ask
-        again.
+        The exact position is known only for commits since this table was created. So a caller at an earlier frontier may have to
+        ask again.
         """
         return self._commits.get(reader, self._begin if reader in self._state.readers else 0)
 
@@ -350,7 +352,7 @@ class ReceivedTable:
         line = self.line(frame.producer)
         if line is None:
             _follows(frame.producer == self.next_producer, f"{frame!r} is not producer {self.next_producer}")
-            # Otherwise a late copy of a forgotten producer could begin again (order, O26).
+            # Otherwise a late copy of a request could bring back a forgotten producer (order, O26).
             _follows(frame.epoch > self.floor, f"epoch {frame.epoch} is not above the floor {self.floor}")
             _follows(not body.sequence, f"{frame!r} is a new producer, but begins after sequence {body.sequence}")
             _follows(body.name and body.name not in self.names.producers, f"{frame!r} gives the name {body.name!r} again")
@@ -380,12 +382,11 @@ class ReceivedTable:
         )
         for number in body.producers:
             self.forgotten[number] = None
-        # A FORGET never lowers the floor.
         self.floor = max(self.floor, body.floor)
         self.names.apply(frame)
 
     def remove_resolved(self, line: ProducerLine) -> None:
-        """Remove the line of a producer that has nothing undecided."""
+        """Remove the line of a producer that has no undecided frames."""
         if not line.undecided:
             self.lines.pop(line.number, None)
 
@@ -410,5 +411,5 @@ def _follows(condition: object, text: str) -> None:
 
 
 def _are_gateways(numbers: Sequence[int]) -> bool:
-    """True if these are distinct gateway numbers, at least one."""
+    """True if these are one or more distinct gateway numbers."""
     return 0 < len(set(numbers)) == len(numbers) and all(0 < number <= limits.GATEWAY_MAX for number in numbers)

@@ -1,5 +1,5 @@
-"""The member's half of *order*: frames arrive in any order and are appended in sequence (hold-back queue;
-Sambhu 1999, "Members").
+"""The member's half of *order*: frames arrive in any order, and the hold-back queue appends them in sequence (Sambhu 1999,
+"Members").
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Receiver:
     """Takes ORDER and ECHO of the view's coordinator, and repairs of every member.
 
     Attributes:
-        discarded: number of discarded frames: corrupt, of another view, unchained, unlike an own copy, above the limit, or invalid
-            after the frames before them. A discarded frame stays missing.
+        discarded: number of discarded frames. A frame is discarded if it is corrupt, invalid, of another view, not chained,
+            different from this member's copy, or above the limit. The position then still counts as missing.
         streamed: the highest position that the coordinator itself sent or announced in this view.
         highest: the highest position announced in this view.
     """
@@ -48,14 +48,15 @@ class Receiver:
         self._buffered_bytes = 0
         self._buffered_bytes_max = context.config.undecided_bytes_max + limits.BUFFERED_MORE_BYTES_MAX
         undecided_bytes = max(context.config.undecided_bytes_max, limits.UNDECIDED_BYTES_CONFIG_MIN)
-        self._window_bytes_max = undecided_bytes + limits.BUFFERED_MORE_BYTES_MAX  # the most bytes that a coordinator has undecided
+        # largest number of undecided bytes at a coordinator
+        self._window_bytes_max = undecided_bytes + limits.BUFFERED_MORE_BYTES_MAX
         self._gaps: RangeMap[None] = RangeMap()  # positions between the window's end and `highest` that are not buffered
         self.discarded = 0
         self.streamed = self.highest = 0
-        self._invalid = ""  # reason why the last next frame was not taken
+        self._invalid = ""  # reason why the last frame that was next was rejected
 
     def installed(self) -> None:
-        """Delete buffered frames and gaps of the last view."""
+        """Delete buffered frames and gaps of the previous view."""
         self._buffered, self._buffered_bytes = {}, 0
         self._gaps.clear()
         self.streamed = self.highest = 0
@@ -67,29 +68,29 @@ class Receiver:
             self._stream_reached(message.frames[-1].position)
 
     def on_repair(self, sender: int, message: Repair) -> None:
-        """Handle ordered frames of this view from any member that holds them. A frame after the view's installed end belongs to the
-        view.
+        """Handle ordered frames of this view from any member that holds them. Frames after the installed end of the log belong to
+        this view.
         """
         view_state = self._view_state
         if view_state.current(message.view) and sender in view_state.others and not view_state.coordinating:
             self._accept(sender, message)
 
     def log_end_reported(self, sender: int, end: int) -> None:
-        """Note that the log of a member of this view reaches `end`: frames up to there that are not here are lost or late.
+        """Note that the log of a member of this view reaches `end`. Frames up to `end` that are not here are lost or late.
 
-        An end beyond everything that may be undecided is ignored.
+        An end is ignored if it is too far above the frontier to be possible.
         """
         view_state = self._view_state
         if not view_state.coordinating and end <= self._window.end + limits.BUFFERED_FRAMES_MAX:
             self._announce(end)
-            # The coordinator's heartbeat shows that its stream has reached its end (repair, R2).
+            # The coordinator's heartbeat shows that its stream has reached the reported end (repair, R2).
             if sender == view_state.coordinator:
                 self._stream_reached(end)
 
     def _accept(self, sender: int, message: Order | Repair) -> None:
         view = self._view_state.view
         for frame in message.frames:
-            # Frames of another view may be of a truncated log.
+            # Frames of another view may belong to a truncated log.
             if frame.view != view:
                 self.discarded += 1
             elif payload_intact(frame):
@@ -100,7 +101,7 @@ class Receiver:
         self._report_invalid(sender, message)
 
     def on_echo(self, sender: int, message: Echo) -> None:
-        """Handle headers of own frames; their bodies are in the forward-table."""
+        """Handle headers of this member's own frames. Their bodies are in the forward-table."""
         if not self._counts(sender, message.view):
             return
         for at in range(0, len(message.headers), HEADER_SIZE):
@@ -113,10 +114,10 @@ class Receiver:
             if echoed.view != message.view:
                 self.discarded += 1
             elif own is None or own.body_crc != echoed.body_crc or own.body_length != echoed.body_length:
-                # Another body was ordered under this sequence, so a member that has it must send it.
+                # A different body was ordered under this sequence, so a member with that body must send it.
                 self._missed(echoed.position)
             else:
-                # The equal CRC proves that the own copy is the ordered body (order, O10).
+                # The equal CRC proves that this member's copy is the ordered body (order, O10).
                 echoed.body, echoed.progress = own.body, own.progress
                 self._buffer(echoed)
             self._stream_reached(echoed.position)
@@ -129,34 +130,32 @@ class Receiver:
 
     def _buffer(self, frame: Frame) -> None:
         position = frame.position
-        # A frame that is here already needs no second copy.
+        # A frame that is already here is not stored twice.
         if position <= self._window.end or position in self._buffered:
             return
         full = self._buffered_bytes > self._buffered_bytes_max
-        # The next frame is always buffered, because all buffered frames wait for it.
+        # The next frame is always buffered, because all other buffered frames wait for it.
         if position > self._window.end + (1 if full else limits.BUFFERED_FRAMES_MAX):
             self._missed(position)
             return
         if position <= self.highest:
             self._gaps.remove(position, position)
-        else:  # a later frame announces all positions before it (repair, R1)
+        else:  # a frame announces all earlier positions (repair, R1)
             self._announce(position - 1)
             self.highest = position
         self._buffered[position] = frame
         self._buffered_bytes += weight(frame)
-        # Over the limit a frame is appended at once, so that nothing accumulates.
+        # Above the limit a frame is appended at once, so that frames do not accumulate.
         if full:
             self._drain()
 
     def _missed(self, position: int) -> None:
-        """Note an announced frame that cannot be kept; repair fetches it again."""
+        """Note an announced frame that cannot be buffered. Repair fetches it again."""
         self._announce(position)
         self.discarded += 1
 
     def _is_plausible(self, position: int) -> bool:
-        """True if the position can exist: no more frames are undecided than may be buffered, and some may
-        have arrived meanwhile.
-        """
+        """True if the position can exist, given the limits on undecided and on buffered frames."""
         return position <= self._window.end + 2 * limits.BUFFERED_FRAMES_MAX
 
     def _stream_reached(self, position: int) -> None:
@@ -165,29 +164,29 @@ class Receiver:
             self.streamed = position
 
     def _announce(self, end: int) -> None:
-        """Note that positions up to `end` exist; those above the highest known position are missing."""
+        """Note that positions up to `end` exist. The ones above the highest known position are missing."""
         known = max(self.highest, self._window.end)
         if end > known and self._is_plausible(end):
             self._gaps.put(known + 1, end, None)
             self.highest = end
 
     def decided(self) -> None:
-        """Append buffered frames after the frontier moved and the window has space."""
+        """Append buffered frames when the frontier has moved and the window has space."""
         if self._buffered and self._view_state.current(self._view_state.view):
             self._drain()
 
     def _window_space(self) -> tuple[int, int]:
-        """Return how many frames, and about how many bytes, the window accepts before more of it is decided here.
+        """Return how many frames, and approximately how many bytes, the window accepts before further frames are decided here.
 
-        A coordinator keeps to this limit by its own frontier. A member that gets frames but no CONFIRM lags. Such a member
-        appends nothing over the limit and votes for nothing after it, so its coordinator stops until the member gets the decision
+        A coordinator keeps to this limit according to its own frontier. A member that gets frames but no CONFIRM lags. Such a
+        member neither appends nor votes for frames above the limit. So its coordinator stops until the member gets the decision
         (protocol/atomic, A4).
         """
         return common_limits.UNDECIDED_FRAMES_MAX - len(self._window.frames), self._window_bytes_max - self._window.bytes
 
     def _drain(self) -> None:
-        """Append frames in sequence while the window has space. A VIEW frame is always appended, because its
-        decision decides the rest.
+        """Append frames in sequence while the window has space. A VIEW frame is always appended, because its decision decides all
+        earlier frames.
         """
         buffered, end, chain = self._buffered, self._window.end, self._window.chain
         free_frames, free_bytes = self._window_space()
@@ -200,7 +199,7 @@ class Receiver:
             size = weight(frame)
             self._buffered_bytes -= size
             free_bytes -= size
-            # A frame that does not continue the chain may be of a truncated log, so it is treated as lost.
+            # A frame that does not continue the chain may belong to a truncated log, so it is treated as lost.
             if not chained(frame, chain):
                 self._gaps.put(end + 1, end + 1, None)
                 self.discarded += 1
@@ -218,21 +217,21 @@ class Receiver:
             self._below.append(run)
 
     def _report_invalid(self, sender: int, message: Order | Repair | Echo) -> None:
-        """Report a frame that the chain allows here but that is invalid; it was not appended and is requested again.
+        """Report a frame that continues the chain but is invalid. It was not appended, and is requested again.
 
-        The coordinator or this member is wrong, and one message does not show which. So no member halts: this member votes for
-        nothing after the frame, the next view leaves it out, and it copies the log that the others decide.
+        Either the coordinator or this member is wrong, and one message does not show which. So no member halts. This member casts
+        no vote for the frame or later ones, the next view excludes this member, and it copies the log that the others decide.
         """
         if self._invalid:
             self._outbox.drop(message, sender, self._invalid)
             self._invalid = ""
 
     def missing(self) -> list[Range]:
-        """Return the lowest ranges of positions that were announced and are not here, which repair must request.
+        """Return the lowest ranges of announced positions that are missing here, which repair must request.
 
-        In a view that decides, nothing is requested while the window is full.
+        In a view that decides, no frame is requested while the window is full.
         """
-        # Requested frames could not be appended while the window is full.
+        # While the window is full, requested frames could not be appended.
         if not self._gaps or (self._view_state.primary and min(self._window_space()) <= 0):
             return []
         return [(first, last) for first, last, _ in self._gaps.lowest(limits.REPAIR_RANGES_MAX)]

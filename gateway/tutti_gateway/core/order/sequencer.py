@@ -26,7 +26,7 @@ class LowerLayer(Protocol):
 
     @property
     def low(self) -> str:
-        """Why no batch can be ordered; empty if one can."""
+        """Reason why no batch can be ordered; empty if batches can be ordered."""
 
     def append(self, frames: Sequence[Frame]) -> None:
         """Append the next frames of the log."""
@@ -43,18 +43,18 @@ class Sequencer:
         self._received = received
         self._below = below
         self._ordered: list[Frame] = []
-        # producer -> origin -> epoch: asked to send again when everything of the producer is decided
+        # producer -> origin -> epoch: these origins must send their batches again when all frames of the producer are decided
         self._to_resend: dict[int, dict[int, int]] = {}
-        self._epochs: dict[int, list[tuple[int, AskEpoch]]] = {}  # producer -> (origin, ask) that wait until its frames are decided
+        self._epochs: dict[int, list[tuple[int, AskEpoch]]] = {}  # producer -> (origin, request), until its frames are decided
         self._epochs_count = 0
         self._window_was_full = False
 
     def installed(self) -> None:
-        """Begin or end a view. Origins send everything again that waited for the last coordinator."""
+        """Begin or end a view. The origins send again what waited for the previous coordinator."""
         self._ordered, self._to_resend, self._epochs, self._epochs_count, self._window_was_full = [], {}, {}, 0, False
 
     def busy(self, number: int) -> bool:
-        """True if something of the producer is undecided, or was not ordered and will arrive again."""
+        """True if a frame of the producer is undecided, or was rejected and will arrive again."""
         return number in self._received.lines or number in self._to_resend
 
     # Batches
@@ -73,10 +73,10 @@ class Sequencer:
         number = -1
         line: ProducerLine | None = None
         awaited = False
-        if origin != self._view_state.me:  # own batches were validated at ingest
+        if origin != self._view_state.me:  # this gateway's own batches were validated when they arrived
             frames = tuple(filter(self._is_good, frames))
         for frame in frames:
-            # Consecutive batches of a producer share the lookup of its line.
+            # The line is looked up once for consecutive batches of a producer.
             if frame.producer != number:
                 number = frame.producer
                 line, awaited = received.line(number), number in self._epochs
@@ -94,7 +94,7 @@ class Sequencer:
             transactional = frame.transactional
             if transactional and not self._may_stage(origin, frame, line):
                 continue
-            if not line.undecided:  # the line enters the table with its first undecided frame
+            if not line.undecided:  # a line enters the table with its first undecided frame
                 received.lines[number] = line
             end += 1
             frame.origin = origin
@@ -112,14 +112,14 @@ class Sequencer:
             self._ordered += ordered
 
     def _is_good(self, frame: Frame) -> bool:
-        """True if a batch of another gateway is valid and may get a position when it is next."""
+        """True if a batch of another gateway is valid, so that it may get a position when it is next in sequence."""
         return not batch(frame) and self._received.topic_known(frame.topic) and payload_intact(frame)
 
     def _may_stage(self, origin: int, frame: Frame, line: ProducerLine) -> bool:
         """True if a staged batch, or the TXN that makes staged batches visible, may be ordered.
 
-        A TXN waits until everything of its producer is decided, and names only decided batches. So no ABORT ever voids a TXN or a
-        part of it (protocol/order, O31).
+        A TXN waits until all frames of its producer are decided, and names only decided batches. So an ABORT never voids a TXN or a
+        part of one (protocol/order, O31).
         """
         received, code, reason = self._received, "", ""
         if frame.kind != Kind.TXN:
@@ -150,9 +150,9 @@ class Sequencer:
             self._outbox.send(origin, Refuse(view, frame.producer, frame.epoch, frame.first_sequence, "space", reason, True))
 
     def _judge(self, origin: int, frame: Frame, line: ProducerLine | None) -> None:
-        """Handle a batch that is not ordered now."""
+        """Handle a batch that cannot be ordered now."""
         if line is None:
-            return  # the producer was forgotten: the log answers
+            return  # the producer was forgotten: the origin learns the outcome from the log
         how = relation(frame.epoch, frame.first_sequence, frame.last_sequence, line.epoch, line.sequence)
         verdict = VERDICT[seen(line.state, line.number in self._epochs), how]
         if verdict is Verdict.REFUSE:
@@ -162,20 +162,20 @@ class Sequencer:
                 Refuse(self._view_state.view, frame.producer, frame.epoch, frame.first_sequence, "epoch", reason, False),
             )
         elif verdict is not Verdict.IGNORE:
-            # A gap, an overlap, or a full window (ORDER): the batch must be sent again.
+            # After a gap or an overlap, or with a full window (ORDER), the batch must be sent again.
             self._window_was_full = self._window_was_full or verdict is Verdict.ORDER
             self._to_resend.setdefault(frame.producer, {})[origin] = frame.epoch
             if not line.undecided:
                 self._request_resend(line)
 
     def _request_resend(self, line: ProducerLine) -> None:
-        """Ask the origins to send rejected batches again, because everything of the producer is decided,
-        unless the window is full.
+        """Ask the origins to send rejected batches again, because all frames of the producer are decided. Wait if the window is
+        full.
         """
-        # Only an open epoch accepts the batches.
+        # Only an open epoch accepts batches.
         if line.state is not LineState.OPEN:
             self._to_resend.pop(line.number, None)  # the log answers
-        # Batches that would be rejected again are not requested yet.
+        # Batches that would be rejected again are not requested now.
         elif self._window.full or self._below.low:
             self._window_was_full = True
         else:
@@ -189,7 +189,7 @@ class Sequencer:
     def order_frame(
         self, kind: Kind, body: msgspec.Struct, *, origin: int = 0, producer: int = 0, epoch: int = 0, topic: int = 0
     ) -> Frame:
-        """Order a frame that is not a batch. `origin` is the gateway that asked for it (default: this member)."""
+        """Order a frame that is not a batch. `origin` is the gateway that requested the frame (default: this member)."""
         invariant(self._view_state.coordinating, f"a {kind.name} is ordered by a member that does not coordinate")
         frame = Frame(
             kind,
@@ -212,7 +212,10 @@ class Sequencer:
     # Requests
 
     def on_request(self, origin: int, ask: Ask) -> None:
-        """Order the frame that answers a request, unless the log holds it already or the window is full; the origin asks again."""
+        """Order the frame that answers a request, unless the log already holds it or the window is full.
+
+        The origin repeats its request.
+        """
         if self._below.low:
             self._deny(origin, ask, "space", f"no space for new messages: {self._below.low}; reads continue", True)
         elif self._window.crowded:
@@ -238,9 +241,9 @@ class Sequencer:
         received = self._received
         number = received.names.producers.get(ask.name)
         if number is None:
-            # A first epoch must exceed the floor, so that no late copy of a forgotten producer returns (order, O26).
+            # A first epoch must be above the floor, so that no late copy brings back a forgotten producer (order, O26).
             if ask.epoch <= received.floor:
-                return  # the FORGET that raised the floor answers
+                return  # the origin gets its answer from the FORGET that raised the floor
             if self._deny_if_ahead(origin, ask, received.floor):
                 return
             if len(received.names.producers) >= self._config.producers_max:
@@ -253,14 +256,14 @@ class Sequencer:
         line = received.line(number)
         invariant(line is not None, f"producer {number} ({ask.name!r}) has a name but no entry")
         if line is None or line.epoch >= ask.epoch:
-            return  # the log answers: this instance, or another one, has opened the epoch
+            return  # the origin learns from the log which instance has opened the epoch
         if self._deny_if_ahead(origin, ask, max(line.epoch, received.floor)):
             return
         if not line.undecided:
             self._order_epoch(origin, line, ask)
             return
         waiting = self._epochs.setdefault(number, [])
-        # A repeated request must not wait twice.
+        # A repeated request must not enter the queue twice.
         if (origin, ask) in waiting:
             return
         if self._epochs_count >= limits.WAITING_EPOCHS_MAX:
@@ -274,13 +277,13 @@ class Sequencer:
                 True,
             )
             return
-        # From now on nothing of the old epoch is ordered, so a busy old instance cannot starve the new one (order, O19).
+        # From now on no batch of the old epoch is ordered, so a busy old instance cannot starve the new one (order, O19).
         waiting.append((origin, ask))
         self._epochs_count += 1
 
     def _deny_if_ahead(self, origin: int, ask: AskEpoch, before: int) -> bool:
-        """Refuse an epoch that skips ahead, so that no client can use up epochs and the floor that a FORGET raises (protocol/order,
-        O21).
+        """Refuse an epoch that is too far ahead. Otherwise a client could use up the epochs, and the floor that a FORGET raises
+        (protocol/order, O21).
         """
         if ask.epoch <= before + limits.EPOCHS_AHEAD_MAX:
             return False
@@ -296,11 +299,11 @@ class Sequencer:
     def _on_offsets_request(self, origin: int, ask: AskOffsets) -> None:
         state = self._window.state
         if ask.offset > state.next_offset or ask.frontier > state.position:
-            return  # an origin cannot have seen as decided what is undecided at the coordinator
+            return  # what is undecided at the coordinator cannot be decided at an origin
         known, new = state.readers, self._received.new_readers
         if self._received.last_commit(ask.reader) > ask.frontier:
-            return  # the log answers: it holds this commit, or a later one through another gateway
-        # A new reader needs an entry in the log state, and their number is limited.
+            return  # the origin learns from the log: it holds this commit, or a later one through another gateway
+        # A new reader needs an entry in the log state, and the number of entries is limited.
         if ask.reader not in known and ask.reader not in new and len(known) + len(new) >= limits.READERS_MAX:
             self._deny(origin, ask, "limit", f"the log has the offsets of {limits.READERS_MAX} named readers; use one of them")
             return
@@ -312,8 +315,8 @@ class Sequencer:
         for number in ask.producers:
             line = received.line(number)
             if line is None:
-                continue  # forgotten already: the log answers when this is decided for all of them
-            # Undecided frames of a forgotten producer would have no entry.
+                continue  # already forgotten: the origin learns from the log when this is decided for all of them
+            # If the producer were forgotten, its undecided frames would have no entry.
             if self.busy(number):
                 self._deny(origin, ask, "busy", f"producer {line.name!r} still sends; fence it first", True)
                 return
@@ -322,19 +325,22 @@ class Sequencer:
             self.forget(numbers, origin)
 
     def forget(self, numbers: Sequence[int], origin: int = 0) -> None:
-        """Order a FORGET of producers that have nothing undecided."""
+        """Order a FORGET of producers that have no undecided frames."""
         received = self._received
         lines = [line for line in map(received.line, numbers) if line is not None]
         invariant(not any(line.undecided for line in lines), f"producers {numbers} are forgotten with undecided frames")
         epochs = [line.epoch for line in lines]
-        # The floor keeps a late copy of a forgotten producer from beginning again (order, O26).
+        # The floor prevents a late copy from bringing back a forgotten producer (order, O26).
         body = ForgetBody(tuple(numbers), max([received.floor, *epochs]))
         self.order_frame(Kind.FORGET, body, origin=origin)
 
     # What is decided
 
     def producer_resolved(self, line: ProducerLine) -> None:
-        """Continue after a producer's last undecided frame: a waiting epoch begins, or rejected batches are requested again."""
+        """Continue after the last undecided frame of a producer.
+
+        A waiting epoch begins, or rejected batches are requested again.
+        """
         waiting = self._epochs.pop(line.number, None)
         if waiting:
             self._epochs_count -= len(waiting)
@@ -351,25 +357,25 @@ class Sequencer:
             for number in list(self._to_resend):
                 line = self._received.line(number)
                 if line is None:
-                    del self._to_resend[number]  # the producer was forgotten: the log answers
+                    del self._to_resend[number]  # the producer was forgotten
                 elif not line.undecided:
                     self._request_resend(line)
 
     # End of a step
 
     def publish(self) -> bool:
-        """Send the frames of this step to all members. Return True if there were any. An origin gets only the headers of its own
-        batches.
+        """Send the frames of this step to all members. An origin gets only the headers of its own batches. Return True if there
+        were frames.
         """
         if not self._ordered:
             return False
         ordered, self._ordered = self._ordered, []
-        orders: dict[tuple[int, int], list[Order]] = {}  # several members share one message, so that it is encoded once
+        orders: dict[tuple[int, int], list[Order]] = {}  # members that get the same message share one object, which is encoded once
         for member in self._view_state.others:
             first = 0
             echoed = False
             for index, frame in enumerate(ordered):
-                # The origin has the bodies of its own batches in its forward-table (order, O10).
+                # The forward-table of the origin has the bodies of its own batches (order, O10).
                 own = frame.kind in SEQUENCED and frame.origin == member
                 if own is not echoed:
                     self._multicast(member, ordered, (first, index), echoed, orders)

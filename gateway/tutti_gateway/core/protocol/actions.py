@@ -2,9 +2,9 @@
 
 The actions of one step are one batch, and the driver must carry them out in order (protocol/lifecycle, L2): persist, read (the log
 with its repair, then lanes), send, deliver (the log, then lanes), reply, read index, view installed, suspect, peers, dropped, set
-timer, halt or stopped. Delivery precedes the reply, so a reader that asks after a receipt finds the record.
+timer, halt or stopped. Delivery precedes the reply, so a reader that asks after a receipt was sent finds the record.
 
-Persist is asynchronous: the driver continues at once, and the completion comes back as `Persisted`, or as `LanePersisted` for
+Persist is asynchronous: the driver continues at once. The completion is reported by the event `Persisted`, or `LanePersisted` for
 lanes. No action that promises durability precedes that event.
 """
 
@@ -22,12 +22,12 @@ class Persist(msgspec.Struct, frozen=True, tag="Persist"):
     """Truncate the log after position `cut` if given, append the frames, and write the hard state if given; then report
     `Persisted(token)`.
 
-    With a `snapshot` (a decided LogState as bytes) the log is replaced first: it begins again after the snapshot's position. A
-    crash leaves the old log or the new one.
+    If there is a `snapshot` (a decided LogState as bytes), the log is replaced first, and begins again after the snapshot's
+    position. After a crash the disk has either the old or the new log.
 
-    A truncation is durable (with the vote mark lowered first) before anything later is written. Hard state is durable before
-    frames of the same or a later Persist are written, and not before frames of an earlier one. Hard state is written with the
-    frontier that the actions of earlier steps delivered. One sync may serve many Persists.
+    A truncation first lowers the vote mark, and is durable before anything later is written. Hard state is durable before frames of
+    the same or a later Persist are written, and after frames of earlier Persists. It is written together with the frontier that
+    earlier steps delivered. One sync may serve many Persists.
     """
 
     token: int
@@ -49,9 +49,10 @@ class ReadLog(msgspec.Struct, frozen=True, tag="ReadLog"):
 
 
 class ReadSnapshot(msgspec.Struct, frozen=True, tag="ReadSnapshot"):
-    """Read the state with which the local log begins, at a position where a decision may stop; then report `SnapshotRead(token)`.
+    """Read the snapshot with which the local log begins, at a position where a decision may stop; then report
+    `SnapshotRead(token)`.
 
-    `position` names the state, or is 0 for the current one. The result begins at byte `at` and has at most `limits.FETCH_BYTES`
+    `position` identifies the snapshot; 0 means the current one. The result starts at byte `at` and has at most `limits.FETCH_BYTES`
     bytes.
     """
 
@@ -61,10 +62,10 @@ class ReadSnapshot(msgspec.Struct, frozen=True, tag="ReadSnapshot"):
 
 
 class RepairLog(msgspec.Struct, frozen=True, tag="Mend"):
-    """Write decided frames of another gateway's log where this disk lost them, in order from the position that `LogCorrupt` named.
+    """Write decided frames of another gateway's log where this disk lost them, in order from the first position of `LogCorrupt`.
 
-    The disk writes them durably if they continue the frames before them, and reports with another `LogCorrupt` which positions are
-    still lost.
+    The disk writes the frames durably if they continue the earlier frames. A new `LogCorrupt` reports the positions that are still
+    lost.
     """
 
     frames: tuple[Frame, ...]
@@ -74,8 +75,8 @@ class PersistLane(msgspec.Struct, frozen=True, tag="PersistLane"):
     """Truncate the lane's log after position `cut` if given, append the frames, write the own lane's `attempt` if given; then
     report `LanePersisted(token)`.
 
-    A truncation is durable before anything later is written, and each lane is written in order. With `begin` the lane is first
-    replaced by an empty one at that position, because the earlier part was trimmed elsewhere.
+    A truncation is durable before anything later is written, and each lane is written in order. If there is a `begin`, the lane is
+    first replaced by an empty lane at that position, because the earlier part was trimmed elsewhere.
     """
 
     token: int
@@ -88,7 +89,10 @@ class PersistLane(msgspec.Struct, frozen=True, tag="PersistLane"):
 
 
 class LaneHeld(msgspec.Struct, frozen=True, tag="LaneHeld"):
-    """Allow retention to trim a lane up to the position: every gateway of the roster has it decided and durable up to there."""
+    """Allow retention to trim a lane up to the position.
+
+    At every gateway of the roster, all frames up to there are decided and durable.
+    """
 
     origin: int
     incarnation: bytes
@@ -96,8 +100,8 @@ class LaneHeld(msgspec.Struct, frozen=True, tag="LaneHeld"):
 
 
 class RepairLane(msgspec.Struct, frozen=True, tag="MendLane"):
-    """Write decided frames of a lane where this disk lost them, in order from the position that `LaneCorrupt`
-    named, as with `RepairLog`.
+    """Write decided frames of a lane where this disk lost them, in order from the first position of `LaneCorrupt`, as in
+    `RepairLog`.
     """
 
     origin: int
@@ -128,7 +132,7 @@ class Send(msgspec.Struct, frozen=True, tag="Send"):
 class Deliver(msgspec.Struct, frozen=True, tag="Deliver"):
     """Deliver a decided run, in order: the frontier passes it.
 
-    `offsets[i]` is the offset of the first record in `frames[i]` (of the next record if the frame has none). `aborted` are the
+    `offsets[i]` is the offset of the first record in `frames[i]`, or of the next record if that frame has none. `aborted` holds the
     positions of void batches in the run, which have no records.
     """
 
@@ -139,9 +143,9 @@ class Deliver(msgspec.Struct, frozen=True, tag="Deliver"):
 
 
 class LogReplaced(msgspec.Struct, frozen=True, tag="Relearned"):
-    """Report that a snapshot durably replaced the log: the frontier moves to `position`, and `next_offset` follows.
+    """Report that a snapshot durably replaced the log. The frontier moves to `position`, and the next record has `next_offset`.
 
-    Frames that were decided up to there and not delivered are never delivered here.
+    Frames up to there that were not delivered before are never delivered here.
     """
 
     position: int
@@ -176,7 +180,9 @@ class ReadIndex(msgspec.Struct, frozen=True, tag="ReadIndex"):
 
 
 class ViewInstalled(msgspec.Struct, frozen=True, tag="ViewInstalled"):
-    """Report a view: its id, members (gateway numbers, oldest first), coordinator, and whether it decides (its VIEW is decided)."""
+    """Report a view: its id, its members (gateway numbers, oldest first), its coordinator, and whether it decides (its VIEW is
+    decided).
+    """
 
     view: int
     members: tuple[int, ...]
@@ -185,15 +191,13 @@ class ViewInstalled(msgspec.Struct, frozen=True, tag="ViewInstalled"):
 
 
 class Peers(msgspec.Struct, frozen=True, tag="Peers"):
-    """Report the gateways that this one talks to: (number, name, address) of each other one. It replaces the previous report."""
+    """Report the peers of this gateway: (number, name, address) of each. The report replaces the previous one."""
 
     peers: tuple[tuple[int, str, str], ...]
 
 
 class Dropped(msgspec.Struct, frozen=True, tag="Dropped"):
-    """Report messages of `kind` from `sender` that were dropped: the reason, and their number since the last report (for the log;
-    rare).
-    """
+    """Report dropped messages of `kind` from `sender`, for the log. `reason` says why, and the count is since the last report."""
 
     kind: str
     sender: int
@@ -203,7 +207,7 @@ class Dropped(msgspec.Struct, frozen=True, tag="Dropped"):
 
 class Suspect(msgspec.Struct, frozen=True, tag="Suspect"):
     """Report a member that blocks the group: its votes make no progress for the atomic period, or it cannot accept a frame that it
-    must.
+    must accept.
 
     The report is for the operator and the status. In a group of one it means that the disk does not answer.
     """
@@ -213,16 +217,16 @@ class Suspect(msgspec.Struct, frozen=True, tag="Suspect"):
 
 
 class SetTimer(msgspec.Struct, frozen=True, tag="SetTimer"):
-    """Send TimeAdvanced at this time (`Now.mono_us`), or soon after; it replaces the previous timer."""
+    """Send TimeAdvanced at this time (`Now.mono_us`) or soon after. The timer replaces the previous one."""
 
     at_us: int
 
 
 class Halt(msgspec.Struct, frozen=True, tag="Halt"):
-    """Stop taking part, and continue to serve reads. `reason` is for the operator.
+    """Stop taking part in the group, but continue to serve reads. `reason` is for the operator.
 
-    `out` is True after a forced roster without this gateway. The gateway's log may then differ from the group's, so readers
-    must not read it as the group's log, and the gateway must never start on this disk again.
+    `out` is True if a forced roster excludes this gateway. Its log may then differ from the group's log. So it must not be served
+    as the group's log, and the gateway must never start with this disk again.
     """
 
     reason: str

@@ -2,8 +2,8 @@
 
 Frames are written as on disk. A frame without a position has zero as view, position and header CRC.
 
-A recorded run leaves out the bodies of batches (*lean* encoding). A stack reads only length and CRC of such a body, so a replay
-uses other bytes with the same length and CRC.
+A recorded run leaves out the bodies of batches (*lean* encoding). A stack reads only the length and CRC of such a body. So a replay
+uses substitute bytes with the same length and CRC.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _to_lean(value: Any) -> Any:
 
 
 def _to_lean_whole(value: Any) -> Any:
-    """Like `_to_lean`, but keep a body that does not match its header, because a stack detects that."""
+    """Like `_to_lean`, but keep a body that does not match its header, because a stack detects the mismatch."""
     if isinstance(value, Frame) and value.kind == Kind.BATCH and payload_crc(value.progress, value.body) != value.body_crc:
         return b"".join((value.packed_header(), value.progress, value.body))
     return _to_lean(value)
@@ -87,7 +87,7 @@ def _from_lean(kind: type, value: Any) -> Any:
 
 
 _LEAN_EVENT_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean_whole)
-# Sets are written sorted, because equal sets may iterate in different orders and a replay compares its actions as bytes.
+# Sets are written in sorted order. Equal sets may iterate in different orders, but a replay compares actions as bytes.
 _LEAN_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_lean, order="deterministic")
 _LEAN_EVENTS: msgspec.msgpack.Decoder[Event] = msgspec.msgpack.Decoder(Event, dec_hook=_from_lean)
 _LEAN_ACTIONS: msgspec.msgpack.Decoder[list[Action]] = msgspec.msgpack.Decoder(list[Action], dec_hook=_from_lean)

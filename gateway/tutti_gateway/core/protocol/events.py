@@ -23,9 +23,9 @@ class Now(NamedTuple):
 
 
 class StackConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a stack: times in microseconds, periods in heartbeats, and the limits that a configuration may set.
+    """Settings of a stack: times in microseconds, periods in heartbeats, and configurable limits.
 
-    `lanes` is True if the disk keeps lanes (protocol/lanes). A gateway without lanes ignores unordered sends.
+    `lanes` is True if the disk stores lanes (protocol/lanes). A gateway without lanes ignores unordered sends.
     """
 
     heartbeat_us: int = limits.HEARTBEAT_US
@@ -57,13 +57,13 @@ class LostEnd(msgspec.Struct, frozen=True):
 
     Attributes:
         first: the first lost position.
-        last: the last position that was durable for certain. It is below `first` if everything up to it is here and only later
+        last: the last position that was certainly durable. If it is below `first`, all frames up to it are here, and only later
             frames may be missing.
-        attempt, chain: of the frame at `last`.
+        attempt, chain: attempt and chain value of the frame at `last`.
         promised: the last attempt that this gateway may have begun.
-        members: of the attempt of the frame before `first`, oldest first; empty if unknown.
-        shown: last position that clients or readers have seen; 0 if it is not above `last`.
-        disks: of `members`, in their order; empty if the VIEW does not name them.
+        members: members of the attempt of the frame before `first`, oldest first; empty if unknown.
+        shown: last position that clients or readers have seen; 0 if that position is not above `last`.
+        disks: disks of `members`, in the same order; empty if the VIEW does not name them.
     """
 
     first: int
@@ -77,17 +77,19 @@ class LostEnd(msgspec.Struct, frozen=True):
 
 
 class LaneLog(msgspec.Struct, frozen=True, kw_only=True):
-    """One lane as a start found it; all of it is durable.
+    """One lane that was found at the start. All of it is durable.
 
     Attributes:
         origin, incarnation: the origin of the lane and its disk.
-        attempt: of the own lane the highest attempt ever written; of another lane the attempt of its last frame. 0 before any.
-        position, chain, offset: last position that was delivered, its chain value, and the offset of the next record.
+        attempt: for this gateway's lane, the highest attempt ever written. For another lane, the attempt of the last frame. 0 if
+            there is none.
+        position, chain, offset: the last delivered position, its chain value, and the offset of the next record.
         tail: the frames after that position.
-        lines: of the own lane, the producers up to `position`.
-        halted: of the own lane, why nothing can follow in it: decided frames are lost. All other fields are then empty.
-        lost: of the own lane, the lost range after the tail that other gateways may have; None if nothing is lost. `attempt` is
-            then that of the last frame.
+        lines: for this gateway's lane, the producers up to `position`.
+        halted: for this gateway's lane, the reason why it accepts no frames: decided frames are lost. All other fields are then
+            empty.
+        lost: for this gateway's lane, the lost range after the tail, which other gateways may have; None if nothing is lost. If a
+            range is lost, `attempt` is the attempt of the last frame.
     """
 
     origin: int
@@ -109,8 +111,8 @@ class Recovered(msgspec.Struct, frozen=True):
         log: uuid of the log (16 bytes), empty on a blank disk.
         scalars: promised and accepted views.
         state: the log up to the frontier watermark; the stack may change this object.
-        tail: durable frames above the watermark, in order; their outcome is not known yet.
-        damage: positions after `tail` that were durable and cannot be read, up to the vote mark; None if there are none.
+        tail: durable frames above the watermark, in order. Their outcome is not known yet.
+        damage: positions after `tail` that were durable but cannot be read, up to the vote mark; None if there are none.
         lanes: the lanes on the disk.
     """
 
@@ -140,7 +142,7 @@ class Submitted(msgspec.Struct, frozen=True, tag="Submitted"):
 class SubmittedUnordered(msgspec.Struct, frozen=True, tag="SubmittedUnordered"):
     """Batches of a client for this gateway's lane, in the order in which the client sent them.
 
-    A lane has its own sequences, from 1 in each epoch. A session therefore sends either into the ordered log or into a lane.
+    A lane has its own sequences, which start with 1 in each epoch. So a session sends either to the ordered log or to a lane.
     """
 
     session: int
@@ -186,8 +188,8 @@ class ForgetAsked(msgspec.Struct, frozen=True, tag="ForgetAsked"):
 class RosterAsked(msgspec.Struct, frozen=True, tag="RosterAsked"):
     """An operator asks to change one gateway of the roster: `change` is "add", "remove" or "replace" (`AskRoster`).
 
-    `incarnation` is the one to replace, so that a repeated request changes nothing. If it is empty, the one that the roster names
-    now counts.
+    `incarnation` is the disk to replace, so that a repeated request changes nothing. If it is empty, the disk in the current roster
+    is meant.
     """
 
     session: int
@@ -199,7 +201,7 @@ class RosterAsked(msgspec.Struct, frozen=True, tag="RosterAsked"):
 
 
 class RosterForced(msgspec.Struct, frozen=True, tag="RosterForced"):
-    """An operator declares a majority of the roster lost for good: only the gateways `names` remain, this one included.
+    """An operator declares a majority of the roster permanently lost. Only the gateways in `names` remain, this one included.
 
     Records that only the lost gateways held are lost. The lost gateways must never come back with their disks.
     """
@@ -210,13 +212,13 @@ class RosterForced(msgspec.Struct, frozen=True, tag="RosterForced"):
 
 
 class ReadIndexAsked(msgspec.Struct, frozen=True, tag="ReadIndexAsked"):
-    """A reader asks if this log holds everything that is decided by now. The action `ReadIndex(number)` answers."""
+    """A reader asks whether this log holds all frames that are decided by now. The answer is the action `ReadIndex(number)`."""
 
     number: int
 
 
 class SessionClosed(msgspec.Struct, frozen=True, tag="SessionClosed"):
-    """A client's session has ended: it gets no more answers. Its submitted batches continue."""
+    """A client's session has ended. It gets no more answers, but its submitted batches continue."""
 
     session: int
 
@@ -230,17 +232,17 @@ class Received(msgspec.Struct, frozen=True, tag="Received"):
 
 
 class LinkChanged(msgspec.Struct, frozen=True, tag="LinkChanged"):
-    """The connection to a gateway broke (`up` is False), or is restored."""
+    """The connection to a gateway broke (`up` is False) or is restored."""
 
     peer: int
     up: bool
 
 
 class LogRead(msgspec.Struct, frozen=True, tag="LogRead"):
-    """Result of `ReadLog(token)`: frames from its `first` on; none if they cannot be read.
+    """Result of `ReadLog(token)`: frames starting at its `first`; none if they cannot be read.
 
-    `stop` is the last position of `frames` that no ABORT up to the requested `last` reaches over: no later ABORT voids a BATCH
-    up to `stop`. `stop` is below the first frame's position if there is no such position.
+    `stop` is the last position in `frames` at which a decision may stop: no ABORT between `stop` and the requested `last` voids a
+    BATCH up to `stop`. If there is no such position, `stop` is below the position of the first frame.
     """
 
     token: int
@@ -251,7 +253,7 @@ class LogRead(msgspec.Struct, frozen=True, tag="LogRead"):
 class SnapshotRead(msgspec.Struct, frozen=True, tag="SnapshotRead"):
     """Result of `ReadSnapshot(token)`: a chunk of the state of the log up to `position`, and the size of the entire state in bytes.
 
-    `size` is 0 if there is no such state, or no longer.
+    `size` is 0 if there is no such state, or if it no longer exists.
     """
 
     token: int
@@ -263,7 +265,7 @@ class SnapshotRead(msgspec.Struct, frozen=True, tag="SnapshotRead"):
 class LogCorrupt(msgspec.Struct, frozen=True, tag="Rotted"):
     """The log lost the decided positions `first` to `last`: they cannot be read and must be fetched from another gateway.
 
-    This report replaces the previous one, and each `RepairLog` is followed by a new one. `first` 0 means that nothing is lost.
+    This report replaces the previous one, and each `RepairLog` is followed by a new report. `first` 0 means that nothing is lost.
     """
 
     first: int
@@ -271,21 +273,21 @@ class LogCorrupt(msgspec.Struct, frozen=True, tag="Rotted"):
 
 
 class Persisted(msgspec.Struct, frozen=True, tag="Persisted"):
-    """Everything up to the Persist with this token is durable."""
+    """All Persists up to the one with this token are durable."""
 
     token: int
 
 
 class LanePersisted(msgspec.Struct, frozen=True, tag="LanePersisted"):
-    """Everything up to the PersistLane with this token is durable."""
+    """All PersistLanes up to the one with this token are durable."""
 
     token: int
 
 
 class LaneRead(msgspec.Struct, frozen=True, tag="LaneRead"):
-    """Result of `ReadLane(token)`: frames from its `first` on; none if they cannot be read or were trimmed.
+    """Result of `ReadLane(token)`: frames starting at its `first`; none if they cannot be read or were trimmed.
 
-    For trimmed frames `begin` describes the begin of the lane on this disk.
+    If the frames were trimmed, `begin` describes the start of the lane on this disk.
     """
 
     token: int
@@ -294,7 +296,10 @@ class LaneRead(msgspec.Struct, frozen=True, tag="LaneRead"):
 
 
 class LaneCorrupt(msgspec.Struct, frozen=True, tag="LaneRotted"):
-    """A lane lost its decided positions `first` to `last`, as in `LogCorrupt`. `first` 0: nothing of this lane is lost."""
+    """A lane lost its decided positions `first` to `last`, as in `LogCorrupt`.
+
+    `first` 0 means that nothing of this lane is lost.
+    """
 
     origin: int
     incarnation: bytes
@@ -307,7 +312,7 @@ class TimeAdvanced(msgspec.Struct, frozen=True, tag="TimeAdvanced"):
 
 
 class SpaceChanged(msgspec.Struct, frozen=True, tag="SpaceChanged"):
-    """The disk runs low (`low`), or has free space again."""
+    """The disk is low (`low` gives the reason), or has free space again (`low` is empty)."""
 
     low: bool
     reason: str
@@ -316,8 +321,9 @@ class SpaceChanged(msgspec.Struct, frozen=True, tag="SpaceChanged"):
 class TrimProposed(msgspec.Struct, frozen=True, tag="TrimProposed"):
     """Retention proposes to trim the oldest part of the log.
 
-    `places` are starts of local segments at which the log may begin, in order: (position, offset of its first record), all decided.
-    Up to position `forced` the log is trimmed even if a voter does not hold it yet; that voter must then install a snapshot.
+    `places` holds the starts of local segments at which the log may begin, in order: (position, offset of the first record). All
+    are decided. Up to position `forced`, the log is trimmed even if a voter does not hold all frames yet. That voter must then
+    install a snapshot.
     """
 
     places: tuple[tuple[int, int], ...]
@@ -325,13 +331,13 @@ class TrimProposed(msgspec.Struct, frozen=True, tag="TrimProposed"):
 
 
 class WriteFailed(msgspec.Struct, frozen=True, tag="WriteFailed"):
-    """A write or an fsync failed: stop voting at once, and continue to serve reads."""
+    """A write or an fsync failed: stop voting at once, but continue to serve reads."""
 
     reason: str
 
 
 class Several(msgspec.Struct, frozen=True, tag="Several"):
-    """Events that arrived together, as one step in this order. The results of these events are sent and written together
+    """Events that arrived together and form one step, in this order. Their results are sent and written together
     (protocol/lifecycle, L4).
 
     `events` holds at least two events, and only those for which `groupable` is True.
@@ -341,7 +347,7 @@ class Several(msgspec.Struct, frozen=True, tag="Several"):
 
 
 class LeaveAsked(msgspec.Struct, frozen=True, tag="LeaveAsked"):
-    """Stop in order: accept nothing new, decide everything in progress, then send Stopped."""
+    """Stop in order: accept no new messages, decide all frames in progress, then send Stopped."""
 
 
 Event = (
@@ -375,7 +381,7 @@ Event = (
 
 
 def groupable(event: object) -> TypeGuard[Submitted | Received]:
-    """True if an event may be part of `Several`: only the messages of a batch on its way through a view may."""
+    """True if an event may be part of `Several`. Only the messages by which a view orders and decides batches may be."""
     return type(event) is Submitted or (type(event) is Received and type(event.message) in _ORDINARY)
 
 
@@ -383,7 +389,7 @@ _ORDINARY = frozenset((Forward, Order, Echo, Vote, Confirm))
 
 
 def group_events(events: Iterable[Event]) -> list[Event]:
-    """Return events that arrived together as steps: consecutive ordinary events form one step."""
+    """Return the steps for events that arrived together. Consecutive groupable events form one step."""
     steps: list[Event] = []
     run: list[Submitted | Received] = []
     for event in events:

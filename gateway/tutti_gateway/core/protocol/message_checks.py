@@ -1,8 +1,8 @@
 """Validation of messages: one validator for each message type, in one table.
 
-A validator checks only what the message alone shows: types, ranges, order, and lengths within `limits`. The layer that takes the
-message compares it with its own state. Runs of frames are checked by their ends and their number, in constant time. Order, chain
-and payloads are checked where frames are taken one by one (*order*, *flush*).
+A validator checks only what the message alone shows: types, ranges, order, and lengths within `limits`. The layer that handles the
+message compares it with its own state. A run of frames is checked by its two ends and its length, in constant time. Order, chain
+and payloads are checked where frames are processed one by one (*order*, *flush*).
 """
 
 from __future__ import annotations
@@ -67,23 +67,23 @@ _CRC_MAX = 2**32 - 1
 _LOW_MAX = limits.SPACE_CHARACTERS_MAX
 _NAME_MAX = NAME_BYTES_MAX + len(NAMELESS)
 
-#: Messages of one view between its members. All other messages are exchanged whatever view the gateways are in.
+#: Messages between the members of one view. All other messages do not depend on the views of the gateways.
 OF_A_VIEW = frozenset(
     {Forward, Asking, Order, Echo, Resend, Refuse, Deny, Vote, No, Confirm, Missing, Repairing, Repair},
 )
 
 
 def malformed(message: Message) -> str:
-    """Return why no gateway can have meant the message; empty if it is well formed."""
+    """Return the reason why no correct gateway can have sent the message; empty if it is well formed."""
     check = _CHECKS.get(type(message))
     return check(message) if check is not None else f"{type(message).__name__} is not a message between gateways"
 
 
 def far_ahead(message: Message, promised: int) -> str:
-    """Return why the view in a message cannot exist, compared with the promised view; empty if it can, or if no view is promised
-    yet.
+    """Return the reason why the view in a message is too far above the promised view to exist. Empty if it can exist, or if no view
+    is promised yet.
 
-    A gateway proposes a view above all that it has seen, so one absurd view would use up the ids.
+    A gateway proposes a view above all views that it has seen, so one absurd view would use up the ids.
     """
     highest = _NOTED.get(type(message))
     if highest is None or not promised:
@@ -129,7 +129,7 @@ def _name(name: str) -> str:
 
 
 def _members(members: Sequence[int]) -> str:
-    """Return why these are not distinct gateway numbers."""
+    """Return the reason why these are not distinct gateway numbers."""
     if len(members) > common_limits.ROSTER_MAX:
         return f"{len(members)} gateways are over the limit of {common_limits.ROSTER_MAX}"
     if len(set(members)) != len(members) or not all(0 < member <= _GATEWAY_MAX for member in members):
@@ -138,7 +138,7 @@ def _members(members: Sequence[int]) -> str:
 
 
 def _table(table: Sequence[tuple[int, int]], end: int) -> str:
-    """Return why these are not (view, first position) of consecutive runs: both must increase."""
+    """Return the reason why these are not (view, first position) of consecutive runs: both values must increase."""
     if len(table) > limits.VIEW_RUNS_MAX:
         return f"{len(table)} runs of frames are over the limit of {limits.VIEW_RUNS_MAX}"
     view = first = 0
@@ -150,14 +150,14 @@ def _table(table: Sequence[tuple[int, int]], end: int) -> str:
 
 
 def _log(end: int, chain: int, base: int, table: Sequence[tuple[int, int]]) -> str:
-    """Return why this cannot describe a log."""
+    """Return the reason why this cannot describe a log."""
     if not (0 <= end <= _POSITION_MAX and 0 <= base <= _POSITION_MAX and 0 <= chain <= _CRC_MAX):
         return f"a log cannot end at {end} with chain value {chain} and a table that begins after {base}"
     return _table(table, end)
 
 
 def _ranges(ranges: Sequence[tuple[int, int]]) -> str:
-    """Return why these are not ordered, disjoint ranges of positions."""
+    """Return the reason why these are not ordered, disjoint ranges of positions."""
     if not 0 < len(ranges) <= limits.REPAIR_RANGES_MAX:
         return f"{len(ranges)} ranges are not 1 to {limits.REPAIR_RANGES_MAX}"
     end = 0
@@ -169,7 +169,7 @@ def _ranges(ranges: Sequence[tuple[int, int]]) -> str:
 
 
 def _run(frames: Sequence[Frame], most: int = _FRAMES_MAX) -> str:
-    """Return why these cannot be ordered frames without a gap, judged by the two ends."""
+    """Return the reason why these cannot be ordered frames without a gap, judged by the two ends."""
     count = len(frames)
     if not 0 < count <= most:
         return f"{count} frames are not 1 to {most}"
@@ -203,7 +203,7 @@ def _forward(message: Forward) -> str:
 
 
 def batch(frame: Frame) -> str:
-    """Return why no origin may have forwarded the frame as a batch or TXN; empty if one may."""
+    """Return the reason why no origin can have forwarded the frame as a batch or TXN; empty if one can."""
     if frame.kind not in SEQUENCED or frame.position or frame.view:
         return f"{frame!r} is not a batch without a position"
     if not frame.count or not 0 < frame.first_sequence <= _POSITION_MAX - frame.count:
@@ -307,7 +307,7 @@ def _heartbeat(message: Heartbeat) -> str:
     times = (message.sent_us, message.echo_us, message.held_us, message.wall_us)
     if not all(0 <= time_us <= _POSITION_MAX for time_us in times):
         return f"not all of {times} are valid times"
-    # Only decided positions are noted as decided, and only positions of the log are decided.
+    # The watermark is at most the frontier, and the frontier is at most the end of the log.
     if not 0 <= message.watermark <= message.frontier <= message.end <= _POSITION_MAX:
         return f"a log cannot end at {message.end} with frontier {message.frontier} and watermark {message.watermark}"
     # A gateway promises a view before it accepts or installs it (flush, F2 and F9).
@@ -323,7 +323,7 @@ def _heartbeat(message: Heartbeat) -> str:
 
 
 def _proposed(view: int, members: Sequence[int]) -> str:
-    """Return why these cannot be the members of a proposed view: the candidate must be one of them."""
+    """Return the reason why these cannot be the members of a proposed view. The candidate must be one of them."""
     return _members(members) or ("" if coordinator_of(view) in members else f"view {view} does not include its coordinator")
 
 

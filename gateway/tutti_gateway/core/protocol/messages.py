@@ -1,7 +1,7 @@
-"""Messages between gateways. A message of a view names it, and members of another view ignore it. Messages of lanes name an attempt
-instead.
+"""Messages between gateways. A message of a view contains the view id, and members of other views ignore the message. Messages of
+lanes contain an attempt instead.
 
-Messages hold frames by reference; the transport encodes them (`codec` does it for tests and recorded runs).
+Messages hold frames by reference. The transport encodes them; for tests and recorded runs, `codec` does.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class AskTopic(msgspec.Struct, frozen=True, tag="AskTopic"):
 class AskOffsets(msgspec.Struct, frozen=True, tag="AskOffsets"):
     """Log the offset commit of a named reader, unless the log holds a commit of that reader after position `frontier`.
 
-    `frontier` is the origin's own frontier at a time when it knew that the log up to there does not hold this commit.
+    `frontier` is a frontier of the origin up to which, as the origin knows, the log does not hold this commit.
     """
 
     reader: str
@@ -52,10 +52,10 @@ class AskForget(msgspec.Struct, frozen=True, tag="AskForget"):
 class AskRoster(msgspec.Struct, frozen=True, tag="AskRoster"):
     """Change one gateway of the roster.
 
-    `change` is "add" (`name` at `address`, as a learner that votes once it has caught up), "remove", or "replace". The last one is
-    for a lost disk: the gateway's new incarnation votes instead of `incarnation`, the one that the roster names. `frontier` is the
-    origin's. The coordinator ignores a copy that is older than a later ROSTER, because it may ask for a change that was undone
-    meanwhile.
+    `change` is "add", "remove" or "replace". "add" adds `name` at `address`, as a learner that votes once it has caught up.
+    "replace" is for a lost disk: the gateway's new incarnation votes instead of `incarnation`, which is the disk in the roster.
+    `frontier` is the origin's frontier. The coordinator ignores a request with a frontier below the last ROSTER, because the
+    requested change may have been undone since.
     """
 
     change: str
@@ -69,14 +69,14 @@ Ask = AskEpoch | AskTopic | AskOffsets | AskForget | AskRoster
 
 
 class Asking(msgspec.Struct, frozen=True, tag="Asking"):
-    """Origin to coordinator: order the frame that answers this request, unless the log holds it already."""
+    """Origin to coordinator: order the frame that answers this request, unless the log already holds it."""
 
     view: int
     ask: Ask
 
 
 class Order(msgspec.Struct, frozen=True, tag="Order"):
-    """Coordinator to members: ordered frames, positions dense and increasing."""
+    """Coordinator to members: ordered frames with consecutive positions."""
 
     view: int
     frames: tuple[Frame, ...]
@@ -90,7 +90,10 @@ class Echo(msgspec.Struct, frozen=True, tag="Echo"):
 
 
 class Resend(msgspec.Struct, frozen=True, tag="Resend"):
-    """Coordinator to origin: batches of the producer were not ordered; send again from `sequence`, the next one that it accepts."""
+    """Coordinator to origin: batches of the producer were not ordered.
+
+    Send them again from `sequence`, the next sequence that the coordinator accepts.
+    """
 
     view: int
     producer: int
@@ -121,9 +124,9 @@ class Deny(msgspec.Struct, frozen=True, tag="Deny"):
 
 
 class Vote(msgspec.Struct, frozen=True, tag="Vote"):
-    """Member to coordinator, YES: everything up to the position is durable here. Cumulative.
+    """Member to coordinator, YES: all frames up to the position are durable here. The vote is cumulative.
 
-    `low` is the reason why the disk accepts nothing new, empty if it does.
+    `low` is the reason why the disk accepts no new batches; empty if it accepts them.
     """
 
     view: int
@@ -140,9 +143,10 @@ class No(msgspec.Struct, frozen=True, tag="No"):
 
 
 class Confirm(msgspec.Struct, frozen=True, tag="Confirm"):
-    """Coordinator to members: all of them voted YES up to the position, so it is decided. Cumulative and repeated, never cached.
+    """Coordinator to members: all members have voted YES up to the position, so it is decided. CONFIRM is cumulative and repeated,
+    never cached.
 
-    A member that waits for nothing in the run may get it a little later, with the next ORDER (protocol/atomic, A5).
+    A member whose clients do not wait for the run may get it slightly later, with the next ORDER (protocol/atomic, A5).
     """
 
     view: int
@@ -150,25 +154,29 @@ class Confirm(msgspec.Struct, frozen=True, tag="Confirm"):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, tag="Heartbeat", kw_only=True):
-    """Soft state of a gateway, sent to every peer in each heartbeat. A lost, late or duplicated one does no harm.
+    """Soft state of a gateway, sent to every peer in each heartbeat. A lost, late or duplicated heartbeat does no harm.
 
     Attributes:
-        sent_us: the sender's clock; it comes back in `echo_us`.
-        echo_us, held_us: the last `sent_us` that came from the receiver of this message, and its age; 0 before any.
+        sent_us: the sender's clock. The receiver returns it in `echo_us`.
+        echo_us: the last `sent_us` that the sender got from the receiver; 0 if there is none.
+        held_us: time since that `sent_us` arrived.
         log: uuid of the log, empty on a blank disk.
-        config: CRC of names and addresses of the configured members; all must agree for a genesis.
-        view, members: the installed view; 0 and () without one.
-        promised, accepted: as in `HardState`, durable.
-        claim: the view that the sender coordinates or brings about, confirmed by echoes of a majority; 0 otherwise.
-        end: last position of its log; of a coordinator, the last ordered position, so a lost last message shows.
-        frontier, watermark: last position that is decided here, and the last one that is durably known as decided.
-        misses: True if it hears no coordinator.
-        hears: the gateways that it hears.
-        ready: True for a learner that holds everything decided except frames in progress.
-        low: True if its disk accepts no batches: it joins a view only where there is no majority without it.
-        leaving: True if it stops in order; a coordinator that reports this has decided everything and coordinates no more.
-        forced, forced_at: view and position of the last forced roster that is decided here, 0 if there is none.
-        out: True if that roster, or a later one, does not name the receiver.
+        config: CRC of the names and addresses of the configured members. All gateways must have the same value for a genesis.
+        view, members: the installed view and its members; 0 and () if there is none.
+        promised, accepted: as in `HardState`; durable.
+        claim: the view that the sender coordinates or is about to install, confirmed by echoes of a majority; 0 if there is none.
+        end: last position of the sender's log. For a coordinator, the last ordered position, so that the loss of the last message
+            is detected.
+        frontier: last position that is decided at the sender.
+        watermark: last position that is durably known as decided.
+        misses: True if the sender hears no coordinator.
+        hears: the gateways that the sender hears.
+        ready: True for a learner that holds all decided frames except those in progress.
+        low: True if the sender's disk accepts no batches. A view includes the sender only if the others are not a majority.
+        leaving: True if the sender stops in order. A coordinator reports this when all its frames are decided and it no longer
+            coordinates.
+        forced, forced_at: view and position of the last forced ROSTER that is decided at the sender; 0 if there is none.
+        out: True if that roster or a later one does not name the receiver.
         wall_us: the sender's wall clock (us, UTC); 0 from a release that does not send it.
     """
 
@@ -197,11 +205,14 @@ class Heartbeat(msgspec.Struct, frozen=True, tag="Heartbeat", kw_only=True):
 
 
 class Probe(msgspec.Struct, frozen=True, tag="Probe"):
-    """Answer with a heartbeat at once: sent to a suspect before it is booted, and to voters that confirm a frontier."""
+    """Request for an immediate heartbeat.
+
+    It is sent to a suspect before it is booted, and to voters in order to confirm a frontier.
+    """
 
 
 class Propose(msgspec.Struct, frozen=True, tag="Propose"):
-    """Candidate to the members that it wants in `view`: promise it, and report your log (protocol/flush, F1).
+    """Candidate to the proposed members of `view`: promise the view, and report your log (protocol/flush, F1).
 
     `forced` is True if an operator declares that only these gateways remain.
     """
@@ -212,7 +223,10 @@ class Propose(msgspec.Struct, frozen=True, tag="Propose"):
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """Positions `first` to `last` that were durable here and cannot be read; `view` and `chain` are those of `last`."""
+    """Positions `first` to `last` that were durable here but cannot be read.
+
+    `view` and `chain` are those of the frame at `last`.
+    """
 
     first: int
     last: int
@@ -221,14 +235,14 @@ class Damage(msgspec.Struct, frozen=True):
 
 
 class State(msgspec.Struct, frozen=True, tag="State", kw_only=True):
-    """Answer to Propose: the view is durably promised, and no older message will leave (protocol/flush, F4).
+    """Answer to Propose: the view is durably promised, and no message of an older view will be sent (protocol/flush, F4).
 
     Attributes:
         accepted: the accepted view.
-        end, chain: last position of the durable log and its chain value; of a corrupt log as in its vote mark.
-        frontier: last position known as decided here.
+        end, chain: last position of the durable log and its chain value. For a corrupt log, both are as in the vote mark.
+        frontier: last position that is known as decided here.
         base, table: (view, first position) of each run of frames of one view after position `base`, in order.
-        damage: the end of the log that cannot be read, or None.
+        damage: the unreadable end of the log; None if there is none.
     """
 
     view: int
@@ -242,7 +256,7 @@ class State(msgspec.Struct, frozen=True, tag="State", kw_only=True):
 
 
 class Reject(msgspec.Struct, frozen=True, tag="Reject"):
-    """Answer to Propose, Install or Fetch: refused. A higher view must be above `promised`."""
+    """Refusal, in answer to Propose, Install or Fetch. A new view must be above `promised`."""
 
     view: int
     promised: int
@@ -250,9 +264,9 @@ class Reject(msgspec.Struct, frozen=True, tag="Reject"):
 
 
 class Install(msgspec.Struct, frozen=True, tag="Install", kw_only=True):
-    """Candidate to the members of `view`: make your log equal to this one, and accept the view (protocol/flush, F9).
+    """Candidate to the members of `view`: make your log equal to the described log, and accept the view (protocol/flush, F9).
 
-    `table` describes the adopted log after position `base`, which is decided. Where a frame has another view there, the logs
+    `table` describes the adopted log after position `base`, which is decided. Two logs differ where the views of their frames
     differ.
     """
 
@@ -271,7 +285,7 @@ class Installed(msgspec.Struct, frozen=True, tag="Installed"):
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="Fetch"):
-    """Request for frames `first` to `last`: for the promised view, or with view 0 by a learner, which wants only decided frames."""
+    """Request for frames `first` to `last`, for the promised view. With view 0, a learner requests decided frames only."""
 
     view: int
     first: int
@@ -279,10 +293,10 @@ class Fetch(msgspec.Struct, frozen=True, tag="Fetch"):
 
 
 class Fetched(msgspec.Struct, frozen=True, tag="Fetched", kw_only=True):
-    """Answer to Fetch: frames from `first` on, as many as fit; none if the source does not hold them.
+    """Answer to Fetch: frames starting at `first`, as many as fit; none if the source does not hold them.
 
-    For a learner all frames are decided in the sender's installed view `source`, and `stop` is their last position where a decision
-    may stop. No frames with `stop` 0 mean that the source cannot read them.
+    In an answer to a learner, all frames are decided in the sender's installed view `source`. `stop` is the last of their positions
+    at which a decision may stop. An answer without frames and with `stop` 0 means that the source cannot read them.
     """
 
     view: int
@@ -293,9 +307,9 @@ class Fetched(msgspec.Struct, frozen=True, tag="Fetched", kw_only=True):
 
 
 class FetchSnapshot(msgspec.Struct, frozen=True, tag="FetchSnapshot"):
-    """Request for the next chunk, from byte `at` on, of the state up to `position`.
+    """Request for the next chunk of a snapshot, which starts at byte `at`. The snapshot is the state up to `position`.
 
-    The source offered that state in answer to a Fetch of frames that it has trimmed. `view` is that of the Fetch.
+    The source offered the snapshot in answer to a Fetch of frames that it has trimmed. `view` is the view of that Fetch.
     """
 
     view: int
@@ -306,8 +320,8 @@ class FetchSnapshot(msgspec.Struct, frozen=True, tag="FetchSnapshot"):
 class FetchedSnapshot(msgspec.Struct, frozen=True, tag="FetchedSnapshot", kw_only=True):
     """A chunk of the state (LogState) of the decided log up to `position`, with which the sender's own log begins.
 
-    `data` begins at byte `at` of `size` bytes. The answer to Fetch is the first chunk. `size` 0 means that the sender no longer has
-    the state.
+    `data` starts at byte `at` of `size` bytes. The answer to Fetch is the first chunk. `size` 0 means that the sender no longer has
+    the snapshot.
     """
 
     view: int
@@ -319,9 +333,9 @@ class FetchedSnapshot(msgspec.Struct, frozen=True, tag="FetchedSnapshot", kw_onl
 
 
 class Missing(msgspec.Struct, frozen=True, tag="Missing"):
-    """Repair request: ranges (first, last) of positions of `view` that were announced and are not here (protocol/repair, R1).
+    """Repair request: ranges (first, last) of positions of `view` that were announced but are missing here (protocol/repair, R1).
 
-    All members receive it. The member `of` repairs, or any holder if it is 0.
+    All members receive it. The member `of` must repair; if `of` is 0, any holder repairs.
     """
 
     view: int
@@ -337,28 +351,32 @@ class Repairing(msgspec.Struct, frozen=True, tag="Repairing"):
 
 
 class Repair(msgspec.Struct, frozen=True, tag="Repair"):
-    """Ordered frames from any member that holds them, positions dense and increasing."""
+    """Ordered frames with consecutive positions, from any member that holds them."""
 
     view: int
     frames: tuple[Frame, ...]
 
 
-# Messages of lanes name an attempt instead of a view. A lane is the stream of one origin's disk (gateway number, incarnation).
-# In frames of a lane `position` counts in the lane, `view` is the attempt, and the chain is the lane's own.
+# Messages of lanes contain an attempt instead of a view. A lane is the stream of one origin's disk, identified by gateway number
+# and incarnation. In frames of a lane `position` counts in the lane, `view` is the attempt, and the chain is the lane's own.
 
 
 class Post(msgspec.Struct, frozen=True, tag="Post"):
-    """Origin to the members of its attempt: the next frames of its lane. An attempt begins with a VIEW that names these members."""
+    """Origin to the members of its attempt: the next frames of its lane.
+
+    The first frame of an attempt is a VIEW that names these members.
+    """
 
     incarnation: bytes
     frames: tuple[Frame, ...]
 
 
 class Posted(msgspec.Struct, frozen=True, tag="Posted"):
-    """Member to origin, YES: the lane is durable here up to the position, its end in this attempt. Cumulative.
+    """Member to origin, YES: the lane is durable here up to the position, and its last frame there belongs to this attempt. The
+    vote is cumulative.
 
-    `low` is the reason why the disk accepts no batch after it (NO), empty if it does. `again` is True if later frames arrived with
-    a gap.
+    `low` is the reason why the disk accepts no later batch, which is a NO; empty if it accepts them. `again` is True if later
+    frames arrived after a gap.
     """
 
     incarnation: bytes
@@ -369,7 +387,10 @@ class Posted(msgspec.Struct, frozen=True, tag="Posted"):
 
 
 class Settled(msgspec.Struct, frozen=True, tag="Settled"):
-    """Origin to members, CONFIRM: the frame of this attempt at the position is decided, and all before it. Cumulative."""
+    """Origin to members, CONFIRM: the frame of this attempt at the position is decided, and so are all earlier frames.
+
+    Cumulative.
+    """
 
     incarnation: bytes
     attempt: int
@@ -385,15 +406,15 @@ class LaneEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LaneEnds(msgspec.Struct, frozen=True, tag="LaneEnds"):
-    """Every gateway to its part, in heartbeat time: how far each known lane is decided here. A gateway that
-    lags fetches the rest.
+    """Each gateway to the connected gateways, at intervals of heartbeats: the decided end of each known lane. A gateway that lags
+    fetches the rest.
     """
 
     ends: tuple[LaneEnd, ...]
 
 
 class LaneFetch(msgspec.Struct, frozen=True, tag="LaneFetch"):
-    """Request for decided frames of a lane, from this position on."""
+    """Request for decided frames of a lane, starting at this position."""
 
     origin: int
     incarnation: bytes
@@ -401,12 +422,12 @@ class LaneFetch(msgspec.Struct, frozen=True, tag="LaneFetch"):
 
 
 class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
-    """State of a lane at a decided position before which the sender has trimmed it.
+    """State of a lane at a decided position. The sender has trimmed the lane up to that position.
 
     Attributes:
-        position, attempt, chain: of that frame.
-        offset: of the next record after it.
-        members: of the attempt, oldest first.
+        position, attempt, chain: position, attempt and chain value of the frame at that position.
+        offset: offset of the next record.
+        members: members of the attempt, oldest first.
     """
 
     position: int
@@ -417,8 +438,8 @@ class LaneBegin(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LaneFetched(msgspec.Struct, frozen=True, tag="LaneFetched"):
-    """Answer to LaneFetch: decided frames, as many as one read returns; none if the lane begins later at the
-    sender, as in `begin`.
+    """Answer to LaneFetch: decided frames, as many as one read returns. There are none if the sender's lane begins later; `begin`
+    then describes its start.
     """
 
     origin: int
@@ -428,13 +449,14 @@ class LaneFetched(msgspec.Struct, frozen=True, tag="LaneFetched"):
 
 
 class LaneAsk(msgspec.Struct, frozen=True, tag="LaneAsk"):
-    """Origin to all gateways after its disk lost the end of its lane: report how far you have the lane (protocol/lanes, U31).
+    """Origin to all gateways, after its disk lost the end of its lane: report the end of your copy (protocol/lanes, U31).
 
     Attributes:
-        incarnation: of the lane.
-        token: of the origin's run that asks.
-        attempt, up_to: of the last frame that was durable at the origin: it is decided, with all before it.
-        behind: the undecided frames after this position are wanted; 0 for none.
+        incarnation: disk of the lane.
+        token: identifies the origin's current run.
+        attempt, up_to: attempt and position of the last frame that was durable at the origin. That frame and all earlier ones are
+            decided.
+        behind: the undecided frames after this position are requested; 0 if none are.
     """
 
     incarnation: bytes
@@ -445,9 +467,10 @@ class LaneAsk(msgspec.Struct, frozen=True, tag="LaneAsk"):
 
 
 class LaneTail(msgspec.Struct, frozen=True, tag="LaneTail"):
-    """Answer to LaneAsk, with its token: the lane is durable here up to the position, its end in this attempt.
+    """Answer to LaneAsk, with its token: the lane is durable here up to the position, and its last frame there belongs to this
+    attempt.
 
-    `frames` are the wanted frames, as many as one message holds.
+    `frames` holds the requested frames, as many as fit into one message.
     """
 
     incarnation: bytes

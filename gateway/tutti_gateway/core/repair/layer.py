@@ -1,4 +1,4 @@
-"""The *repair* layer: a member requests missing frames, and another one that holds them repairs (protocol/repair; see NOTES.md)."""
+"""The *repair* layer: a member requests missing frames, and a member that holds them sends them (protocol/repair; see NOTES.md)."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tutti_gateway.core.repair.timing import Timing
 class Repair:
     """The repair layer.
 
-    `receiver` handles the ordered stream. `distances` returns the one-way distance to a member in microseconds.
+    `receiver` handles the ordered stream. `distances` returns the one-way distance to a member, in microseconds.
 
     Attributes:
-        requester, responder: its two roles, with their counters.
+        requester, responder: the two roles of the layer, with their counters.
     """
 
     def __init__(self, context: Context, receiver: Receiving, distances: Callable[[int], int], random: RandomSource) -> None:
@@ -31,12 +31,12 @@ class Repair:
         self.responder = Responder(context, timing)
 
     def installed(self) -> None:
-        """Begin a view: all repair state belongs to the last one (protocol/repair, R13)."""
+        """Begin a view. Delete all repair state, because it belongs to the previous view (protocol/repair, R13)."""
         self.requester.reset()
         self.responder.reset()
 
     def log_end_reported(self, member: int, end: int) -> None:
-        """Note that the log of a member of this view reaches `end`, so that a lost last message shows too."""
+        """Note that the log of a member of this view reaches `end`, so that the loss of the last message is detected too."""
         if member in self._view_state.others:
             self.responder.log_end_reported(member, end)
             self._receiver.log_end_reported(member, end)
@@ -45,7 +45,7 @@ class Repair:
         """Handle a repair request of a member."""
         if self._counts(sender, message.view, message.ranges):
             self.requester.on_other_request(message.ranges)
-            # A request that names another member only postpones this one's own requests (repair, R4 and R6).
+            # A request to another member only postpones this member's own requests (repair, R4 and R6).
             if message.of in (0, self._view_state.me):
                 self.responder.on_request(sender, message.ranges, message.of)
                 self.responder.on_timer()
@@ -74,7 +74,7 @@ class Repair:
         return len(ranges) <= limits.REPAIR_RANGES_MAX and all(0 < first <= last for first, last in ranges)
 
     def end_of_step(self) -> None:
-        """End a step: check for frames that are missing, or have arrived."""
+        """End a step: check for frames that are newly missing or have arrived."""
         view_state = self._view_state
         if view_state.others and view_state.current(view_state.view):
             self.requester.update()

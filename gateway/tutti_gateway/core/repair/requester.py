@@ -1,4 +1,5 @@
-"""Requester: a member that misses frames waits, watches for requests of others, and then asks (protocol/repair, R3 to R5)."""
+"""Requester: a member that misses frames waits, watches for requests by other members, and then asks (protocol/repair, R3 to R5).
+"""
 
 from __future__ import annotations
 
@@ -33,11 +34,12 @@ class Wait(NamedTuple):
     """State of missing positions.
 
     Attributes:
-        deadline_us: time of their request.
-        ignore_until_us: requests of others before this time belong to a round that this wait has counted.
-        no_repeat_until_us: a request went to all members, or to the repairer, and is not repeated to the repairer before this time.
-        tries: rounds so far; each doubles the wait.
-        streamed: position of the coordinator's stream, for positions beyond it that only other members announced; else None.
+        deadline_us: time at which to request them.
+        ignore_until_us: requests by others before this time belong to a round that is already counted.
+        no_repeat_until_us: the request was sent to all members or to the repairer. It is not repeated to the repairer before this
+            time.
+        tries: number of rounds so far. Each round doubles the wait.
+        streamed: position of the coordinator's stream, if only other members announced these later positions; else None.
     """
 
     deadline_us: int
@@ -52,9 +54,9 @@ class Requester:
 
     Attributes:
         deadline_us: next time for `on_timer`, None without one.
-        requests: requests to all members.
-        joined: requests to one member that had claimed the repair.
-        suppressed: ranges that were not requested because another member asked for them.
+        requests: number of requests to all members.
+        joined: number of requests to a member that had claimed the repair.
+        suppressed: number of ranges that were not requested because another member requested them.
         bucket: budget of requests to send.
     """
 
@@ -70,12 +72,12 @@ class Requester:
         self.bucket = Bucket(limits.REPAIR_ASKS_A_SECOND, limits.REPAIR_ASKS_BURST)
 
     def reset(self) -> None:
-        """Delete all waits: nothing is missing, or another view begins."""
+        """Delete all waits, because nothing is missing or a new view begins."""
         self._waits.clear()
         self._last_missing, self.deadline_us = ([], 0), None
 
     def update(self) -> None:
-        """Update the waits: a newly missing range waits, and one that has arrived is removed."""
+        """Update the waits. Add a wait for each newly missing range, and remove the waits for ranges that have arrived."""
         missing, streamed = self._receiver.missing(), self._receiver.streamed
         if not missing:
             if self.deadline_us is not None:
@@ -89,12 +91,12 @@ class Requester:
         after_us = self._timing.ask_us()
         lost = Wait(now_us + after_us, 0, 0, 0, None)
         # A position that only other members announced may still be on its way from the coordinator (repair, R2).
-        # Such a position waits while the stream continues, and one way to the coordinator more.
+        # Such a position waits as long as the stream continues, and then for one more distance to the coordinator.
         late = Wait(now_us + after_us + self._timing.source_us(), 0, 0, 0, streamed)
         waits: RangeMap[Wait] = RangeMap()
         for first, last in missing:
             for low, high, wait in self._waits.slices(first, last):
-                # A range that was requested once is lost, as far as this member can know.
+                # A range that was already requested once counts as lost.
                 if wait is not None and wait.streamed in (None, streamed):
                     waits.put(low, high, wait)
                 else:
@@ -109,14 +111,13 @@ class Requester:
         self.deadline_us = min((wait.deadline_us for _, _, wait in self._waits), default=None)
 
     def on_other_request(self, ranges: tuple[Range, ...]) -> None:
-        """Note a request of another member: double the wait for the same frames, once for all requests that cross in one round."""
+        """Note a request of another member. Double the wait for the same frames, but only once for all requests of one round."""
         if self.deadline_us is None:
             return
         now_us = self._outbox.now.mono_us
         after_us = self._timing.ask_us()
         for first, last in ranges:
             for low, high, wait in self._waits.slices(first, last):
-                # Requests that cross in one round double the wait once.
                 if wait is not None and now_us >= wait.ignore_until_us:
                     self._waits.put(
                         low,
@@ -131,7 +132,7 @@ class Requester:
         return Wait(now_us + after_us, now_us + after_us // 2, no_repeat_until_us, tries, None)
 
     def on_other_claim(self, sender: int, ranges: tuple[Range, ...]) -> None:
-        """Note a claim of another member: ask it alone for the same frames, and wait until they have arrived."""
+        """Note a claim of another member. Request the same frames from that member only, and wait until they have arrived."""
         if self.deadline_us is None:
             return
         now_us = self._outbox.now.mono_us
@@ -140,7 +141,7 @@ class Requester:
             (low, high, wait)
             for first, last in ranges
             for low, high, wait in self._waits.slices(first, last)
-            # A position that may still be on its way is not requested (repair, R2).
+            # A position that may still arrive with the stream is not requested (repair, R2).
             if wait is not None and wait.streamed is None and now_us >= wait.no_repeat_until_us
         ]
         for low, high, wait in wanted:
@@ -163,12 +164,12 @@ class Requester:
             or (wait.deadline_us <= soon_us and wait.no_repeat_until_us <= now_us and wait.streamed is None)
         ]
         ranges, of = _ranges(due), self._choose_repairer(max(wait.tries for _, _, wait in due))
-        # The bucket bounds the requests of a member, whatever is lost (repair, R11).
+        # The bucket bounds a member's rate of requests, even if many frames are lost (repair, R11).
         if self.bucket.consume(1, now_us):
             self.requests += 1
             for member in self._view_state.others:
                 self._outbox.send(member, Missing(self._view_state.view, ranges, of))
-        # An empty bucket has the effect of a lost request: the ranges wait for their next round.
+        # An empty bucket has the same effect as a lost request: the ranges wait for their next round.
         after_us, round_us = self._timing.ask_us(), self._timing.round_us(of)
         for low, high, wait in due:
             # Ranges above the limit of one request stay due.
@@ -184,7 +185,7 @@ class Requester:
 
 
 def _ranges(slices: list[tuple[int, int, Wait]]) -> tuple[Range, ...]:
-    """Return the slices as ranges, as many as a request may have. Neighbours form one range."""
+    """Return the slices as ranges, as many as a request may contain. Adjacent slices form one range."""
     ranges: list[Range] = []
     for low, high, _ in slices:
         if ranges and ranges[-1][1] + 1 == low:

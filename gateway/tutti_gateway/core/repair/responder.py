@@ -1,5 +1,5 @@
-"""Responder: a member that holds frames which another one misses waits, watches for repairs of others, claims the repair and sends
-it.
+"""Responder: a member that holds the frames which another member misses. It waits, watches for repairs by others, claims the repair,
+and sends it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tutti_gateway.core.repair.token_bucket import Bucket
 
 
 class Want(NamedTuple):
-    """Requested positions: the time of their repair, the members that asked, and True if `late`: then the log is read for them."""
+    """Requested positions: the time of their repair, and the members that asked. If `late` is True, the log is read for them."""
 
     deadline_us: int
     requesters: tuple[int, ...]
@@ -26,9 +26,9 @@ class Want(NamedTuple):
 
 
 class Hold(NamedTuple):
-    """Positions that are being repaired and are held down until `until_us` (protocol/repair, R9).
+    """Positions that are being repaired. Further requests are held down until `until_us` (protocol/repair, R9).
 
-    `to` are the members that got the repair from this one. `to` is None if another member repairs, which then answers all
+    `to` holds the members to which this member sent the repair. It is None if another member repairs; that member then answers all
     further requests.
     """
 
@@ -41,12 +41,12 @@ class Responder:
 
     Attributes:
         deadline_us: next time for `on_timer`, None without one.
-        claims: claims that this member sent to all others.
-        repairs: repaired runs, each in one message to one member or to all.
-        repaired: frames that were sent, counted once for each receiver.
-        suppressed: ranges that another member repaired first.
-        hold_down_hits: ranges that were requested again while their repair was on its way.
-        refused: ranges that were not repaired, for lack of tokens or above the limit.
+        claims: number of claims that this member sent to all others.
+        repairs: number of repaired runs, each sent as one message to one member or to all.
+        repaired: number of frames sent, counted once for each receiver.
+        suppressed: number of ranges that another member repaired first.
+        hold_down_hits: number of ranges that were requested again while their repair was in transit.
+        refused: number of ranges that were not repaired, because tokens were missing or a limit was reached.
         bucket: budget of bytes to send.
     """
 
@@ -72,21 +72,21 @@ class Responder:
         self.deadline_us = None
 
     def log_end_reported(self, member: int, end: int) -> None:
-        """Note that the member's log reaches `end`, so its requests up to there are met."""
+        """Note that the member's log reaches `end`, so its requests up to there are fulfilled."""
         self._ends[member] = max(end, self._ends.get(member, 0))
 
     def on_request(self, sender: int, ranges: tuple[Range, ...], of: int) -> None:
-        """Handle a request of a member for ranges. If `of` names this member, it repairs at once. If it is 0, the nearest holder
+        """Handle a member's request for ranges. If `of` is this member, it repairs at once. If `of` is 0, the nearest holder
         repairs first.
         """
         now_us = self._outbox.now.mono_us
         deadline_us = now_us if of else now_us + self._timing.answer_us(sender)
         for first, last in ranges:
-            # Positions up to the member's reported end have arrived there since its request.
+            # Positions up to the member's reported end have arrived there since the request was sent.
             for low, high, hold in self._holds.slices(max(first, self._ends.get(sender, 0) + 1), min(last, self._window.end)):
                 if hold is None or hold.until_us <= now_us:
                     self._want(low, high, sender, deadline_us)
-                # This member sent the repair to others only, and the hold-down concerns those.
+                # The hold-down applies only to the members to which this member sent the repair.
                 elif hold.to is not None and sender not in hold.to and low > self._window.frontier:
                     self._repair(low, high, (sender,), hold.to)
                 else:
@@ -94,7 +94,7 @@ class Responder:
         self._arm()
 
     def _want(self, first: int, last: int, sender: int, deadline_us: int) -> None:
-        # The member asks again, so a refused range is only late.
+        # The member asks again, so a refused range is only delayed.
         if len(self._wants) >= limits.REPAIR_RANGES_KEPT_MAX:
             self.refused += 1
             return
@@ -108,9 +108,12 @@ class Responder:
         self.deadline_us = min((want.deadline_us for _, _, want in self._wants), default=None)
 
     def on_other_repair(self, first: int, last: int) -> None:
-        """Note that another member repairs the range. If two members repair, each continues to answer its own requests."""
+        """Note that another member repairs the range.
+
+        If two members repair it, each continues to answer the requests that it got.
+        """
         now_us = self._outbox.now.mono_us
-        # The range comes from another member, so it is bounded before it is stored.
+        # The range was received from another member, so it is limited before it is stored.
         first, last = max(first, self._window.frontier + 1), min(last, self._window.end + limits.BUFFERED_FRAMES_MAX)
         hold = Hold(now_us + self._timing.round_us(), None)
         for low, high, own in self._holds.slices(first, last):
@@ -128,7 +131,7 @@ class Responder:
             for low, high, old in self._holds:
                 if old.until_us <= now_us:
                     self._holds.remove(low, high)
-        # A range that is not remembered may be repaired twice, which does no harm.
+        # A range that is not stored may be repaired twice, which does no harm.
         if len(self._holds) < limits.REPAIR_RANGES_KEPT_MAX:
             self._holds.put(first, last, hold)
 
@@ -150,9 +153,9 @@ class Responder:
         self._arm()
 
     def _handle_decided(self, first: int, last: int, want: Want) -> None:
-        """Handle requested positions that are decided. Such requests are most likely old, because every member has voted for them.
+        """Handle requests for decided positions. They are probably out of date, because every member has voted for these positions.
 
-        The log is read only if the next heartbeats do not show that the member has the frames (protocol/repair, R12).
+        The log is read only if the next heartbeats do not show that the requesting member has the frames (protocol/repair, R12).
         """
         requesters = tuple(requester for requester in want.requesters if self._ends.get(requester, 0) < last)
         if not want.late and requesters:
@@ -173,10 +176,10 @@ class Responder:
         return True
 
     def _repair(self, first: int, last: int, requesters: tuple[int, ...], before: frozenset[int] = frozenset()) -> list[Range]:
-        """Send undecided frames to the members that asked, and small ones to all that may miss them. Return the ranges that a claim
-        must name.
+        """Send undecided frames to the members that asked, and small repairs to all members that may miss them. Return the ranges
+        that a claim must contain.
 
-        `before` are the members that got these frames earlier; the present ones asked after the claim.
+        `before` holds the members that got these frames earlier. All others asked after the claim.
         """
         window = self._window
         until_us = self._outbox.now.mono_us + max(map(self._timing.round_us, requesters))
@@ -184,7 +187,7 @@ class Responder:
         frames = [window.frames[position - start] for position in range(first, last + 1)]
         for run in split_runs(frames, limits.REPAIR_MESSAGE_BYTES):
             low, high = run[0].position, run[-1].position
-            # A claim would cost as many messages as a small repair to all (repair, R8).
+            # A claim needs as many messages as a small repair to all (repair, R8).
             small = _bytes(run) <= limits.REPAIR_TO_ALL_BYTES and not before
             targets = (
                 tuple(member for member in self._view_state.others if self._ends.get(member, 0) < high) if small else requesters
@@ -198,7 +201,7 @@ class Responder:
         return unknown
 
     def _send(self, run: tuple[Frame, ...], targets: tuple[int, ...]) -> bool:
-        """Send the frames if there are tokens for them. Without tokens the members ask again."""
+        """Send the frames if there are tokens for them. If there are none, the members ask again."""
         if not self.bucket.consume(_bytes(run) * len(targets), self._outbox.now.mono_us):
             self.refused += 1
             return False
@@ -210,8 +213,8 @@ class Responder:
         return True
 
     def _claim(self, ranges: list[Range]) -> None:
-        """Send a claim to all other members, so that no other one repairs the same. A member that misses the frames too asks this
-        one alone.
+        """Send a claim to all other members, so that none of them repairs the same frames. A member that misses these frames too
+        then asks only this member.
         """
         others = self._view_state.others
         if not ranges or len(others) < 2:

@@ -13,9 +13,9 @@ from tutti_gateway.core.view.view_state import ViewState
 class Timing:
     """Random waits in microseconds.
 
-    All members that may act draw from one interval. The interval's length grows with the logarithm of their number, and the
-    density rises by e^(log n + 1) from begin to end. If all n members act, the first one is early and the others notice it. A
-    single member waits no longer than the interval (Nonnenmacher and Biersack 1999).
+    All members that may act draw their wait from the same interval. The length of the interval grows with the logarithm of their
+    number n. The probability density rises by a factor of e^(log n + 1) from start to end. If all n members may act, the first one
+    acts early and the others notice. A single member waits for at most the interval (Nonnenmacher and Biersack 1999).
     """
 
     def __init__(self, view_state: ViewState, distances: Callable[[int], int], random: RandomSource) -> None:
@@ -24,7 +24,7 @@ class Timing:
         self._random = random
 
     def typical_us(self) -> int:
-        """Return the one-way distance to the median member of the view, so that single far or near members do not count."""
+        """Return the one-way distance to the median member of the view, so that single far or near members have no influence."""
         distances = sorted(map(self._distances, self._view_state.others))
         return _within(distances[(len(distances) - 1) // 2]) if distances else limits.DISTANCE_US_MIN
 
@@ -37,8 +37,8 @@ class Timing:
         return min(self._view_state.others, key=self._distances, default=0)
 
     def round_us(self, member: int = 0) -> int:
-        """Return the time from a request to the repair by the member (0: the median one), with some reserve; it is also the
-        hold-down.
+        """Return the time from a request to the repair by the member (0: the median member), with a reserve. It is also the
+        hold-down time.
         """
         return limits.REPAIR_ROUND_DISTANCES * (_within(self._distances(member)) if member else self.typical_us())
 
@@ -48,14 +48,14 @@ class Timing:
         return round(self.typical_us() * (limits.REPAIR_ASK_AFTER + spread))
 
     def answer_us(self, requester: int) -> int:
-        """Return the wait before a repair for `asker`: the nearest holder is first, and others notice its repair."""
+        """Return the wait before a repair for `asker`. The nearest holder acts first, and other holders notice its repair."""
         distance_us = _within(self._distances(requester))
-        # A holder at the least distance has no fixed wait, so it is usually the first.
+        # The nearest holder has no fixed wait, so it usually acts first.
         spread = limits.REPAIR_ANSWER_SPREAD * self._late()
         return round(distance_us - limits.DISTANCE_US_MIN + distance_us * spread)
 
     def _late(self) -> float:
-        """Return a random part of the interval, whose length is log2 of the number of other members."""
+        """Return a random part of the interval. Its length is log2 of the number of other members."""
         rivals = len(self._view_state.others)
         if rivals < 2:
             return 0.0

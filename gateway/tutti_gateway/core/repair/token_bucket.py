@@ -1,4 +1,4 @@
-"""Token bucket: it limits a rate, however much others request."""
+"""Token bucket: it limits a rate, independent of the number of requests."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ SECOND_US = 1_000_000
 
 
 class Bucket:
-    """A bucket that gains `a_second` units a second, up to `burst`; it begins full.
+    """A bucket that gains `a_second` units a second, up to `burst`. It is full at the start.
 
     Attributes:
-        refused: number of requests for more than the bucket had.
+        refused: number of requests for more units than the bucket held.
     """
 
     __slots__ = ("_a_second", "_filled_us", "_level", "_most", "refused")
 
     def __init__(self, a_second: int, burst: int) -> None:
         self._a_second = a_second
-        self._most = self._level = burst * SECOND_US  # in millionths of a unit, so that rounding loses nothing
+        self._most = self._level = burst * SECOND_US  # in millionths of a unit, to avoid rounding errors
         self._filled_us = 0
         self.refused = 0
 

@@ -1,6 +1,6 @@
 """Read-only status of this gateway and of the others, for the status document.
 
-Other gateways are known by their heartbeats, so their data is one heartbeat old. For a silent gateway it is the last heartbeat.
+Data about another gateway comes from its last heartbeat. So it is one heartbeat old, or older if that gateway is silent.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from tutti_gateway.core.view.phases import Phase
 
 PRIMARY, MINORITY, JOINING, LEARNER, SILENT, LEAVING, HALTED = (
     "primary",  # in the view that decides
-    "minority",  # cut off from a majority: it serves its log and accepts nothing new
+    "minority",  # cut off from a majority: it serves its log but accepts no messages
     "joining",  # between views, or catching up
-    "learner",  # added, without a vote until it has caught up
+    "learner",  # added to the roster, without a vote until it has caught up
     "silent",  # not heard within the boot period
     "leaving",  # it stops in order
-    "halted",  # its disk failed, or it may not continue: it serves its log
+    "halted",  # its disk failed or it may not continue: it serves its log only
 )
 
 
 class Member(NamedTuple):
-    """Status of one gateway, as this gateway knows it.
+    """Status of one gateway, as far as this gateway knows it.
 
     Attributes:
         number, name, address: as in the roster, or in the configuration before there is one.
-        incarnation: of its disk, empty if unknown.
+        incarnation: incarnation of its disk; empty if unknown.
         state: one of this module's constants.
-        voter: True if the roster counts it with the disk that it has.
-        coordinator: True if it coordinates the view.
-        age: its rank in the view by age; 1 is the oldest and coordinates next; 0 outside of the view.
+        voter: True if the roster counts the gateway with its current disk.
+        coordinator: True if the gateway coordinates the view.
+        age: its rank in the view by age. 1 is the oldest member, which is the next to coordinate. 0 means outside the view.
         frontier: last position that it has reported as decided.
-        lag: decided positions that it lacked at its last heartbeat, or lacks now if it is silent.
+        lag: number of decided positions that it lacked at its last heartbeat, or that it lacks now if it is silent.
         heard_us: time since its last heartbeat, -1 if there was none.
         round_trip_us: measured round trip, 0 before the first.
-        reason: why it accepts nothing new or has no vote, if known; else empty.
+        reason: reason why it accepts no messages or has no vote, if known; else empty.
     """
 
     number: int
@@ -63,7 +63,7 @@ class GroupStatus:
     """Reads the status of one stack."""
 
     def __init__(self, stack: Stack) -> None:
-        """Keep the stack. Every answer is computed when it is asked for."""
+        """Keep the stack. Each value is computed when it is requested."""
         self._stack = stack
 
     @property
@@ -76,7 +76,7 @@ class GroupStatus:
 
     @property
     def reason(self) -> str:
-        """Why this gateway accepts nothing new, if the operator must act; else empty."""
+        """Reason why this gateway accepts no messages, if the operator must act; else empty."""
         if self._stack.phase is not Phase.BORN and self._stack.layers.peers.removed:
             return "this gateway was removed from the group: it can be stopped, or added again with `tutti members add`"
         if self._stack.phase is not Phase.BORN and (other := _other_disk(self._stack.layers)):
@@ -86,7 +86,7 @@ class GroupStatus:
 
     @property
     def waits(self) -> str:
-        """What this gateway waits for while it leaves, or until other gateways act or return; else empty."""
+        """Description of what this gateway waits for while it leaves, or while other gateways must act or return; else empty."""
         if self.state == LEAVING:
             return self._stack.layers.membership.leaving.waits
         if self._stack.phase is Phase.BORN or self.state not in (JOINING, MINORITY) or self._stack.layers.peers.removed:
@@ -101,7 +101,7 @@ class GroupStatus:
     def group_time_us(self, mono_us: int) -> int:
         """Return the wall time (us, UTC) of the group's clock when the monotonic clock shows `mono_us`; 0 before the first reading.
 
-        The time follows the monotonic clock from the last reading on, so a leap of the host's wall clock does not move it.
+        After the last reading, the time follows the monotonic clock, so a leap of the host's wall clock has no effect.
         """
         offset_us = None if self._stack.phase is Phase.BORN else self._stack.layers.clocks.offset_us
         return 0 if offset_us is None else mono_us + offset_us
@@ -116,7 +116,7 @@ class GroupStatus:
 
     @property
     def repair(self) -> dict[str, int]:
-        """Counters of lost, late and invalid messages between gateways since the start (see *repair* and `Receiver`)."""
+        """Counters of lost, late and invalid messages between gateways, since the start (see *repair* and `Receiver`)."""
         layers = None if self._stack.phase is Phase.BORN else self._stack.layers
         if layers is None:
             return {}
@@ -136,7 +136,7 @@ class GroupStatus:
         }
 
     def members(self) -> list[Member]:
-        """Return every gateway that the log or the configuration names, this one included, by number."""
+        """Return all gateways in the log or the configuration, this one included, by number."""
         if self._stack.phase is Phase.BORN:
             return []
         layers = self._stack.layers
@@ -146,7 +146,7 @@ class GroupStatus:
 
 
 def _other_disk(layers: Layers) -> str:
-    """Return the remedy if the roster names another disk for this gateway; empty if it names this one."""
+    """Return the remedy if the roster lists a different disk for this gateway; empty if it lists the current disk."""
     identity, rosters = layers.context.identity, layers.peers.rosters
     voter = rosters.named.get(layers.context.view_state.me)
     if voter is None or not voter.voting or voter.name != identity.gateway or voter.incarnation == identity.incarnation:
@@ -158,7 +158,10 @@ def _other_disk(layers: Layers) -> str:
 
 
 def _disk_remedy(peers: Peers, voter: Voter) -> str:
-    """Return the remedy for a voter whose disk is not the one in the roster, according to which other gateways are heard."""
+    """Return the remedy for a voter whose disk is not the one in the roster.
+
+    The remedy depends on which other gateways are heard.
+    """
     if peers.hears_majority():
         return disk_remedy(voter.name, others_decide=True)
     never = peers.rosters.blocks({voter.number: voter.incarnation})
@@ -166,11 +169,11 @@ def _disk_remedy(peers: Peers, voter: Voter) -> str:
 
 
 def _waits(layers: Layers) -> str:
-    """Return what a gateway waits for that is neither leaving nor halted."""
+    """Return a description of what a gateway waits for if it is neither leaving nor halted."""
     peers, view_state = layers.peers, layers.context.view_state
     if peers.rosters.blank:
         return _founding(peers)
-    # A gateway with an old log may hear voters that its own roster does not name.
+    # A gateway with an old log may hear voters that are not in its own roster.
     if not peers.hears_majority() and (layers.membership.misses or not peers.later()):
         return _lacking(peers, view_state.me)
     if layers.membership.misses:
@@ -194,7 +197,7 @@ def _leads(number: int, view: int) -> bool:
 
 
 def _founding(peers: Peers) -> str:
-    """Return why a gateway with an empty log founds no group; empty if it is about to found one."""
+    """Return the reason why a gateway with an empty log does not found a group; empty if it is about to found one."""
     others = [peer for peer in peers if peer.name]
     there = [(peer.name, peer.beat) for peer in others if peers.fresh(peer.number) and peer.beat is not None]
     absent = [peer.name for peer in others if not peers.fresh(peer.number) or peer.beat is None]
@@ -281,7 +284,7 @@ def _other(layers: Layers, peer: Peer) -> Member:
         layers.context.view_state.coordinator == peer.number,
         _age(layers, peer.number),
         frontier,
-        # A silent gateway lags more with every decision here.
+        # The lag of a silent gateway grows with every decision here.
         peer.lag if fresh else max(0, layers.context.window.frontier - frontier),
         now_us - peer.received_us if beat is not None else -1,
         peer.rtt_us,
@@ -290,11 +293,11 @@ def _other(layers: Layers, peer: Peer) -> Member:
 
 
 def _reason_of(layers: Layers, peer: Peer) -> str:
-    """Return why another live gateway accepts nothing new or has no vote, according to its heartbeats."""
+    """Return the reason why another live gateway accepts no messages or has no vote, according to its heartbeats."""
     peers, beat, voter = layers.peers, peer.beat, layers.peers.rosters.named.get(peer.number)
     if beat is None or beat.leaving:
         return ""
-    low = "its disk has no free space; " if beat.low else ""  # a low disk may delay the catching up that the next sentence names
+    low = "its disk has no free space; " if beat.low else ""  # a low disk may delay the catch-up, which the next sentence mentions
     if voter is not None and voter.voting and voter.name == peer.name and voter.incarnation != peer.incarnation:
         return f"{low}has another disk than the roster names, and no vote: if the named disk is lost, {_disk_remedy(peers, voter)}"
     if voter is not None and not voter.voting:

@@ -9,17 +9,17 @@ class Phase(enum.Enum):
     """Phase of a member."""
 
     BORN = "born"
-    SEARCHING = "searching"  # in no view: it searches for one, copies decided frames, or waits for its turn to propose
+    SEARCHING = "searching"  # in no view: searches for a view, copies decided frames, or waits for its turn to propose
     PROMISING = "promising"  # the promise of a higher view is being written
-    COLLECTING = "collecting"  # candidate: it gathers the state of the other logs
-    PROMISED = "promised"  # member: it has reported its log and waits for the choice
+    COLLECTING = "collecting"  # candidate: collects the states of the other logs
+    PROMISED = "promised"  # member: has reported its log, and waits for the choice
     ADOPTING = "adopting"  # the log is being made equal to the chosen one
     ACCEPTING = "accepting"  # the log is equal to the chosen one; the acceptance is being written
-    GATHERING = "gathering"  # candidate: it waits until all members have accepted
-    INSTALLING = "installing"  # the view is installed, and its VIEW frame is undecided
-    PRIMARY = "primary"  # everything before the VIEW frame is decided, and new messages are taken
+    GATHERING = "gathering"  # candidate: waits until all members have accepted
+    INSTALLING = "installing"  # the view is installed, but its VIEW frame is undecided
+    PRIMARY = "primary"  # the VIEW frame and all earlier frames are decided, and new messages are accepted
     STOPPED = "stopped"
-    HALTED = "halted"  # takes no part any more and serves reads only
+    HALTED = "halted"  # takes no part in the group, and serves reads only
 
 
 class Step(enum.Enum):
@@ -54,7 +54,7 @@ _ACTIVE = (
     Phase.PRIMARY,
 )
 
-#: A transition that is absent cannot happen. A higher view may be promised in every active phase; nothing else interrupts a phase.
+#: An absent transition cannot happen. A higher view may be promised in every active phase. No other input interrupts a phase.
 LIFE: dict[tuple[Phase, Step], Phase] = {
     (Phase.BORN, Step.STARTED): Phase.SEARCHING,
     (Phase.BORN, Step.UNFIT): Phase.HALTED,

@@ -1,8 +1,8 @@
 """Majorities: the sets of gateways that may decide on a view (protocol/membership, M21).
 
-A log may hold several ROSTER frames that count: the last decided one and every later one, decided or not. A set of gateways is a
-majority when it holds a majority of each roster, by number *and incarnation*. A wiped disk therefore has no vote. A forced ROSTER
-replaces every earlier one, because the voters that it leaves out are lost.
+Several ROSTER frames of a log may count: the last decided one and all later ones. A set of gateways is a majority if it holds a
+majority of each of these rosters, by number *and incarnation*. So a wiped disk has no vote. A forced ROSTER replaces all earlier
+ones, because the voters that it excludes are lost.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ class Rosters:
     """The rosters that count for one log.
 
     Attributes:
-        named: gateways in the last roster, by number, including learners without a vote.
-        known: gateways in any of the rosters. A removed gateway still answers until its removal is decided.
-        blank: True while the log has not begun and names no gateway.
+        named: gateways in the last roster by number, including learners without a vote.
+        known: gateways in any of the rosters. A removed gateway is included until its removal is decided.
+        blank: True if the log has not begun, so that it has no roster.
     """
 
     __slots__ = ("_all", "blank", "known", "named")
@@ -40,7 +40,7 @@ class Rosters:
 
     def majority(self, gateways: Mapping[int, bytes]) -> bool:
         """True if the gateways (number -> incarnation) hold a majority of every roster that counts. False for a blank log."""
-        # A wiped disk has another incarnation, so it does not count for its old number.
+        # A wiped disk has a new incarnation, so it does not count for its old number.
         return bool(self._all) and all(
             2 * sum(gateways.get(number) == incarnation for number, incarnation in roster.items()) > len(roster)
             for roster in self._all
@@ -69,8 +69,8 @@ class Rosters:
     def member(self, number: int, incarnation: bytes) -> bool:
         """True if the gateway may be a member of a view.
 
-        Every voter of any roster may be one until its removal is decided. A learner may be one too: it must be in the view before
-        its vote counts, or a group of one could never become two.
+        A voter of any roster may be a member until its removal is decided. A learner may be a member too, because it must be in the
+        view before it becomes a voter. Otherwise a group of one could never grow to two.
         """
         voter = self.named.get(number)
         return self.votes(number, incarnation) or (voter is not None and not voter.voting)
@@ -82,6 +82,6 @@ def rosters_of(state: LogState, undecided: Iterable[Frame]) -> Rosters:
     for frame in undecided:
         body = decode_body(RosterBody, frame.body)
         roster = {voter.number: voter for voter in body.voters}
-        # A forced ROSTER ends all earlier ones, decided or not (membership, M25).
+        # A forced ROSTER replaces all earlier ones, decided or not (membership, M25).
         counting = [roster] if body.forced else [*counting, roster]
     return Rosters(counting)

@@ -1,4 +1,4 @@
-"""The view state of this member: *flush* writes it, and every layer reads it (protocol/lifecycle, L16)."""
+"""The view state of this member. *flush* writes it, and all layers read it (protocol/lifecycle, L16)."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ NO_LOG = "this gateway has no log yet: the group is founded once all its gateway
 
 
 class ViewState:
-    """Views as this member knows them.
+    """The views that this member has promised, accepted and installed.
 
     Attributes:
         me: this gateway's number in the roster, 0 before it is known.
-        promised, accepted, coordinated: as in `HardState`; durable before they are set here.
-        view: id of the installed view, 0 without one.
+        promised, accepted, coordinated: as in `HardState`. They are durable before they are set here.
+        view: id of the installed view; 0 if there is none.
         members: gateway numbers of the installed view, oldest first.
-        others: the members without this one.
-        coordinator: number of the view's coordinator (the sequencer), 0 without a view.
+        others: the members except this one.
+        coordinator: number of the view's coordinator (the sequencer); 0 if there is no view.
         primary: True when the view's VIEW frame is decided, so that new messages are accepted.
-        active: False once the member has halted or stopped: it sends and decides nothing more.
-        pausing: True when the view ended and another one is expected: client messages are kept for it.
-        draining: True when this coordinator leaves: it orders nothing new, for itself or for others.
-        closed: (code, reason) why nothing new is accepted although the view is primary, or None.
+        active: False when the member has halted or stopped. It then sends and decides nothing.
+        pausing: True when the view has ended and a new view is expected. Client messages are kept for the new view.
+        draining: True when this coordinator leaves. It then orders no new messages, neither its own nor those of others.
+        closed: (code, reason) if no new messages are accepted although the view is primary; else None.
     """
 
     __slots__ = (
@@ -69,8 +69,8 @@ class ViewState:
         return 0 < view == self.promised == self.accepted == self.view
 
     def durable(self, scalars: HardState) -> None:
-        """Adopt hard state that has reached the disk; none of its views ever moves back."""
-        # A promise that went back would let two views decide the same position.
+        """Adopt hard state that has reached the disk. None of its views ever goes back."""
+        # If a promise went back, two views could decide the same position.
         invariant(
             scalars.promised >= self.promised and scalars.accepted >= self.accepted and scalars.coordinated >= self.coordinated,
             f"scalars go back: {scalars} after promised {self.promised}, accepted {self.accepted}",
@@ -79,7 +79,7 @@ class ViewState:
         self.promised, self.accepted, self.coordinated = scalars.promised, scalars.accepted, scalars.coordinated
 
     def install(self, view: int, members: tuple[int, ...], coordinator: int) -> None:
-        """Begin a view that is durably promised and accepted. The view decides nothing new before its VIEW frame is decided."""
+        """Begin a view that is durably promised and accepted. No new message is decided before the view's VIEW frame."""
         invariant(view == self.promised == self.accepted, f"view {view} is installed and {self.promised} promised")
         invariant(self.me in members and coordinator in members, f"view {view} of {members} is not this member's")
         self.view, self.members, self.coordinator = view, members, coordinator
@@ -87,7 +87,7 @@ class ViewState:
         self.primary = False
 
     def end_view(self) -> None:
-        """End the installed view: from now on its YES, CONFIRM and decisions are neither sent nor taken (protocol/flush, F3)."""
+        """End the installed view. From now on its YES, CONFIRM and decisions are neither sent nor accepted (protocol/flush, F3)."""
         self.pausing = self.pausing or self.primary  # client messages wait for the next view
         self.view = self.coordinator = 0
         self.members = self.others = ()

@@ -1,8 +1,8 @@
 """Authentication and authorization of clients at the client port; used only by a gateway that has a token file.
 
-A connection that encrypts with the key of a gateway of the group is authenticated as that gateway. The reads processes connect so.
-Every other client shows a token in Hello. The session stores the permissions of its token, so that checking a batch costs one set
-lookup, and a record costs nothing.
+A connection that is encrypted with the key of a gateway of the group is authenticated as that gateway. The reads processes connect
+in this way. Every other client sends a token in Hello. The session stores the permissions of its token. So checking a batch takes
+one set lookup, and there is no check for each record.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Authorizer:
         Args:
             tokens: the tokens of clients.
             keys: the public keys of gateways.
-            peer: returns the public key that a connection encrypts with, or None for an unencrypted connection.
+            peer: returns the public key with which a connection is encrypted, or None for an unencrypted connection.
             topics: returns the topics of the log, by number.
         """
         self._tokens = tokens
@@ -80,7 +80,7 @@ class Authorizer:
             NotAllowed: the connection is unencrypted, or its token is unknown.
         """
         key = self._peer(routing)
-        # A token that travelled unencrypted is not accepted, even if it is valid.
+        # A token that was sent unencrypted is not accepted, even if it is valid.
         if key is None:
             self._tokens.count("clear")
             raise NotAllowed(IN_THE_CLEAR, UNAUTHENTICATED)
@@ -88,10 +88,10 @@ class Authorizer:
         return gateway_access(gateway) if gateway else self._tokens.authenticate(hello.token)
 
     def check(self, session: Session, request: ControlRequest) -> None:
-        """Check that the client of a session may make a request.
+        """Check that the client of a session may send a request.
 
         Raises:
-            NotAllowed: the client may not make it.
+            NotAllowed: the client may not send this request.
         """
         try:
             self._check(session.access, request)
@@ -113,17 +113,17 @@ class Authorizer:
             case SaveOffset():
                 access.require_reader()
             case Forget(_, names, instances) if access.produce and names == tuple(map(nameless_name, instances)):
-                pass  # a client may delete its own unnamed producers, on any session, because staging uses several sessions
+                pass  # a client may delete its own unnamed producers in any session, because staging uses several sessions
             case Status():
                 pass
             case _:
                 access.require_admin(_ADMIN[type(request)])
 
     def authorize(self, session: Session, frames: Iterable[Frame]) -> tuple[list[Frame], list[RefusedAnswer]]:
-        """Return the frames that the client of a session may write, and a refusal for each of the others.
+        """Return the frames that the client of a session may write, and a refusal for each other frame.
 
-        A frame is refused if its token may not write to its topic. In the ordered log a frame is also refused if this session has
-        not opened an epoch of its producer; lanes have no opened epochs.
+        A frame is refused if its token may not write to its topic. In the ordered log, a frame is also refused if the session has
+        not opened an epoch of its producer. In lanes no epochs are opened.
         """
         good: list[Frame] = []
         refused: list[RefusedAnswer] = []
@@ -131,7 +131,7 @@ class Authorizer:
         for frame in frames:
             if not lane and frame.producer not in producers:
                 code, reason = "producer", "this session has not opened an epoch of the producer: open an epoch, then send again"
-            # Nearly always one set lookup for a batch.
+            # Nearly always, one set lookup suffices for a batch.
             elif frame.topic in topics or not (reason := self._topic_refusal(session, frame.topic)):
                 good.append(frame)
                 continue
@@ -143,13 +143,13 @@ class Authorizer:
         return good, refused
 
     def _topic_refusal(self, session: Session, number: int) -> str:
-        """Return why the client of a session may not write to a topic, or an empty string if it may."""
+        """Return the reason why the client of a session may not write to a topic; empty if it may."""
         topic = self._topics().get(number)
         if topic is None:
             return f"topic {number} is not known here: open the topic, then send again"
         if not session.access.may_produce(topic.name):
             return f"token {session.access.name!r} may not write to topic {topic.name!r}"
-        session.topics.add(number)  # numbers are never reused, so this holds until the permissions change
+        session.topics.add(number)  # numbers are never reused, so the entry is valid until the permissions change
         return ""
 
     def expired(self, sessions: Iterable[Session]) -> list[Session]:
@@ -158,7 +158,7 @@ class Authorizer:
         self._keys.refresh()
         expired: list[Session] = []
         for session in sessions:
-            # Gateways of the group have no token that could expire.
+            # Gateways of the group have no tokens, so nothing can expire.
             if not session.access.sha256:
                 continue
             access = self._tokens.current_access(session.access)
@@ -167,9 +167,9 @@ class Authorizer:
             elif access != session.access:
                 session.access = access
                 session.topics.clear()
-                session.producers.clear()  # opening the producers again checks the new permissions
+                session.producers.clear()  # the client must open its producers again, which checks the new permissions
         return expired
 
     def to_dict(self) -> dict[str, object]:
-        """Return the figures for the status: the number of tokens, trouble with their file, and refusals by reason."""
+        """Return the values for the status: the number of tokens, problems with the token file, and refusals by reason."""
         return {"tokens": len(self._tokens), "trouble": self._tokens.trouble, "refused": dict(self._tokens.refused)}

@@ -1,8 +1,8 @@
-"""Validation of submitted batches, before the gateway orders or writes any of them.
+"""Validation of submitted batches, before the gateway orders or writes them.
 
-The producer computes the CRC of the body, so the check also finds corruption on the network. A plain body is validated by a few
-comparisons, any other body by Arrow's full validation. A batch that fails is refused with the reason and never reaches the stack.
-The next batch of the same producer then has a sequence gap, and its client decides what to do.
+The producer computes the CRC of the body, so the check also detects corruption on the network. A plain body needs only a few
+comparisons. Any other body needs Arrow's full validation. An invalid batch is refused with the reason, and never reaches the stack.
+The next batch of the same producer then has a sequence gap, and the client decides what to do.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class BatchValidator:
         self._decompressed: dict[int, int] = {}  # session -> bytes decompressed in this iteration
 
     def reset_budgets(self) -> None:
-        """Reset the budget of decompressed bytes that each client has in one iteration."""
+        """Reset each client's budget of decompressed bytes for the next iteration."""
         if self._decompressed:
             self._decompressed.clear()
 
     def check(self, session: int, frames: Iterable[Frame], *, lane: bool = False) -> tuple[list[Frame], list[RefusedAnswer]]:
-        """Return the valid frames of a session, and a refusal for each of the others.
+        """Return the valid frames of a session, and a refusal for each other frame.
 
         Args:
             session: number of the session.
             frames: the submitted batches.
-            lane: True if the batches go into the lane instead of the ordered log.
+            lane: True if the batches are for the lane instead of the ordered log.
         """
         good: list[Frame] = []
         refused: list[RefusedAnswer] = []
@@ -74,7 +74,7 @@ class BatchValidator:
         return good, refused
 
     def _within_budget(self, session: int, frame: Frame) -> bool:
-        """True if the session's budget of this iteration suffices to decompress the batch; the first batch always passes."""
+        """True if the session's budget suffices to decompress the batch. The first batch of an iteration is always allowed."""
         size = body_sizes(frame.body, len(BATCH_SCHEMA)).raw_bytes
         spent = self._decompressed.get(session, 0)
         if spent and spent + size > limits.INFLATED_BYTES_A_TURN_MAX:
@@ -120,7 +120,7 @@ def check_body(frame: Frame) -> None:
     if frame.kind == Kind.TXN:
         _check_txn(frame)
         return
-    # Most bodies are plain: a few comparisons instead of Arrow's full validation.
+    # Most bodies are plain, so a few comparisons replace Arrow's full validation.
     layout = check_plain(frame)
     if layout and layout.key_size + layout.value_size <= common_limits.RECORD_BYTES_MAX:
         return
@@ -147,7 +147,7 @@ def _check_records(batch: pa.RecordBatch) -> None:
 
 
 def _lengths(column: pa.Array[Any]) -> npt.NDArray[np.int64]:
-    """Return the bytes of each value of a validated binary column; bytes under a null count too, because the wire carries them."""
+    """Return the size in bytes of each value of a validated binary column. Bytes under a null count too, because they are sent."""
     offsets = pa.Array.from_buffers(pa.int32(), len(column) + 1, [None, column.buffers()[1]], offset=column.offset)
     ends: npt.NDArray[np.int64] = offsets.to_numpy().astype(np.int64)
     return ends[1:] - ends[:-1]

@@ -1,4 +1,4 @@
-"""Control requests of clients: each is answered at once, or becomes an event for the stack."""
+"""Control requests of clients. Each request is answered at once or becomes an event for the stack."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from tutti_gateway.node.status.status import StatusDocuments
 INSTANCE_BYTES = 16
 INCARNATION_BYTES = 16
 CHANGES = ("add", "remove", "replace")
-EPOCH_MAX = limits.EPOCH_MAX - 1  # clients may not use the highest epoch, so that a fence always has a higher one left
+EPOCH_MAX = limits.EPOCH_MAX - 1  # clients may not use the highest epoch, so that a higher epoch is always left for a fence
 OFFSET_MAX = 2**63 - 1
 
 ControlRequest = (
@@ -55,21 +55,21 @@ ControlRequest = (
 
 
 class DocumentCache:
-    """The status documents of one moment, each made once however many clients request it.
+    """The status documents at one time. Each document is created once, even if many clients request it.
 
     Attributes:
         table_bytes: bytes of the producer tables sent from this cache.
     """
 
     def __init__(self, make: Callable[[], StatusDocuments]) -> None:
-        """Begin without documents; `make` returns those of the present moment."""
+        """Create an empty cache. `make` returns the current documents."""
         self._make = make
         self._pages: dict[type, bytes] = {}
         self.table_bytes = 0
 
     @cached_property
     def documents(self) -> StatusDocuments:
-        """The documents, of the moment at which the first one is requested."""
+        """The documents, created when the first of them is requested."""
         return self._make()
 
     def page(self, request: Status | Producers | Members) -> bytes:
@@ -83,26 +83,29 @@ class DocumentCache:
 
 
 class PendingReadIndexes:
-    """Requests to confirm the frontier that wait for the stack's answer."""
+    """Requests to confirm the frontier. They wait for the stack's answer."""
 
     def __init__(self) -> None:
         """Begin without requests."""
         self._last = 0
-        self._waiting: dict[int, Callable[[bool], Event | None]] = {}  # by the number of the request
+        self._waiting: dict[int, Callable[[bool], Event | None]] = {}  # by request number
 
     def begin(self, answer: Callable[[bool], Event | None]) -> ReadIndexAsked:
-        """Return the event of a request; `answer` gets True if the frontier is confirmed, and may return the next event."""
+        """Return the event for a request.
+
+        `answer` is called with True if the frontier is confirmed, and may return a further event.
+        """
         self._last += 1
         self._waiting[self._last] = answer
         return ReadIndexAsked(self._last)
 
     def resolve(self, action: ReadIndex) -> Event | None:
-        """Answer a request; return the event that follows from the answer, if any."""
+        """Answer a request. Return the event that results from the answer, if any."""
         return self._waiting.pop(action.number)(action.confirmed)
 
 
 class PendingFences:
-    """Fences that wait for their epoch. A fence begins a new epoch of a producer for an instance that no client has."""
+    """Fences that wait for their epoch. A fence begins a new epoch of a producer, under an instance that no client has."""
 
     def __init__(self, entropy: bytes) -> None:
         """Create an empty list of fences; `entropy` is 16 random bytes that serve as the instance of every fence."""
@@ -117,7 +120,7 @@ class PendingFences:
     def begin(self, session: int, request: int, name: str, epoch: int) -> EpochAsked:
         """Return the event that fences a producer whose current epoch is `epoch`."""
         self._waiting[session, request] = name, 1
-        # A higher epoch fences every earlier one; no client has this instance, so nobody continues under it.
+        # A higher epoch fences all earlier ones. No client has this instance, so no client continues in the new epoch.
         return EpochAsked(session, request, name, self._instance, epoch + 1)
 
     def forget(self, session: int) -> None:
@@ -126,7 +129,7 @@ class PendingFences:
             del self._waiting[key]
 
     def translate(self, session: int, answer: Answer) -> Answer | EpochAsked:
-        """Return the answer for the operator, or the event of the next attempt if another epoch began in the meantime."""
+        """Return the answer for the operator. If another epoch began in the meantime, return the event for the next attempt."""
         if not isinstance(answer, EpochOpened | EpochFenced | Denied):
             return answer
         waited = self._waiting.pop((session, answer.request), None)
@@ -134,7 +137,7 @@ class PendingFences:
             return answer
         if isinstance(answer, EpochOpened):
             return Done(answer.request)
-        # Another epoch began in the meantime, so that one is fenced next.
+        # Another epoch began in the meantime, so the next attempt fences that epoch.
         name, tries = waited
         if tries >= limits.FENCE_TRIES_MAX:
             reason = f"producer {name!r} opened new epochs during all {tries} attempts to fence it; try again"
@@ -144,7 +147,7 @@ class PendingFences:
 
 
 def handle(message: ControlRequest, session: int, cache: DocumentCache, fences: PendingFences) -> Event | msgspec.Struct:
-    """Return the event for the stack that a request becomes, or its answer.
+    """Return the event for the stack that carries out a request, or the answer to the request.
 
     Raises:
         UsageError: a name or a number in the request is invalid; the message names it.

@@ -1,7 +1,7 @@
 """Lookup of the offsets of duplicate batches in the index, in a separate thread so that new messages do not wait.
 
-Duplicates are rare but arrive together: after a restart each producer sends its unanswered batches again. The gateway does not
-drain the client port while more than a bounded number of duplicates wait.
+Duplicates are rare but arrive in bursts, because after a restart each producer sends its unanswered batches again. While too many
+duplicates wait, the gateway does not drain the client port.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class DuplicateLookup:
 
         Args:
             open_index: opens the index; called in the thread at the first lookup.
-            report: takes answers; called in the thread.
-            log: takes messages for the operator.
+            report: receives answers; called in the thread.
+            log: receives messages for the operator.
             by_epoch: True if sequences start at 1 in each epoch, as in a lane.
         """
         self._open_index = open_index
@@ -60,11 +60,11 @@ class DuplicateLookup:
 
     @property
     def waiting(self) -> int:
-        """The number of duplicates that wait for their offset."""
+        """Number of duplicates that wait for their offset."""
         return self._queued_count - self._answered_count
 
     def put(self, session: int, duplicates: list[Duplicate]) -> None:
-        """Queue duplicates of a session; each is decided and indexed, or soon will be."""
+        """Queue duplicates of a session. Each of them is decided, and is indexed now or soon."""
         self._queued_count += len(duplicates)
         self._queue.put((session, duplicates))
 
@@ -73,7 +73,10 @@ class DuplicateLookup:
         self._thread.start()
 
     def stop(self, hurried: Callable[[], bool] = lambda: False) -> None:
-        """Answer the queued duplicates and end the thread; abandon a thread that a hanging disk blocks, at once if `hurried`."""
+        """Answer the queued duplicates and end the thread.
+
+        If a hanging disk blocks the thread, abandon it, at once if `hurried`.
+        """
         self._queue.put(None)
         if not join_bounded(self._thread, hurried):
             return
@@ -95,7 +98,7 @@ class DuplicateLookup:
         if not every:
             return
         found = self._find(every, alone=len(asked) == 1)
-        if found is None:  # one session's duplicates may cause the error: look up each session alone
+        if found is None:  # the duplicates of one session may cause the error, so each session is looked up separately
             for one in asked:
                 self._answer([one])
             return
@@ -112,7 +115,7 @@ class DuplicateLookup:
         try:
             if self._index is None:
                 self._index = self._open_index()
-            # A duplicate may have other batch boundaries than its first copy, so its records need not be contiguous.
+            # A duplicate may have different batch boundaries from its first copy, so its records may not be contiguous.
             found = self._index.find_all(
                 [SequenceRun(one.producer, one.first_sequence, one.count, one.epoch if self._by_epoch else 0) for one in duplicates]
             )

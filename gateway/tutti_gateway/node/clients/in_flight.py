@@ -1,4 +1,4 @@
-"""Undecided frames of the ordered log and unordered batches in flight: their sizes, and since when clients wait for them."""
+"""Undecided frames of the ordered log, and unordered batches in flight: their sizes and their arrival times."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class OrderedInFlight:
     """
 
     def __init__(self) -> None:
-        """Begin without undecided frames."""
+        """Begin with no undecided frames."""
         self.decided = 0
         self.bytes = 0
         self._sizes: deque[int] = deque()  # the size of each frame after `decided`
         self._flights: deque[_Flight] = deque()
-        self._unvoted: deque[_Flight] = deque()  # the flights that are not durable here yet
+        self._unvoted: deque[_Flight] = deque()  # flights that are not durable here yet
 
     def __len__(self) -> int:
         """Return the number of undecided frames."""
@@ -59,7 +59,7 @@ class OrderedInFlight:
             self._unvoted.append(flight)
 
     def pop_voted(self, token: int, now_us: int) -> ArrivalTimes:
-        """Mark everything up to a token as durable and voted for; return the arrival times."""
+        """Mark all frames up to a token as durable and voted for. Return their arrival times."""
         voted, unvoted = [], self._unvoted
         while unvoted and unvoted[0].token <= token:
             flight = unvoted.popleft()
@@ -68,8 +68,8 @@ class OrderedInFlight:
         return voted
 
     def truncate(self, position: int) -> None:
-        """Remove the frames after a position, which the log truncates."""
-        # The undecided bytes must shrink too, or the client port would stay closed.
+        """Remove the frames after a position, because the log truncates them."""
+        # The number of undecided bytes must shrink too. Otherwise the client port would stay closed.
         while self._sizes and self.decided + len(self._sizes) > position:
             self.bytes -= self._sizes.pop()
         for flights in (self._flights, self._unvoted):
@@ -77,14 +77,14 @@ class OrderedInFlight:
                 flights.pop()
 
     def reset(self, position: int) -> None:
-        """Remove all frames; a snapshot has replaced the log, which is decided up to `position`."""
+        """Remove all frames. A snapshot has replaced the log, which is now decided up to `position`."""
         self._sizes.clear()
         self._flights.clear()
         self._unvoted.clear()
         self.bytes, self.decided = 0, position
 
     def pop_decided(self, frames: Sequence[Frame]) -> tuple[ArrivalTimes, ArrivalTimes]:
-        """Remove the next frames, which are decided; return their arrival times and the times of this gateway's votes."""
+        """Remove the next frames, because they are decided. Return their arrival times and the times of this gateway's votes."""
         for _ in frames:
             self.bytes -= self._sizes.popleft()
         self.decided = last = frames[-1].position
@@ -92,7 +92,7 @@ class OrderedInFlight:
         while self._flights and self._flights[0].last <= last:
             flight = self._flights.popleft()
             committed.append((flight.arrived_us, flight.frames))
-            if flight.voted_us:  # a decision without this gateway's vote has no vote time to measure from
+            if flight.voted_us:  # without a vote of this gateway there is no vote time
                 voted.append((flight.voted_us, flight.frames))
         return committed, voted
 
@@ -111,7 +111,7 @@ class UnorderedInFlight:
     def track(self, frames: Iterable[Frame], now_us: int) -> None:
         """Store the arrival time of batches for the lane.
 
-        A refused batch keeps its entry, because its client may send it again; the oldest entries are dropped above the limit.
+        A refused batch keeps its entry, because its client may send it again. Above the limit the oldest entries are dropped.
         """
         since = self._arrived_us
         for frame in frames:
@@ -120,7 +120,7 @@ class UnorderedInFlight:
             del since[next(iter(since))]
 
     def pop_answered(self, answers: Iterable[Answer]) -> ArrivalTimes:
-        """Remove the batches that these answers cover; return the arrival times of those that are committed."""
+        """Remove the batches that these answers cover. Return the arrival times of the committed ones."""
         committed = []
         for answer in answers:
             if isinstance(answer, Committed | Duplicate):

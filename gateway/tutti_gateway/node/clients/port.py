@@ -1,8 +1,9 @@
-"""The client port: receives requests and sends replies over plain sockets in the socket thread, in bounded batches.
+"""The client port: receives requests and sends replies over plain sockets, in the socket thread and in bounded batches.
 
-Clients speak ZMTP, each as the DEALER of a ZeroMQ ROUTER. Messages of a client stay in the kernel until the gateway drains them;
-the client's window bounds them too. Replies that a client does not read wait in a bounded queue. When the gateway exceeds its
-memory limit it calls `reopen`, which closes every connection. Clients then reconnect and send their unanswered batches again.
+Clients use ZMTP, each as a DEALER that connects to a ZeroMQ ROUTER. Messages of a client stay in the kernel until the gateway
+drains them; the client's window limits their number too. Replies that a client does not read wait in a bounded queue. If the
+gateway exceeds its memory limit, it calls `reopen`, which closes every connection. Clients then reconnect, and send their
+unanswered batches again.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _LIMITS = PortLimits(
     connections_max=limits.CLIENT_CONNECTIONS_MAX,
     assembly_bytes_max=limits.CLIENT_ASSEMBLY_BYTES_MAX,
     parts_max=PARTS_MAX,
-    # The handler then names the limit, instead of closing the connection.
+    # So the handler can report the limit instead of closing the connection.
     skips_oversized=True,
     queued_max=limits.SEND_HIGH_WATER_MARK,
     pause_above_bytes=limits.CLIENT_HELD_BACK_BYTES,
@@ -59,7 +60,7 @@ def _clock_us() -> int:
 
 
 class ClientPort:
-    """The port that clients connect to. Owned by one thread.
+    """The port to which clients connect. One thread owns it.
 
     Attributes:
         fd: readable when there are messages to `drain`, or replies to `flush`.
@@ -122,24 +123,24 @@ class ClientPort:
     def drain(self, messages_max: int, bytes_max: int) -> list[Message]:
         """Return the messages that have arrived, without waiting.
 
-        Stops at `messages_max` messages or `bytes_max` bytes, after the messages that arrived together with the last one.
+        Stop at `messages_max` messages or `bytes_max` bytes, but include all messages that arrived together with the last one.
         """
         server = self._server
         for fd, mask in self._epoll.poll(0):
             server.handle_event(fd, mask)
         return [
-            # The handler reports a message without parts as malformed, with its size.
+            # The handler reports a message without parts as malformed.
             Message(routing, parts if size <= common_limits.MESSAGE_BYTES_MAX else [], size)
             for routing, parts, size in server.receive(messages_max, bytes_max)
         ]
 
     def flush(self) -> None:
-        """Send queued replies for which the kernel has free buffer space now; receive nothing."""
+        """Send the queued replies for which the kernel has free buffer space. Do not receive."""
         self._server.flush()
 
     @property
     def refused(self) -> int:
-        """The number of connections refused because of the connection limit, or for lack of file descriptors."""
+        """Number of connections that were refused because of the connection limit or a lack of file descriptors."""
         return self._server.acceptor.refused
 
     @property
@@ -148,18 +149,18 @@ class ClientPort:
         return self._server.unread
 
     def send(self, routing: bytes, data: bytes) -> SendResult:
-        """Send one reply, or drop it if the client's queue is full; never waits."""
+        """Send one reply, or drop it if the client's queue is full. Never wait."""
         return self._server.send(routing, data)
 
     def peer(self, routing: bytes) -> bytes | None:
-        """Return the public key that a client encrypts with, or None for an unencrypted connection."""
+        """Return the public key with which a client encrypts, or None for an unencrypted connection."""
         return self._server.peer_key(routing)
 
     def maintain(self, *, reads: bool) -> list[str]:
-        """Send heartbeats and close silent connections; called about once a second. Return new warnings for the operator.
+        """Send heartbeats and close silent connections. Return new warnings for the operator. Called about once a second.
 
         Args:
-            reads: True while the gateway drains the port; only then a silent connection is closed.
+            reads: True while the gateway drains the port. Silent connections are closed only in that case.
         """
         self._server.maintain(reads=reads)
         warnings, self._warnings = list(self._warnings), {}
@@ -170,7 +171,7 @@ class ClientPort:
         self._server.clear()
 
     def close(self) -> None:
-        """Stop listening, and give queued replies a moment to leave. Closing twice has no effect."""
+        """Stop listening, and allow a short time for sending queued replies. A second call has no effect."""
         if not self._epoll.closed:
             self._server.close(_clock_us() + limits.LINGER_MS_MAX * _US_PER_MS)
             self._epoll.close()

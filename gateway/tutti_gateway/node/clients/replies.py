@@ -1,4 +1,4 @@
-"""Replies to clients: gathered for each session during an iteration, encoded and sent at its end.
+"""Replies to clients. They are collected for each session during an iteration, and encoded and sent at its end.
 
 All receipts of one client and one iteration form one message. Other replies are control messages, in the order of the stack.
 """
@@ -34,7 +34,7 @@ REQUEST_ANSWERS = (EpochOpened, EpochFenced, TopicOpened, Done, Denied, StatusAn
 
 
 class Replies:
-    """Gathers the replies of an iteration for each session, and sends them at its end."""
+    """Collects the replies of an iteration for each session, and sends them at its end."""
 
     def __init__(
         self,
@@ -48,8 +48,8 @@ class Replies:
         """Begin without replies.
 
         Args:
-            sessions, clients, counters: those of the driver.
-            lookups, lane_lookups: find the offsets of duplicates, in the ordered log and in the own lane.
+            sessions, clients, counters: objects of the driver.
+            lookups, lane_lookups: find the offsets of duplicates, in the ordered log and in this gateway's lane.
             on_disconnect: called for a session whose connection is closed.
         """
         self._sessions = sessions
@@ -65,18 +65,18 @@ class Replies:
         self._pending[session].extend(answers)
 
     def add_one(self, session: int, message: msgspec.Struct) -> None:
-        """Append one message of any kind for a session."""
+        """Append one message of any type for a session."""
         self._pending[session].append(message)
 
     def flush(self) -> None:
-        """Send the gathered replies. None of them waits for a sync, because the stack emits them after `Persisted`."""
+        """Send the collected replies. None of them must wait for a sync, because the stack emits them after `Persisted`."""
         if not self._pending:
             return
         pending, self._pending = self._pending, defaultdict(list)
         for number, messages in pending.items():
             session = self._sessions.get(number)
             if session is None:
-                continue  # it has ended in the meantime
+                continue  # the session has ended in the meantime
             for data in self._packed(session, messages):
                 if not self.send(session, data):
                     break
@@ -92,7 +92,7 @@ class Replies:
             if isinstance(message, Duplicate):
                 duplicates.append(message)
                 continue
-            if receipts:  # the receipts before a control message leave before it, in the stack's order
+            if receipts:  # receipts that precede a control message are sent before it, in the stack's order
                 packed.append(encode_receipts(receipts))
                 receipts = []
             if isinstance(message, RefusedAnswer):
@@ -112,9 +112,9 @@ class Replies:
         return packed
 
     def send(self, session: Session, data: bytes) -> bool:
-        """Send one message; return False if the connection is closed."""
+        """Send one message. Return False if the connection is closed."""
         sent = self._clients.send(session.routing, data)
-        # The client repeats the request whose reply is dropped.
+        # If the reply is dropped, the client repeats its request.
         if sent is SendResult.FULL:
             self._counters.sends_dropped += 1
         elif sent is SendResult.DISCONNECTED:

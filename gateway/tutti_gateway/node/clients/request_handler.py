@@ -51,8 +51,8 @@ _NO_SESSION = "the connection has no session at this gateway: send Hello first"
 class RequestHandler:
     """Turns the messages of clients into events. Owned by the driver's thread.
 
-    The iterators are lazy: the driver steps the stack with each event before the next message is handled, so that replies leave in
-    the order of the requests.
+    The iterators are lazy. The driver steps the stack with each event before the next message is handled, so that replies are sent
+    in the order of the requests.
     """
 
     def __init__(
@@ -69,9 +69,9 @@ class RequestHandler:
         """Begin without messages.
 
         Args:
-            sessions, replies, fences, read_indexes, counters, log: those of the driver.
-            documents: returns the status documents of the present moment.
-            authorizer: authorizes clients; None if every client may do everything.
+            sessions, replies, fences, read_indexes, counters, log: objects of the driver.
+            documents: returns the current status documents.
+            authorizer: authorizes clients; None if clients need no permissions.
         """
         self._authorizer = authorizer
         self._sessions = sessions
@@ -87,7 +87,7 @@ class RequestHandler:
         self.leave_requested = False  # True once a client with admin rights has asked this gateway to leave the group
 
     def receive(self, messages: Iterable[Message], now_us: int) -> Iterator[Event]:
-        """Yield the events of messages, in the order in which each client sent them; `now_us` is monotonic."""
+        """Yield the events for messages, in the order in which each client sent them. `now_us` is monotonic."""
         self._validator.reset_budgets()
         self._cache = control_requests.DocumentCache(self._documents)
         submitted: dict[int, tuple[Session, list[Frame]]] = {}
@@ -102,7 +102,7 @@ class RequestHandler:
                     self._counters.bytes += message.size
                     submitted.setdefault(session.number, (session, []))[1].extend(self._check(session, frames))
                 elif kind == CONTROL and len(parts) == 1:
-                    if session is not None:  # earlier batches of the same client are processed before its control message
+                    if session is not None:  # earlier batches of the same client come before its control message
                         _, frames = submitted.pop(session.number, (session, []))
                         if frames:
                             yield _submitted(session, frames)
@@ -114,7 +114,7 @@ class RequestHandler:
             except FormatError as error:
                 self._counters.messages_malformed += 1
                 self._deny(message.routing, "malformed", str(error))
-        # The batches of all clients form one step: one message to the coordinator and one write (lifecycle, L4).
+        # The batches of all clients form one step, with one message to the coordinator and one write (lifecycle, L4).
         yield from group_events([_submitted(session, good) for session, good in submitted.values() if good])
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
@@ -141,7 +141,7 @@ class RequestHandler:
             return
         self._counters.requests += 1
         number, waiting = session.number, session.requests
-        waiting.add(request.request)  # a request that the client repeats counts once and gets one answer
+        waiting.add(request.request)  # a repeated request counts once and gets one answer
         if len(waiting) > limits.REQUESTS_A_SESSION_MAX:
             reason = f"this client has {limits.REQUESTS_A_SESSION_MAX} unanswered requests, which is the limit; wait for an answer"
             self._replies.add_one(number, Denied(request.request, "limit", reason, retry=True))
@@ -166,7 +166,7 @@ class RequestHandler:
             yield event
         elif isinstance(event, Denied) and isinstance(request, Fence):
             # This log may lag, so the refusal waits until the frontier is confirmed.
-            if (number, request.request) not in self._unconfirmed:  # a repeated request waits already
+            if (number, request.request) not in self._unconfirmed:  # a repeated request is already waiting
                 self._unconfirmed.add((number, request.request))
                 yield self._read_indexes.begin(partial(self._fence_unknown, request, number))
         else:
@@ -179,9 +179,9 @@ class RequestHandler:
             self._replies.add_one(number, event)
 
     def _fence_unknown(self, request: Fence, session: int, confirmed: bool) -> Event | None:
-        """Fence a producer that this gateway did not know. The refusal is final only if the frontier is `confirmed`.
+        """Fence a producer that this gateway did not know. A refusal is final only if the frontier is `confirmed`.
 
-        A session that has closed in the meantime has withdrawn its request.
+        If the session has ended in the meantime, its request is withdrawn.
         """
         if (session, request.request) not in self._unconfirmed:
             return None
@@ -225,14 +225,14 @@ class RequestHandler:
                 retry=True,
             )
             return
-        if session.access != access:  # everything that the last token allowed is checked again
+        if session.access != access:  # all permissions of the previous token are checked again
             session.access = access
             session.topics.clear()
             session.producers.clear()
         self._replies.add_one(session.number, self._cache.documents.welcome())
 
     def end_expired(self) -> Iterator[Event]:
-        """End the sessions whose token is no longer valid, and yield the event of each; called about once a second."""
+        """End the sessions whose token is no longer valid, and yield an event for each. Called about once a second."""
         if self._authorizer is not None:
             for session in self._authorizer.expired(self._sessions.all()):
                 self._log.info("a session ends: its token is no longer valid", token=session.access.name, client=session.client)
@@ -245,14 +245,14 @@ class RequestHandler:
         self._replies.send_to(routing, Denied(request, code, reason, retry))
 
     def close(self, session: Session) -> SessionClosed:
-        """Close a session whose client has disconnected; return the event of its end."""
+        """Close a session whose client has disconnected. Return the event that reports its end."""
         self._sessions.remove(session)
         return self.end(session.number)
 
     def end(self, number: int) -> SessionClosed:
-        """Release the state of a session that has ended; return the event of its end."""
+        """Release the state of a session that has ended. Return the event that reports its end."""
         self._fences.forget(number)
-        # A session that has ended withdraws its fences.
+        # The fences of a session that has ended are withdrawn.
         self._unconfirmed = {key for key in self._unconfirmed if key[0] != number}
         return SessionClosed(number)
 
@@ -262,10 +262,10 @@ def _submitted(session: Session, frames: Sequence[Frame]) -> Submitted | Submitt
 
 
 def _bind_form(session: Session, form: bytes) -> None:
-    """Bind a session to the ordered log or to the lane at its first batch, because each has its own sequences.
+    """Bind a session at its first batch to the ordered log or to the lane, because each of these has its own sequences.
 
     Raises:
-        FormatError: the session has sent batches of the other form before.
+        FormatError: the session has sent batches to the other one before.
     """
     if session.form not in (b"", form):
         raise FormatError(

@@ -1,8 +1,9 @@
-"""Client sessions: by routing id of the connection, by number (the stack's name for a session) and by the client's session token.
+"""Client sessions. They are found by the routing id of the connection, by number (the stack's name for a session) and by the
+client's session token.
 
 A client that reconnects has a new routing id. It sends Hello with the same token and keeps its number, so that replies to its
-earlier batches reach it. The port does not report a disconnect: a session ends when a send fails, or after a long silence. The
-client then has to send Hello again, which costs one round trip.
+earlier batches reach it. The port does not report a disconnect. A session ends when a send fails or after a long silence. The
+client then has to send Hello again, which takes one round trip.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ class Session:
         client: the client's name.
         received_us: monotonic time of the last message.
         requests: numbers of the unanswered requests.
-        form: of the submits, for the ordered log or for the lane; empty before the first submit.
+        form: type of the submits, for the ordered log or for the lane; empty before the first submit.
         access: the client's permissions.
-        topics: numbers of the topics that the client may write to, as far as they were checked.
-        producers: numbers of the producers of which the client has opened an epoch.
+        topics: numbers of the topics to which the client may write, as far as they have been checked.
+        producers: numbers of the producers for which the client has opened an epoch.
     """
 
     number: int
@@ -42,11 +43,14 @@ class Session:
     access: Access = FULL_ACCESS
     topics: set[int] = field(default_factory=set)
     producers: set[int] = field(default_factory=set)
-    _tables: float = 0.0  # bytes of producer tables sent, less the allowance that has accrued until `_tables_us`
+    _tables: float = 0.0  # bytes of producer tables sent, minus the allowance that has accrued until `_tables_us`
     _tables_us: int = 0
 
     def may_send_table(self, now_us: int) -> bool:
-        """True if the rate limit allows one more producer table; the gateway cannot see whether the client read the last one."""
+        """True if the rate limit allows a further producer table.
+
+        The gateway cannot see whether the client has read the last one.
+        """
         back = (now_us - self._tables_us) / _US * limits.TABLES_A_SESSION_BYTES_A_SECOND
         self._tables, self._tables_us = max(0.0, self._tables - back), now_us
         return self._tables < limits.TABLES_A_SESSION_BYTES
@@ -71,7 +75,7 @@ class Sessions:
         return len(self._by_number)
 
     def on_message(self, routing: bytes, now_us: int) -> Session | None:
-        """Return the session of a connection that sent a message, or None if it has not sent Hello."""
+        """Return the session of a connection that sent a message; None if the connection has not sent Hello."""
         session = self._by_routing.get(routing)
         if session is not None:
             session.received_us = now_us
@@ -82,7 +86,7 @@ class Sessions:
         return routing in self._by_routing
 
     def get(self, number: int) -> Session | None:
-        """Return the session of that number, or None if it has ended."""
+        """Return the session with this number; None if it has ended."""
         return self._by_number.get(number)
 
     def all(self) -> list[Session]:
@@ -96,18 +100,18 @@ class Sessions:
         """
         evicted: list[Session] = []
         other = self._by_routing.get(routing)
-        # A new token on the same connection means that the client has begun again and wants no earlier replies.
+        # A new token on the same connection means that the client has restarted and wants no earlier replies.
         if other is not None and other.token != token:
             self.remove(other)
             evicted.append(other)
         session = self._by_token.get(token)
-        if session is not None:  # the client has reconnected: it keeps its number, so that earlier replies reach it
+        if session is not None:  # the client has reconnected; it keeps its number, so that earlier replies reach it
             del self._by_routing[session.routing]
             session.routing, session.client, session.received_us = routing, client, now_us
             self._by_routing[routing] = session
             return session, evicted
         if len(self._by_number) >= self._most:
-            # Only silent sessions make space for another one.
+            # Only silent sessions are evicted for a new one.
             evicted.extend(self.idle(now_us - limits.SESSION_EVICT_US))
             for old in evicted:
                 self.remove(old)
@@ -119,17 +123,20 @@ class Sessions:
         return session, evicted
 
     def idle(self, since_us: int) -> list[Session]:
-        """Return the sessions without a message since `since_us`. A waiting client repeats its request, so it is not idle."""
+        """Return the sessions without a message since `since_us`.
+
+        A client that waits for an answer repeats its request, so it is not idle.
+        """
         return [session for session in self._by_number.values() if session.received_us < since_us]
 
     def remove(self, session: Session) -> None:
-        """Remove a session; removing it twice has no effect."""
+        """Remove a session. A second call has no effect."""
         if self._by_number.pop(session.number, None) is not None:
             del self._by_routing[session.routing]
             del self._by_token[session.token]
 
     def clear(self) -> list[Session]:
-        """Remove all sessions; return them."""
+        """Remove and return all sessions."""
         removed = list(self._by_number.values())
         self._by_routing.clear()
         self._by_number.clear()

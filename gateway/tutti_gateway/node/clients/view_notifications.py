@@ -1,7 +1,7 @@
 """Notifications to clients when the group's gateways, this gateway's connection to the group, or its lane change.
 
-So a client that connected long ago has current addresses when its gateway dies. A client that sends rarely switches to another
-gateway before a gateway that cannot order records refuses its next batch.
+So a client that connected long ago has current addresses when its gateway fails. If a gateway can no longer order records, a client
+that rarely sends switches to another gateway before its next batch would be refused.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ _Facts = tuple[dict[str, str], tuple[str, ...], bool, str]
 
 
 class ViewNotifications:
-    """Sends a Welcome to every client when the facts in it have changed. Owned by the driver's thread."""
+    """Sends a Welcome to every client when the content of Welcome has changed. Owned by the driver's thread."""
 
     def __init__(self, sessions: Sessions, replies: Replies) -> None:
-        """Begin without a last notification."""
+        """Begin with no previous notification."""
         self._sessions = sessions
         self._replies = replies
         self._last_facts: _Facts | None = None
 
     def check(self, welcome: Welcome) -> None:
-        """Notify every client if the present Welcome differs from the last one; called about once a second."""
+        """Notify every client if the current Welcome differs from the last one. Called about once a second."""
         facts: _Facts = welcome.gateways, welcome.silent, welcome.state in CUT_OFF, welcome.lane
-        # The first check only notes the facts, which clients got with their own Welcome.
+        # The first check only stores the Welcome, because clients have received it in answer to Hello.
         if self._last_facts is not None and facts != self._last_facts:
             data = encode_control(welcome)
             for session in self._sessions.all():

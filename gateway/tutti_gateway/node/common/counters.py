@@ -1,4 +1,7 @@
-"""Counters and histograms of a gateway, cheap enough for the hot path; the reads process turns them into metrics at scrape."""
+"""Counters and histograms of a gateway, cheap enough for the hot path.
+
+The reads process turns them into metrics when it is scraped.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ FRAMES_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096, 16_384)
 
 
 class GatewayCounters:
-    """Counters of the socket thread. Only that thread writes them; another thread may read a slightly older value."""
+    """Counters of the socket thread. Only that thread writes them. Other threads may read slightly older values."""
 
     def __init__(self) -> None:
         self.frames = 0
@@ -25,7 +28,7 @@ class GatewayCounters:
         self.requests = 0
         self.messages_malformed = 0
         self.sends_dropped = 0
-        self.connections_refused = 0  # at the client port
+        self.connections_refused = 0  # connections refused at the client port
         self.refused: Counter[str] = Counter()
         self.commit_us = Histogram(LATENCY_BOUNDS_US)
         self.vote_us = Histogram(LATENCY_BOUNDS_US)

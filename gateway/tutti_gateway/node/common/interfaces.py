@@ -1,4 +1,4 @@
-"""Interfaces of the driver and the disk thread to the parts that have more than one implementation: the stack and the log."""
+"""Interfaces of the driver and the disk thread to parts with more than one implementation: the stack and the log."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class Scrubber(Protocol):
 
     @property
     def lost(self) -> CorruptRange | None:
-        """The range to fetch from another gateway, None if every frame is readable."""
+        """The range to fetch from another gateway; None if every frame is readable."""
 
     @property
     def urgent(self) -> bool:
-        """True if a suspected position is to be checked soon."""
+        """True if a suspected position must be checked soon."""
 
     def scrub(self) -> bool:
-        """Check the next part of the log; return True if `lost` has changed."""
+        """Check the next part of the log. Return True if `lost` has changed."""
 
     def repair(self, frames: Sequence[Frame]) -> int:
-        """Write frames that replace lost ones; return how many of them were written."""
+        """Write frames that replace lost ones. Return how many of them were written."""
 
     def suspect(self, position: int) -> None:
         """Check a position soon, because a reader could not read it."""
@@ -49,7 +49,7 @@ class Stack(Protocol):
     """The part of `tutti_gateway.core.stack.Stack` that the driver uses."""
 
     def step(self, event: Event, now: Now) -> Sequence[Action]:
-        """Process an event; return the actions to carry out, in order."""
+        """Process an event. Return the actions to execute, in order."""
 
 
 class TrimPolicy(Protocol):
@@ -60,10 +60,10 @@ class TrimPolicy(Protocol):
 
     @property
     def blocked(self) -> BlockedSegments | None:
-        """The data that retention would trim but a named reader holds back, None if there is none."""
+        """The data that retention would trim if a named reader did not block it; None if there is none."""
 
     def read_snapshot(self, position: int, at: int) -> tuple[int, int, bytes]:
-        """Return bytes of the log's first snapshot from byte `at` on: its last position, its size and the bytes."""
+        """Return the last position and the size of the log's first snapshot, and a chunk of it that starts at byte `at`."""
 
 
 class Log(Protocol):
@@ -74,7 +74,7 @@ class Log(Protocol):
         """The scrubber of the decided log."""
 
     def append(self, frames: Sequence[Frame], *, must: bool = False) -> None:
-        """Write frames without a sync; with `must` use the reserved disk space if necessary."""
+        """Write frames without a sync. If `must` is True, use the reserved disk space if necessary."""
 
     def sync(self) -> None:
         """Make all appended frames durable."""
@@ -86,13 +86,16 @@ class Log(Protocol):
         """Truncate the log after a position, durably."""
 
     def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
-        """Return valid durable frames from `first` on that fit into one answer, and the last position that no later ABORT names."""
+        """Return the valid durable frames that start at `first` and fit into one answer.
+
+        Also return the last position that no later ABORT voids.
+        """
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: frozenset[int]) -> None:
         """Index a decided run."""
 
     def idle(self) -> bool:
-        """Do background work while nothing is queued; return True to be called again soon."""
+        """Do background work while nothing is queued. Return True to be called again soon."""
 
     def space(self) -> FreeSpace:
         """Return the free disk space."""

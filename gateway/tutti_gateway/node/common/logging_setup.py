@@ -1,4 +1,4 @@
-"""Structured logs on stderr: readable lines on a terminal, one JSON object a line otherwise."""
+"""Structured logs on stderr: readable lines on a terminal, otherwise one JSON object per line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tutti.runtime.lossy_log_file import LossyLogFile
 
 
 def set_up(gateway: str, level: Literal["info", "debug"] = "info") -> FilteringBoundLogger:
-    """Configure structlog for this process; return a logger that adds the gateway's name and drops lines below `level`."""
+    """Configure structlog for this process. Return a logger that adds the gateway's name and drops lines below `level`."""
     terminal, file = sys.stderr.isatty(), LossyLogFile(sys.stderr)
 
     def count(_logger: object, _method: str, event: EventDict) -> EventDict:
@@ -32,7 +32,7 @@ def set_up(gateway: str, level: Literal["info", "debug"] = "info") -> FilteringB
             renderer,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.DEBUG if level == "debug" else logging.INFO),
-        # Each line is one write, because the gateways of `tutti dev` share a file and must not mix their lines.
+        # Each line is one write, so that the gateways of `tutti dev`, which share a file, do not mix their lines.
         logger_factory=structlog.WriteLoggerFactory(file),  # type: ignore[arg-type]  # structlog only calls `write` and `flush`
         cache_logger_on_first_use=True,
     )

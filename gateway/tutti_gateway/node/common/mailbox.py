@@ -15,9 +15,9 @@ Item = TypeVar("Item")
 class Mailbox(Generic[Item]):
     """A queue with many producer threads and one consumer thread.
 
-    The eventfd is written only while the consumer sleeps. A consumer that is awake checks the queue again before it sleeps, which
-    saves a system call per item under load. During a short sleep (a nap) items put with `put_lazily` do not wake the consumer.
-    Every sleep has a time limit, so a lost wake-up costs at most one poll interval.
+    The eventfd is written only while the consumer sleeps. A consumer that is awake checks the queue again before it sleeps. Under
+    load this saves one system call per item. During a short sleep (a nap), items that are added with `put_lazily` do not wake the
+    consumer. Every sleep has a time limit, so a lost wake-up costs at most one poll interval.
     """
 
     def __init__(self) -> None:
@@ -37,18 +37,21 @@ class Mailbox(Generic[Item]):
             self.wake()
 
     def put_lazily(self, item: Item) -> None:
-        """Add an item that may wait for the end of a nap; wake a consumer that sleeps longer, or that has many items queued."""
+        """Add an item that may wait for the end of a nap.
+
+        Wake the consumer if it is in a longer sleep or if many items are queued.
+        """
         self._items.append(item)
         if self._sleeping and (not self._naps or len(self._items) >= limits.MAILBOX_LAZY_ITEMS_MAX):
             self.wake()
 
     def wake(self) -> None:
-        """Wake the consumer without an item; safe in a signal handler."""
+        """Wake the consumer without adding an item. Safe in a signal handler."""
         self._sleeping = False  # cleared first, so that further items need no system call
         try:
             os.eventfd_write(self.fd, 1)
         except BlockingIOError:
-            return  # the counter is full, so the consumer wakes up already
+            return  # the counter is full, so the consumer is already being woken
 
     def drain(self, items_max: int) -> list[Item]:
         """Return at most `items_max` items, in the order they were put, without waiting."""
@@ -58,9 +61,9 @@ class Mailbox(Generic[Item]):
         return [items.popleft() for _ in range(min(len(items), items_max))]
 
     def begin_sleep(self) -> bool:
-        """Announce that the consumer is about to wait for `fd`; return False if there are items already."""
+        """Announce that the consumer is about to wait for `fd`. Return False if items are already queued."""
         self._sleeping = True
-        # Checked after the flag is set: a producer that saw the flag unset has put its item before this line.
+        # Checked after the flag is set, because a producer that saw the flag unset has added its item before this line.
         if self._items:
             self._sleeping = False
             return False
@@ -77,7 +80,10 @@ class Mailbox(Generic[Item]):
             return  # an earlier call has reset the eventfd
 
     def wait(self, timeout_ms: int, *, nap: bool = False) -> bool:
-        """Wait for an item, at most `timeout_ms`; return True on a timeout. During a `nap`, `put_lazily` does not wake."""
+        """Wait for an item, for at most `timeout_ms`.
+
+        Return True on a timeout. During a `nap`, `put_lazily` does not end the wait.
+        """
         self._naps = nap  # must be set before `_sleeping`, because producers read `_sleeping` first
         if not self.begin_sleep():
             return False
@@ -86,5 +92,5 @@ class Mailbox(Generic[Item]):
         return not signalled
 
     def close(self) -> None:
-        """Close the eventfd; nothing may be put afterwards."""
+        """Close the eventfd. No item may be added afterwards."""
         os.close(self.fd)

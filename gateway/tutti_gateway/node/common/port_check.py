@@ -1,4 +1,4 @@
-"""Early check that the gateway's ports are free, with one clear error for a port in use."""
+"""Early check that the gateway's ports are free. A port in use is reported by one clear error."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def in_use_text(host: str, port: int, purpose: str) -> str:
 def wait_free(wanted: Mapping[str, Address]) -> None:
     """Wait until all ports are free, for a short time.
 
-    The kernel releases the ports of a killed gateway and its reads process within moments, so a port in use is tried again.
+    The kernel soon releases the ports of a killed gateway and its reads process, so a port in use is tried again.
 
     Args:
-        wanted: purpose of each port, and its address.
+        wanted: purpose and address of each port.
 
     Raises:
         PortInUse: a port is still in use after the wait.
@@ -51,7 +51,7 @@ def _check_free(purpose: str, address: Address) -> None:
     try:
         family, kind, protocol, _, sockaddr = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            # Closed connections of an earlier run, which the kernel still remembers, do not occupy the port.
+            # With this option, closed connections of an earlier run do not occupy the port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(sockaddr)
     except OSError as error:

@@ -17,8 +17,8 @@ collapse = malloc.use_huge_pages
 
 
 def tune() -> bool:
-    """Keep messages on the heap; call before other threads start. Return False if the C library lacks mallopt."""
-    resident_bytes()  # opens its file while descriptors are left
+    """Keep messages on the heap. Call this before other threads start. Return False if the C library lacks mallopt."""
+    resident_bytes()  # opens the file while file descriptors are available
     return malloc.configure_allocator(
         mmap=limits.MALLOC_MMAP_BYTES,
         trim=limits.MALLOC_TRIM_BYTES,
@@ -28,11 +28,11 @@ def tune() -> bool:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process, bytes; costs one small read."""
+    """Return the resident memory of this process in bytes, by one small read."""
     return int(os.pread(_statm(), _STATM_BYTES_MAX, 0).split()[1]) * _PAGE_BYTES
 
 
 @functools.cache
 def _statm() -> int:
-    """Open the file once and keep it open, because it must be readable when no file descriptor is left."""
+    """Open the file once and keep it open, so that it can be read when no file descriptor is available."""
     return os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)

@@ -13,7 +13,7 @@ US = 1_000_000
 
 
 def join_bounded(thread: threading.Thread, hurried: Callable[[], bool]) -> bool:
-    """Wait for a thread that is ending; return False after the time limit, or soon after `hurried` returns True.
+    """Wait for a thread that is ending. Return False after the time limit, or soon after `hurried` returns True.
 
     An abandoned thread is a daemon, so the process ends without it, as in a crash. No acknowledged record depends on it.
     """

@@ -1,12 +1,12 @@
-"""The lane thread: writes, syncs, indexes and reads the lanes, in the order in which the stack asks.
+"""The lane thread: writes, syncs, indexes and reads the lanes, in the order of the stack's actions.
 
-Lanes have a thread of their own, so that the sync of a lane does not delay a sync of the ordered log. A round takes all queued
-items and does, in this order:
+Lanes have their own thread, so that the sync of a lane does not delay a sync of the ordered log. A round processes all queued items
+in this order:
 
-1. apply retention to the next lane, if it is time, so that a busy thread does so too;
+1. apply retention to the next lane if it is due, even if the thread is busy;
 2. write the frames of all lanes, sync these lanes in parallel, and report one `LanePersisted` with the highest token;
 3. index decided runs;
-4. answer one read, or else write one part of a repair and scrub the next part.
+4. answer one read; if there is none, write one part of a repair and scrub the next part.
 
 After a write or sync fails, this thread writes nothing more in this run.
 """
@@ -44,7 +44,7 @@ class LaneLogs(Protocol):
     starts: dict[LaneName, int]
 
     def begin(self, action: ReadLane) -> LaneBegin | None:
-        """Return the start of a lane if the requested frames were trimmed, otherwise None."""
+        """Return the start of a lane if the requested frames were trimmed, else None."""
 
     def set_replicated(self, action: LaneHeld) -> None:
         """Store the position up to which every gateway of the roster has a lane."""
@@ -59,49 +59,50 @@ class LaneLogs(Protocol):
 
     @property
     def urgent(self) -> bool:
-        """True if a suspected lane is to be checked soon."""
+        """True if a suspected lane must be checked soon."""
 
     def scrub(self) -> LaneCorrupt | None:
-        """Scrub the next part; return the lost range of its lane if that has changed."""
+        """Scrub the next part. Return the lost range of its lane if that range has changed."""
 
     def pop_messages(self) -> list[str]:
-        """Return the new findings about snapshots and lanes that cannot be opened, one sentence each."""
+        """Return new problems of snapshots, and of lanes that cannot be opened, one sentence each."""
 
     def repair(self, action: RepairLane) -> LaneCorrupt:
-        """Write frames that replace lost ones; return the range that is still lost."""
+        """Write frames that replace lost ones. Return the range that is still lost."""
 
     def persist(self, action: PersistLane) -> None:
-        """Carry out an action, except for the sync of its frames."""
+        """Execute an action, except for the sync of its frames."""
 
     def sync(self) -> None:
         """Make all written frames durable."""
 
     def read(self, action: ReadLane) -> tuple[Frame, ...]:
-        """Return durable frames from the first requested one on."""
+        """Return durable frames, starting at the first requested position."""
 
     def frontier(self, lane: LaneName, position: int, offset: int) -> None:
-        """Publish the frontier of the own lane."""
+        """Publish the frontier of this gateway's lane."""
 
     def decided(self, run: DeliverUnordered) -> None:
         """Index a decided run."""
 
     def forget(self, producers: Iterable[int]) -> None:
-        """Delete the state of producers whose state the ordered log has deleted."""
+        """Delete the state of producers that were deleted in the ordered log."""
 
     def suspect(self, incarnation: bytes) -> list[LaneName]:
-        """Scrub the lanes whose incarnation starts with these bytes; return those that were not suspected before."""
+        """Scrub the lanes whose incarnation starts with these bytes. Return the lanes that were not suspected before."""
 
     def apply_retention(self) -> bool:
-        """Apply retention to the next lane, if it is time; return True if there are files to remove."""
+        """Apply retention to the next lane if it is due. Return True if there are files to remove."""
 
     def idle(self) -> bool:
-        """Do background work while nothing is queued; return True to be called again soon."""
+        """Do background work while nothing is queued. Return True to be called again soon."""
 
 
 class LaneFacts(NamedTuple):
-    """The frontier of a lane: last decided position and next offset; and why no frame can follow in the lane here.
+    """The frontier of a lane (last decided position and next offset), and the reason if the lane here accepts no further frames.
 
-    For a lane that the start found corrupt or missing, both come from its files and may be a moment old, or are None if unknown.
+    If the lane was corrupt or missing at the start, both values come from its files. They may then be slightly old, or None if
+    unknown.
     """
 
     position: int | None = 0
@@ -113,11 +114,11 @@ NO_FACTS = LaneFacts()
 
 
 class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | DeliverUnordered | tuple[int, ...] | bytes]):
-    """Carries out PersistLane, ReadLane and DeliverUnordered, in a thread of its own or, in tests, by `run_once`.
+    """Executes PersistLane, ReadLane and DeliverUnordered, in its own thread or, in tests, by `run_once`.
 
     Attributes:
-        facts: frontier of each lane, for the status; owned by the socket thread.
-        counters: counters of writes and syncs; the parallel syncs of one round count as one sync.
+        facts: frontier of each lane, for the status. Owned by the socket thread.
+        counters: counters of writes and syncs. The parallel syncs of one round count as one sync.
     """
 
     def __init__(
@@ -131,11 +132,11 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         """Prepare the thread; `start` starts it.
 
         Args:
-            logs: the lanes; only this thread uses them from now on.
-            report: takes events for the stack; called in the thread.
+            logs: the lanes. From now on only this thread uses them.
+            report: receives events for the stack; called in the thread.
             on_new_records: called in the thread when new records can be read.
-            log: takes messages for the operator.
-            ends: last known frontier of lanes that the start found halted; without lanes whose files do not hold it.
+            log: receives messages for the operator.
+            ends: last known frontier of each lane that was halted at the start, if its files contain the frontier.
         """
         super().__init__("lanes", report, log)
         self._logs = logs
@@ -158,34 +159,37 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         """Set the recovered state of each lane."""
         for log in lanes:
             lane = LaneName(log.origin, log.incarnation)
-            # A halted lane has no recovered state, so its last frontier comes from its files.
+            # A halted lane has no recovered state, so its frontier comes from its files.
             end = self._ends.get(lane) if log.halted else LaneEnd(log.position, log.offset)
             self.facts[lane] = LaneFacts(end.position, end.offset, log.halted) if end else LaneFacts(None, None, log.halted)
 
     def put(self, action: PersistLane | ReadLane | RepairLane | LaneHeld) -> None:
-        """Queue frames to make durable, a read, frames that replace lost ones, or a position that retention may trim to."""
+        """Queue frames to make durable, a read, frames that replace lost ones, or a position up to which retention may trim."""
         if isinstance(action, PersistLane) and action.begin is not None:
             self.facts[LaneName(action.origin, action.incarnation)] = LaneFacts(action.begin.position, action.begin.offset)
         self._queue.put(action)
 
     def publish_frontier(self, run: DeliverUnordered) -> None:
-        """Move the frontier that readers of the own lane see; called before any receipt for the run leaves."""
+        """Move the frontier that readers of this gateway's lane see. Called before any receipt for the run is sent."""
         lane, last = LaneName(run.origin, run.incarnation), run.frames[-1].position
         offset = run.first_offset + sum(frame.count for frame in run.frames)
-        if last > (self.facts.get(lane, NO_FACTS).position or 0):  # a snapshot may be replacing the lane with a later frontier
+        if last > (self.facts.get(lane, NO_FACTS).position or 0):  # a snapshot that is being installed may have a later frontier
             self.facts[lane] = LaneFacts(last, offset)
         self._logs.frontier(lane, last, offset)
 
     def deliver(self, run: DeliverUnordered) -> None:
-        """Queue a decided run to be indexed; a snapshot that replaces the lane may be applied first."""
+        """Queue a decided run for indexing. A snapshot may replace the lane first."""
         self._queue.put(run)
 
     def forget(self, producers: tuple[int, ...]) -> None:
-        """Queue the numbers of producers whose state the ordered log has deleted."""
+        """Queue the numbers of producers that were deleted in the ordered log."""
         self._queue.put(producers)
 
     def suspect(self, incarnation: bytes) -> None:
-        """Queue a scrub of a lane that a reader could not read, by the first bytes of its incarnation; callable from any thread."""
+        """Queue a scrub of a lane that a reader could not read.
+
+        The lane is given by the first bytes of its incarnation. Any thread may call this.
+        """
         self._queue.put(incarnation)
 
     @property
@@ -200,7 +204,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
 
     @property
     def depth(self) -> int:
-        """The number of queued items."""
+        """Number of queued items."""
         return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads) + len(self._repairs)
 
     # In the thread
@@ -210,7 +214,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         return bool(self._waiting or self._reads or self._repairs)
 
     def run_once(self) -> bool:
-        """Process the queued items in one round; return False if there was nothing to do."""
+        """Process the queued items in one round. Return False if there was nothing to do."""
         for item in self._queue.drain(limits.MAILBOX_DRAIN_ITEMS_MAX):
             if item is None:
                 self._stopping = True
@@ -228,7 +232,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
                 self._guarded(lambda incarnation=item: self._suspect(incarnation))  # type: ignore[misc]  # bound at once
             else:
                 self._decided.append(item)
-        if self.failed:  # as in the disk thread: nothing is written again in this run, and reads continue
+        if self.failed:  # as in the disk thread, nothing more is written in this run, but reads continue
             self._waiting.clear()
             self._decided.clear()
             self._repairs.clear()
@@ -252,7 +256,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         return wrote or indexed
 
     def _write(self) -> bool:
-        """Write and sync the waiting frames, up to the bytes of one sync, and report them."""
+        """Write and sync the waiting frames, up to the size limit of one sync, and report them."""
         done = frames = size = 0
         full: DiskFull | None = None
         for action in self._waiting:
@@ -260,7 +264,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
                 break
             try:
                 self._logs.persist(action)
-            except DiskFull as error:  # the frames before it are synced and reported first
+            except DiskFull as error:  # earlier frames are synced and reported first
                 full = error
                 break
             size += sum(frame.size for frame in action.frames)
@@ -289,7 +293,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         return done > 0
 
     def _read(self) -> bool:
-        """Answer one read; return False if there is none. A failed read does not stop writing."""
+        """Answer one read. Return False if there is none. A failed read does not stop writing."""
         if not self._reads:
             return False
         action = self._reads.popleft()
@@ -300,7 +304,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
             begin = None if frames else self._logs.begin(action)
         except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
             self._log.exception("a lane could not be read for another gateway", origin=action.origin, first=action.first)
-        # Decided frames that are neither readable nor trimmed may be lost.
+        # If decided frames are neither readable nor trimmed, they may be lost.
         if not frames and begin is None and not self.failed:
             self._guarded(lambda: self._suspect(action.incarnation))
         self._report(LaneRead(action.token, frames, begin))
@@ -318,7 +322,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
     # Scrub and repair
 
     def _scrub(self, late: float = 0.0) -> bool:
-        """Scrub a part of a lane if it is at least `late` seconds overdue; return True if the next part is wanted soon."""
+        """Scrub a part of a lane if it is at least `late` seconds overdue. Return True if the next part is due soon."""
         logs, now = self._logs, time.monotonic()
         if self._scrub_guard.ended or (now < self._next_scrub_at + late and not (logs.urgent and not late)):
             return False
@@ -349,7 +353,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
             left = self._scrub_guard.run(lambda: self._logs.repair(action))
         except DiskFull:
             left = None
-        if left is None:  # the repair failed, so the same range is still lost and is requested again after a while
+        if left is None:  # the repair failed, so the same range is still lost, and is requested again later
             self._report(LaneCorrupt(*lane, action.frames[0].position, action.frames[-1].position))
         else:
             self._report(left)

@@ -1,12 +1,12 @@
 """The disk thread: does all disk work of the ordered log, so that the socket thread never waits for the disk.
 
-One round takes all queued items. One gathered write takes the frames of all Persists, one fdatasync makes them durable, and one
-`Persisted` with the highest token is reported (group commit). Then the thread writes index rows, answers one read for another
-member, writes one part of a repair, and does the background work of the log when idle.
+A round processes all queued items. One gathered write contains the frames of all Persists, one fdatasync makes them durable, and
+one `Persisted` reports the highest token (group commit). Then the thread writes index rows, answers one read for another member,
+and writes one part of a repair. When idle, it does the background work of the log.
 
-The writes keep the order of the stack. The hard state is durable before frames of a later Persist are written, and frames of an
-earlier Persist are durable before it. A truncation is done alone, after everything queued before it is durable. Frames are durable
-when the stack asks to read them, so reads wait for nothing, and are answered even after writing has failed.
+The writes keep the order of the stack. Hard state is written after frames of earlier Persists are durable, and is durable before
+frames of later Persists are written. A truncation runs alone, when everything queued before it is durable. The stack reads only
+durable frames. So reads never wait for writes, and are answered even after writing has failed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _URGENT = frozenset({Kind.ABORT, Kind.VIEW, Kind.ROSTER})
 
 
 class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLog | int]):
-    """Carries out Persist, ReadLog and Deliver, in a thread of its own or, in tests, by `run_once`."""
+    """Executes Persist, ReadLog and Deliver, in its own thread or, in tests, by `run_once`."""
 
     def __init__(
         self,
@@ -50,10 +50,10 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         """Prepare the thread; `start` starts it.
 
         Args:
-            writer: the log; only this thread uses it from now on.
-            report: takes events for the stack; called in the disk thread.
+            writer: the log. From now on only this thread uses it.
+            report: receives events for the stack; called in the disk thread.
             on_new_records: called, in either thread, when new records can be read.
-            log: takes messages for the operator.
+            log: receives messages for the operator.
         """
         super().__init__("disk", report, log)
         self._writer = writer
@@ -75,8 +75,9 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             type(None): self._stop_asked,
         }
         self.space = FreeSpace(0, False, "")
-        self.other_full: Callable[[], str] = str  # returns why another writer to this disk has no free space, or an empty string
-        self.group_time_us: Callable[[], int] = int  # returns the time that the voters' clocks agree on, 0 while it is unknown
+        # returns the reason why another writer to this disk has no free space; else an empty string
+        self.other_full: Callable[[], str] = str
+        self.group_time_us: Callable[[], int] = int  # returns the time of the group's clock; 0 while it is unknown
         self._full_at = 0.0
         self._reported_low = False
         self.counters = DiskCounters()
@@ -94,22 +95,22 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         self._queue.put(position)
 
     def deliver(self, action: Deliver) -> None:
-        """Queue a decided run to be indexed, and wake readers, which scan the frames of the run until it is indexed."""
+        """Queue a decided run for indexing, and wake readers. Until the run is indexed, readers scan its frames."""
         self._queue.put_lazily(action)
         self._on_new_records()
 
     @property
     def pinned(self) -> BlockedSegments | None:
-        """The data that retention would trim but a named reader holds back, None if there is none."""
+        """The data that retention would trim if a named reader did not block it; None if there is none."""
         return self._writer.retention.blocked
 
     def scrub_status(self) -> dict[str, object]:
-        """Return the scrubber's figures: the unreadable range and the repairs."""
+        """Return the state of the scrubber: the unreadable range and the repairs."""
         return self.scrub_schedule.to_dict()
 
     @property
     def depth(self) -> int:
-        """The number of queued items."""
+        """Number of queued items."""
         return len(self._queue) + len(self._waiting) + len(self._decided) + len(self._reads) + self.scrub_schedule.waiting
 
     # In the disk thread
@@ -119,17 +120,17 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return bool(self._waiting or self._reads or self.scrub_schedule.waiting)
 
     def run_once(self) -> bool:
-        """Process the queued items in one round; return False if there was nothing to do."""
+        """Process the queued items in one round. Return False if there was nothing to do."""
         for item in self._queue.drain(limits.MAILBOX_DRAIN_ITEMS_MAX):
             self._handlers[type(item)](item)
-        if self.failed:  # the page cache is unknown after a failed write, so nothing is written again; reads continue
+        if self.failed:  # after a failed write the state of the page cache is unknown, so nothing more is written; reads continue
             self._waiting.clear()
             self._decided.clear()
             self.scrub_schedule.drop()
             return self._read()
         self._now = time.monotonic()
         wrote = self._guarded(self._round)
-        # One read in each round, so that writes wait for one read at most.
+        # One read in each round, so that writes wait for at most one read.
         if self._reads and self._read():
             return True
         return (self.scrub_schedule.wanted(self._now, late=LATE_S) and self._guarded(self._repair)) or wrote
@@ -146,7 +147,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return self.scrub_schedule.repair()
 
     def _read(self) -> bool:
-        """Answer one read; return False if there is none. A failed read does not stop writing."""
+        """Answer one read. Return False if there is none. A failed read does not stop writing."""
         if not self._reads:
             return False
         action = self._reads.popleft()
@@ -159,7 +160,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             frames, stop = self._writer.read(action.first, action.last)
         except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
             self._log.exception("the log could not be read for another gateway", first=action.first, last=action.last)
-        if not frames:  # the frame was trimmed, or it may be lost
+        if not frames:  # the frame was trimmed or may be lost
             self.scrub_schedule.suspect(action.first)
         self._report(LogRead(action.token, frames, stop))
         return True
@@ -186,11 +187,11 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             self._check_space()
             self._check_retention()
         waited = self._rows_wait and self._index()
-        wrote = not self._rows_wait and self._write()  # no frames are written while rows wait, so that the queue stays bounded
+        wrote = not self._rows_wait and self._write()  # while rows wait, no frames are written, so that the queue stays bounded
         return (bool(self._decided) and not (wrote and self._rows_may_wait()) and self._index()) or wrote or waited
 
     def _rows_may_wait(self) -> bool:
-        """True if the index rows can wait for those of later runs: there are few of them, and they have not waited long."""
+        """True if the index rows can wait for rows of later runs, because there are few rows and they have not waited long."""
         runs = self._decided
         if not self._decided_at:
             self._decided_at = self._now
@@ -198,7 +199,8 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return few and self._now - self._decided_at < limits.INDEX_LATE_US / US and not self._stopping
 
     def _index(self) -> bool:
-        """Index the decided runs; return False if none was indexed. On a full disk the runs stay queued and are tried again."""
+        """Index the decided runs. Return False if none was indexed. If the disk is full, the runs stay queued and are tried again.
+        """
         if self._rows_wait and self._in_full_backoff():
             return False
         self._decided_at = 0.0
@@ -221,7 +223,10 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return done > 0
 
     def _merged_run(self) -> tuple[int, Deliver]:
-        """Merge the oldest contiguous runs; return their number and the merged run. A replaced log leaves a gap between runs."""
+        """Merge the oldest contiguous runs.
+
+        Return their number and the merged run. Where the log was replaced, there is a gap between runs.
+        """
         runs = self._decided
         first = runs[0]
         if len(runs) == 1:
@@ -236,7 +241,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return count, Deliver(tuple(frames), tuple(offsets), frozenset(aborted), runs[count - 1].next_offset)
 
     def _write(self) -> bool:
-        """Write and sync the waiting Persists, up to the bytes of one sync, and report them."""
+        """Write and sync the waiting Persists, up to the size limit of one sync, and report them."""
         waiting = self._waiting
         if not waiting or self._in_full_backoff():
             return False
@@ -249,7 +254,8 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         done = 0
         scalars: HardState | None = None
         for action in waiting:
-            # Hard state waits for the sync of earlier frames; a truncation or a snapshot runs alone, at the front of the queue.
+            # Hard state waits for the sync of earlier frames. A truncation or a snapshot waits until it is first in the queue, and
+            # runs alone.
             if (
                 (action.scalars is not None and frames)
                 or action.cut is not None
@@ -272,12 +278,12 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             if frames:
                 self._append(frames)
                 took_us = self._sync()
-        except DiskFull as error:  # a later round tries again, and the log skips the frames that it has already
+        except DiskFull as error:  # a later round tries again, and the log skips the frames that it already has
             self._mark_full(error)
             return False
         if self.full:
             self._clear_full()
-        self._report(Persisted(token))  # before all bookkeeping, because votes wait for it
+        self._report(Persisted(token))  # before other work, because votes wait for this event
         if frames:
             self.counters.count(took_us, len(frames), size)
         for _ in range(done):
@@ -285,7 +291,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return True
 
     def _replace(self, action: Persist) -> bool:
-        """Replace the log by the snapshot of the next action; return False if the disk is full."""
+        """Replace the log by the snapshot of the next action. Return False if the disk is full."""
         try:
             self._writer.replace(action.snapshot)
         except DiskFull as error:
@@ -296,7 +302,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return True
 
     def _append(self, frames: list[Frame]) -> None:
-        """Write frames. On a full disk use the reserved space if an action in the queue cannot wait.
+        """Write frames. If the disk is full, use the reserved space if an action in the queue cannot wait.
 
         A promise, a truncation, and a frame that lets the group continue cannot wait.
         """
@@ -308,7 +314,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             self._writer.append(frames, must=True)
 
     def _truncate(self, position: int) -> bool:
-        """Truncate the log after a position, as the next action asks; return False if the disk is full."""
+        """Truncate the log after the position of the next action. Return False if the disk is full."""
         try:
             self._writer.truncate(position)
         except DiskFull as error:
@@ -332,7 +338,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return bool(self.full) and time.monotonic() - self._full_at < limits.DISK_FULL_WAIT_US / US
 
     def _sync(self) -> int:
-        """Sync the log; return the duration, us."""
+        """Sync the log. Return the duration, us."""
         began = time.monotonic_ns()
         self._writer.sync()
         return (time.monotonic_ns() - began) // NS_PER_US
@@ -340,12 +346,12 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
     def _check_space(self) -> None:
         self._space_checked_at = self._now
         space, held = self._writer.space(), self._writer.retention.blocked
-        # The reader that holds retention back is the likely cause.
+        # The likely cause is a reader that blocks retention.
         self.space = space._replace(reason=f"{space.reason}; {held.message}") if space.low and held is not None else space
         self._report_space()
 
     def _check_retention(self) -> None:
-        """Report the trim that retention allows to the stack, again at each interval until the trim is done."""
+        """Report to the stack the trim that retention allows. Repeat the report at each interval until the trim is done."""
         now = self._now
         if now - self._retention_checked_at >= limits.RETENTION_CHECK_US / US:
             self._retention_checked_at = now
@@ -354,7 +360,10 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
                 self._report(proposed)
 
     def _report_space(self) -> None:
-        """Report to the stack when the disk becomes low or recovers; a failed write counts as low whatever space is free."""
+        """Report to the stack when the disk becomes low or recovers.
+
+        After a failed write the disk counts as low, even if space is free.
+        """
         reason = self.full or self.other_full() or (self.space.reason if self.space.low else "")
         if bool(reason) == self._reported_low:
             return

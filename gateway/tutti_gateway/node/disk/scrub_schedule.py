@@ -1,8 +1,8 @@
 """Schedule of the scrubber in the disk threads, and the repair of the corrupt frames that it finds (design, section 6).
 
-The scrubber checks the decided log part by part while the disk thread is idle. On a disk that is never idle it runs when it is
-overdue. The thread reports an unreadable range to the operator and to the stack, which fetches it from another gateway. It reports
-one range at a time, so that the queue stays bounded.
+The scrubber checks the decided log in parts while the disk thread is idle. If the disk is never idle, the scrubber runs when a
+scrub is overdue. The thread reports an unreadable range to the operator and to the stack, which fetches the range from another
+gateway. Only one range is reported at a time, so that the queue stays bounded.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from tutti_gateway.node.common.interfaces import Scrubber
 US = 1_000_000
 _LOST = "a part of the log cannot be read; another gateway that has it sends a copy; without one, run `tutti log repair`"
 SNAPSHOT = "a snapshot is corrupt, or was written again; no record is lost, and retention continues"
-LATE_S = 2.0  # a disk that is never idle scrubs when a scrub is overdue by this time
+LATE_S = 2.0  # if the disk is never idle, a scrub runs when it is overdue by this time
 
 Result = TypeVar("Result")
 
 
 class ScrubGuard:
-    """Runs scrub steps so that a failure in them does not stop the disk thread.
+    """Runs scrub steps in such a way that their failure does not stop the disk thread.
 
     Attributes:
-        ended: True after a defect has ended the scrubbing.
+        ended: True after a defect has ended scrubbing.
     """
 
     def __init__(self, log: FilteringBoundLogger) -> None:
-        """Begin without failures; `log` takes messages for the operator."""
+        """Begin without failures. `log` receives messages for the operator."""
         self._log = log
-        self._trouble = ""  # the failure that was logged last and persists
+        self._trouble = ""  # the last logged failure, as long as it persists
         self.ended = False
 
     def run(self, act: Callable[[], Result]) -> Result | None:
-        """Run a step; return its result, or None if it failed. A defect in the step ends only the scrubbing.
+        """Run a step. Return its result, or None if it failed. A defect in the step ends only scrubbing.
 
         Raises:
             DiskFull, DiskFailed: as `act`.
@@ -51,7 +51,7 @@ class ScrubGuard:
             done = act()
         except (DiskFull, DiskFailed):
             raise
-        except OSError as error:  # a file that cannot be opened now may be readable, or known as lost, at the next scrub
+        except OSError as error:  # a file that cannot be opened now may be readable, or known to be lost, at the next scrub
             trouble, self._trouble = self._trouble, str(error)
             if trouble != self._trouble:
                 self._log.warning("a scrub step failed and is tried again", error=str(error))
@@ -72,8 +72,8 @@ class ScrubSchedule(ScrubGuard):
 
         Args:
             mender: the scrubber of the log.
-            report: takes events for the stack.
-            log: takes messages for the operator.
+            report: receives events for the stack.
+            log: receives messages for the operator.
         """
         super().__init__(log)
         self._scrubber = mender
@@ -84,7 +84,7 @@ class ScrubSchedule(ScrubGuard):
 
     @property
     def waiting(self) -> int:
-        """The number of repairs that wait to be written."""
+        """Number of repairs that wait to be written."""
         return len(self._repairs)
 
     def put(self, action: RepairLog) -> None:
@@ -101,11 +101,11 @@ class ScrubSchedule(ScrubGuard):
         self._repairs.clear()
 
     def wanted(self, now: float, late: float) -> bool:
-        """True if there is a repair to write, or a scrub is at least `late` seconds overdue."""
+        """True if a repair must be written or a scrub is at least `late` seconds overdue."""
         return bool(self._repairs) or now >= self._next_scrub_at + late
 
     def repair(self) -> bool:
-        """Write one queued repair; return True if there was one.
+        """Write one queued repair. Return True if there was one.
 
         Raises:
             DiskFailed: the write failed.
@@ -117,15 +117,15 @@ class ScrubSchedule(ScrubGuard):
         try:
             count = self.run(lambda: self._scrubber.repair(action.frames)) or 0
         except DiskFull:
-            count = 0  # the stack requests the range again after a while
+            count = 0  # the stack requests the range again later
         if count and self._scrubber.lost is None:
             up_to, mended = action.frames[count - 1].position, self._scrubber.repaired
             self._log.info("the unreadable part of the log is repaired", up_to=up_to, mended=mended)
-        self._report_lost()  # also after a failed write: the stack requests nothing more until this report
+        self._report_lost()  # even after a failed write, because the stack requests no other range before this report
         return True
 
     def scrub(self, late: float = 0.0) -> bool:
-        """Scrub a part if a scrub is at least `late` seconds overdue; return True if the next part is wanted soon.
+        """Scrub a part if a scrub is at least `late` seconds overdue. Return True if the next part is due soon.
 
         Raises:
             DiskFailed: a repaired file could not be written.
@@ -139,7 +139,7 @@ class ScrubSchedule(ScrubGuard):
                 self._log.error(_LOST, damage=mender.message)
         for finding in mender.snapshots.pop_messages():
             self._log.warning(SNAPSHOT, told=finding)
-        # A complete round is followed by a longer pause.
+        # After a complete round there is a longer pause.
         round_done, self._rounds = mender.rounds > self._rounds, mender.rounds
         self._next_scrub_at = time.monotonic() + (limits.SCRUB_PAUSE_US if round_done else limits.SCRUB_WAIT_US) / US
         return mender.urgent
@@ -149,7 +149,8 @@ class ScrubSchedule(ScrubGuard):
         self._report(LogCorrupt(lost.first, lost.last) if lost is not None else LogCorrupt(0, 0))
 
     def to_dict(self) -> dict[str, object]:
-        """Return the figures for the status: the lost range, losses found, frames repaired and completed scrub rounds."""
+        """Return the values for the status: the lost range, and the numbers of losses, repaired frames and completed scrub rounds.
+        """
         mender, lost = self._scrubber, self._scrubber.lost
         return {
             "lost": [lost.first, lost.last] if lost is not None else [],

@@ -1,4 +1,4 @@
-"""Base of the disk threads: processes queued items in rounds, sleeps between rounds, and reports a failure that ends writing."""
+"""Base of the disk threads. It processes queued items in rounds, sleeps between rounds, and reports a failure that ends writing."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class DiskWorker(ABC, Generic[Item]):
     """The common part of the disk thread and the lane thread.
 
     Attributes:
-        failed: why this thread writes nothing more in this run; empty while writing works.
-        full: why the queued items cannot be written now; empty while the disk has free space.
+        failed: reason why this thread writes nothing more in this run; empty while writing works.
+        full: reason why the queued items cannot be written now; empty while the disk has free space.
     """
 
     def __init__(self, name: str, report: Callable[[Event], None], log: FilteringBoundLogger) -> None:
@@ -33,8 +33,8 @@ class DiskWorker(ABC, Generic[Item]):
 
         Args:
             name: name of the thread in log lines: "disk" or "lanes".
-            report: takes events for the stack; called in the thread.
-            log: takes messages for the operator.
+            report: receives events for the stack; called in the thread.
+            log: receives messages for the operator.
         """
         self._name = name
         self._report = report
@@ -48,20 +48,20 @@ class DiskWorker(ABC, Generic[Item]):
     @property
     @abstractmethod
     def depth(self) -> int:
-        """The number of queued items."""
+        """Number of queued items."""
 
     @property
     @abstractmethod
     def _has_waiting(self) -> bool:
-        """True if items taken from the queue still wait, so that the next round must follow at once."""
+        """True if items that were taken from the queue still wait, so that the next round must follow at once."""
 
     @abstractmethod
     def run_once(self) -> bool:
-        """Process the queued items in one round; return False if there was nothing to do."""
+        """Process the queued items in one round. Return False if there was nothing to do."""
 
     @abstractmethod
     def _idle(self) -> bool:
-        """Do background work while nothing is queued; return True if more is left. `DiskFull` here does not end writing."""
+        """Do background work while nothing is queued. Return True if work is left. `DiskFull` here does not end writing."""
 
     # For the socket thread
 
@@ -70,13 +70,13 @@ class DiskWorker(ABC, Generic[Item]):
         self._thread.start()
 
     def stop(self, last: Callable[[], None] | None = None, hurried: Callable[[], bool] = lambda: False) -> bool:
-        """Finish the queued items, then end the thread. A full or failed disk ends the thread without finishing them.
+        """Finish the queued items, then end the thread. If the disk is full or has failed, the thread ends without finishing them.
 
         Args:
             last: called in the thread at its end; closes the log.
             hurried: polled during the wait; True ends the wait early.
 
-        Return True if the thread ended. Return False if the disk hangs: the thread is then abandoned.
+        Return True if the thread ended. Return False if the disk hangs and the thread is abandoned.
         """
         self._on_end = last or _nothing
         self._queue.put(None)
@@ -107,8 +107,8 @@ class DiskWorker(ABC, Generic[Item]):
                 return
             if busy and self._has_waiting:
                 continue
-            # After work the thread sleeps at once, because the socket thread now needs the interpreter; idle work can wait.
-            # Idle work may free disk space, so a full disk does not stop it.
+            # After work the thread sleeps at once, because the socket thread now needs the interpreter. Idle work can wait.
+            # Idle work may free disk space, so it runs even if the disk is full.
             soon = (busy and not timed_out) or (not self.failed and self._guarded(self._idle_unless_full)) or bool(self.full)
             nap_us = limits.MARK_IDLE_US - limits.MARK_LATE_US
             timed_out = self._queue.wait((nap_us if soon else limits.SPACE_CHECK_US) // US_PER_MS, nap=soon)
@@ -117,10 +117,10 @@ class DiskWorker(ABC, Generic[Item]):
         try:
             return self._idle()
         except DiskFull:
-            return False  # idle work can wait; the writes themselves report a full disk
+            return False  # idle work can wait; a full disk is reported by the writes
 
     def _guarded(self, act: Callable[[], bool]) -> bool:
-        """Return the result of `act`; any exception in it ends writing and is reported."""
+        """Return the result of `act`. An exception in it ends writing and is reported."""
         try:
             return act()
         except (TuttiError, OSError) as error:
