@@ -1,7 +1,8 @@
 """Bounds of the library, and of messages and files: producers, readers, spools, archives and Spark (design, section 11).
 
 The bounds of the group are in `tutti_gateway.core.limits`, whose `limit_relations.py` asserts the relations between all bounds.
-Above a limit, the sender gets back-pressure or an error; no limit loses data silently or lets memory grow. Units are last in names.
+Above a limit, the sender gets back-pressure or an error. No limit causes silent data loss or unlimited memory use. Each name ends
+with its unit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ FRAMES_A_MESSAGE_MAX = 1024
 MESSAGE_BYTES_MAX = 16 * MIB
 
 # Client port
-WINDOW_BYTES = 16 * MIB  # bytes in flight on a connection: more than the data that passes during one round of the protocol
+WINDOW_BYTES = 16 * MIB  # bytes in flight on a connection; more than a connection transfers during one round of the protocol
 UNDECIDED_FRAMES_MAX = 65_536  # frames of every kind; an ABORT is at most this many frames after the batch that it aborts
 
 # Between gateways
@@ -28,14 +29,14 @@ INTRODUCTION_BYTES_MAX = 64 * KIB  # fits the largest group; a port drops larger
 WARNING_REPEAT_US = 60_000_000  # interval at which the log repeats a warning about the same problem with a peer
 KEYS_CHECK_US = 1_000_000  # interval of the checks for changes of a key file or token file
 KEYS_UNCHANGED_US = 900_000  # a changed file is read once it is unchanged for this long, about one check interval
-TOKENS_MAX = 1024  # in one token file
-TOKEN_CHARACTERS_MAX = 256  # of a token that a client presents
+TOKENS_MAX = 1024  # number of tokens in one token file
+TOKEN_CHARACTERS_MAX = 256  # length of a token that a client presents
 RIGHT_PATTERNS_MAX = 64  # patterns of a token, for each kind of right
 
 # Tables
 TOPICS_MAX = 10_000
 STAGED_BATCHES_MAX = 16_384  # staged batches that wait for a TXN; also the largest number of batches in one TXN
-DELETE_PRODUCERS_MAX = 1000  # in one FORGET frame
+DELETE_PRODUCERS_MAX = 1000  # number of producers in one FORGET frame
 
 # Time, microseconds
 TICK_INTERVAL_US = 1_000_000
