@@ -34,8 +34,8 @@ Seconds = float | None
 _METADATA_KEY = b"tutti"
 _SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # time allowed for an answer beyond the requested wait
 #: States in which another gateway may have more of the log.
-_MAY_LAG = CUT_OFF | {"joining"}  # a joining gateway catches up, so a waiting reader need not leave it
-_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of that time for callers with little patience
+_MAY_LAG = CUT_OFF | {"joining"}  # a joining gateway is catching up, so a waiting reader can stay at it
+_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of `_SLACK_S` for callers with little patience
 
 LOG = logging.getLogger("tutti.client")
 _locations: dict[tuple[int, Address], str] = {}  # location of the reads port by (process id, client address)
@@ -44,8 +44,8 @@ _locations: dict[tuple[int, Address], str] = {}  # location of the reads port by
 class FlightSource:
     """Reads from the gateways of a url. Thread-safe; the whole process shares the connections.
 
-    Each request carries the highest frontier seen so far, so no gateway answers with less (C7). After a failure, a scan continues
-    at another gateway, or at the same one when it is back, from the offset reached.
+    Each request carries the highest frontier seen so far, so no gateway answers with a lower one (C7). After a failure, a scan
+    continues from the offset that it reached, at another gateway or at the same gateway after its return.
 
     Args:
         url: `tutti://HOST:P[,HOST:P...]`, or addresses.
@@ -53,15 +53,16 @@ class FlightSource:
         patience: seconds that a running scan searches for a gateway before it fails.
         seen: highest frontier that another instance has seen.
         log: uuid of the only accepted log; "" accepts the first log found.
-        lane: NUMBER-INCARNATIONHEX of a lane of unordered records; offsets then count in this lane. "" reads the ordered log.
+        lane: NUMBER-INCARNATIONHEX of a lane of unordered records; offsets then count the records of this lane. "" reads the
+            ordered log.
         credentials: credentials for the gateways. The default comes from the environment.
 
     Raises (all methods):
         Unavailable: no gateway answered in time; the message lists the failure of each.
-        Behind: as `Unavailable`, and a gateway that answered is below a frontier seen before.
+        Behind: as `Unavailable`, and the frontier of a gateway that answered is below one seen before.
         OffsetOutOfRange: the log does not hold the offsets.
         UsageError: an argument is wrong.
-        Refused: a gateway serves another log than before (code "log"), or refused the request.
+        Refused: a gateway serves a different log than before (code "log"), or refused the request.
         Damaged: a stored frame fails its checksum; all records returned before it are correct.
     """
 
@@ -89,14 +90,14 @@ class FlightSource:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """The gateways of the url and those that gateways have named since; the current one first."""
+        """The gateways of the url, and the gateways discovered since; the current one first."""
         with self._lock:
             known, present = self._route.addresses, self._route.current
             return tuple(dict.fromkeys([present, *known]))
 
     @property
     def responsive(self) -> tuple[Address, ...]:
-        """Those of `addresses` that answer, as far as is known, in a stable order."""
+        """The subset of `addresses` that are known or assumed to answer, in a stable order."""
         with self._lock:
             return tuple(sorted(set(self._route.responsive)))
 
@@ -106,22 +107,22 @@ class FlightSource:
         """Return the frontier; with `beyond`, wait up to `timeout` seconds until the frontier is above that offset.
 
         `patience` replaces the time to search for a gateway. Without `beyond`, the gateway confirms its frontier with a majority;
-        if it cannot, the request goes to the next gateway. If no gateway can, the highest frontier counts and is `stale`, with a
-        warning: reads of committed records still work. With `beyond`, the request also goes to the next gateway while this one has
-        no majority.
+        if it cannot, the request goes to the next gateway. If no gateway can confirm it, the highest frontier is returned as
+        `stale`, with a warning; reads of committed records still work. With `beyond`, the request also goes to the next gateway
+        while the current one has no majority.
         """
         deadline = time.monotonic() + timeout
         best: Frontier | None = None
         no_majority: set[Address] = set()
         while True:
             left = max(0.0, deadline - time.monotonic())
-            # One long poll a round: after a gateway without a majority, the others only report their frontier.
+            # Each round has only one long poll: after a gateway without a majority, the other gateways only report their frontiers.
             wait = 0.0 if no_majority else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
             try:
                 found = self._request_frontier(beyond, wait, patience)
             except Unavailable:
                 if best is None or (beyond is not None and not no_majority):
-                    raise  # the gateways that answered before do not answer any more
+                    raise  # the gateways that answered before no longer answer
                 return self._warn_if_stale(best)
             if best is None or found.offset >= best.offset:
                 best = found
