@@ -1,7 +1,7 @@
 """Server side of a port: handshakes, messages, answers and heartbeats of its connections, all of them bounded.
 
-The owner's epoll may watch several servers and other descriptors; the owner passes each event to `handle_event`. A peer that is not
-known yet has limits for everything that it can use: connections, memory of incomplete messages, and time until its first message.
+The owner's epoll may watch several servers and other descriptors; the owner passes each event to `handle_event`. For peers that are
+not known yet, all resources are limited: connections, memory of incomplete messages, and time until the first message.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from tutti.zmtp.curve_stream import CurveReceiver
 
 _READ, _WRITE, _CLOSED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
-_REQUEUE_BYTES = 64 * limits.KIB  # after so much from one peer, read it again without a poll, which costs more than a vain read
-_FRAMES_A_MESSAGE = 2  # typical; frames are counted, not messages, so that many empty parts do not stall the others
-_FRAMES_A_CONNECTION = 32  # least share of one connection; smaller reads cost as much
+# after this many bytes from one peer, read again without a poll, because a poll takes longer than a read without result
+_REQUEUE_BYTES = 64 * limits.KIB
+# typical value; the limit counts frames instead of messages, so that many empty parts do not delay other connections
+_FRAMES_A_MESSAGE = 2
+_FRAMES_A_CONNECTION = 32  # minimum share of one connection; smaller reads take the same time
 _PING = EncodedMessage([PING], len(PING))
 
 
@@ -50,7 +52,7 @@ class Server:
 
     Attributes:
         acceptor: accepts the connections.
-        writable_fd: readable when `flush` can send; the owner's epoll watches it, too.
+        writable_fd: readable when `flush` can send; the owner's epoll also watches it.
     """
 
     def __init__(
@@ -93,7 +95,7 @@ class Server:
         self._established = 0
         self._ready: deque[Connection] = deque()  # read round-robin; `receive` continues where the last one stopped
         self._assembling: set[Connection] = set()  # connections that may have an incomplete message
-        self._queued_bytes = 0  # of all connections
+        self._queued_bytes = 0  # bytes queued in all connections
         self._heartbeat_us = 0
         self.acceptor = Acceptor(port_limits.name, port_limits.connections_max, port_limits.descriptor_shares, epoll, warn)
         self._writable = select.epoll()  # separate, so that `flush` works while the owner does not poll for reads
