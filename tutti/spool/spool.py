@@ -47,7 +47,7 @@ class Spool:
         known: position up to which the log is known to hold the spooled records.
         seek: position at which reading must restart; None once the disk thread has done so.
         ready_bytes: bytes of bodies in the queue and in the window.
-        broken: the reason why the spool is unusable; empty or None otherwise.
+        broken: the reason why the spool is unusable; None otherwise.
         disk_full: the error of a full disk; empty otherwise.
         epoch_start: the log's answer at the start of the epoch.
         log: uuid of the log that has the records.
