@@ -70,7 +70,7 @@ __all__ = [
     "WrongDirectory",
 ]
 
-# Imported at first use: `from tutti import errors`, or a reader alone, does not pay for the rest.
+# Modules are imported at first use, so that `from tutti import errors` or a reader alone does not import the rest.
 _MODULES = {
     "Credentials": "tutti.common.credentials",
     "Producer": "tutti.producer",
@@ -94,7 +94,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-# A traceback names an error as applications import it. Pickles of either name load.
+# A traceback shows an error's class under the name that applications import. Pickles with either name can be loaded.
 for _name in __all__:
     _kind = globals().get(_name)
     if isinstance(_kind, type) and issubclass(_kind, TuttiError):

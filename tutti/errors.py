@@ -1,7 +1,7 @@
 """Errors of gateways, clients and tools, in one hierarchy.
 
-Every message names the problem with its value, the affected object, and the remedy. A command that fails returns the `exit_code`
-of its error: 1 failed, 2 wrong use, 3 unavailable, 4 corruption found.
+Every message names the problem with its value, the affected object, and the remedy. A command that fails returns the `exit_code` of
+its error: 1 for a failure, 2 for wrong use, 3 for an unavailable gateway, 4 for corruption.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ConfigError(TuttiError):
 
 
 class UsageError(TuttiError, ValueError):
-    """A call got an argument that it does not accept."""
+    """An argument of a call is not valid."""
 
     exit_code = 2
 
@@ -65,7 +65,7 @@ class DiskFailed(TuttiError):
 class Unavailable(TuttiError):
     """No gateway answered in time, or the gateway that answered cannot serve the request now.
 
-    The message names each address and the time that was spent.
+    The message names each address that was tried and the time that was spent.
     """
 
     exit_code = 3
@@ -119,7 +119,10 @@ class TooLarge(Refused, UsageError):
 
 
 class Unknown(TuttiError):
-    """The delivery deadline passed without an outcome. A new send under the same identity commits at most once (C2)."""
+    """The delivery deadline passed without an outcome.
+
+    If the same producer sends the message again with the same identity, it commits at most once (C2).
+    """
 
 
 class BufferFull(TuttiError):
@@ -137,12 +140,12 @@ def invariant(condition: object, message: str) -> None:
 
 
 def disk_remedy(gateway: str, others_decide: bool | None = None) -> str:
-    """Return the remedy for a gateway whose disk is not the one that the roster names, and that therefore has no vote.
+    """Return the remedy for a gateway whose disk is not the one in the roster. Such a gateway has no vote.
 
     Args:
         gateway: name of the gateway.
-        others_decide: True if the other gateways are a majority of the roster. False if they never are, as in a group of two.
-            None if the caller does not know.
+        others_decide: True if the other gateways form a majority of the roster. False if they cannot form one, as in a group of
+            two. None if the caller does not know.
     """
     replace = f"`tutti members replace {gateway}`"
     force = (
@@ -173,5 +176,5 @@ _REMEDIES = {
 
 
 def remedy(error: OSError, otherwise: str = "check the path, its owner and mode") -> str:
-    """Return the remedy for an error of the operating system; `otherwise` if the path or its permissions are wrong."""
+    """Return the remedy for an error of the operating system. For a wrong path or wrong permissions, return `otherwise`."""
     return _REMEDIES.get(error.errno or 0, otherwise)

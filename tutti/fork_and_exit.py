@@ -1,4 +1,4 @@
-"""Producers and the life of their process: memory allocator, fork, interpreter exit."""
+"""Handling of process events for producers: memory allocator at the start, fork, interpreter exit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _tuned = False
 
 
 def tune_allocator() -> None:
-    """Configure glibc's allocator once in the process to keep batches on the heap, unless the environment configures it."""
+    """Configure glibc's allocator once in the process so that batches stay on the heap, unless the environment configures it."""
     global _tuned  # noqa: PLW0603 - once in a process
     if not _tuned:
         _tuned = True
@@ -34,14 +34,14 @@ def tune_allocator() -> None:
 
 
 def register(io: ProducerIO) -> None:
-    """Register the I/O of a producer for handling of forks and of interpreter exit."""
+    """Register a producer's I/O, so that forks and the interpreter's exit are handled."""
     global _watched_pid  # noqa: PLW0603 - once in a process
     with _lock:
-        # A weak reference: a producer that the application drops must end.
+        # Keep only a weak reference, so that a producer ends when the application drops it.
         _producers.add(io)
         if _watched_pid != os.getpid():
             _watched_pid = os.getpid()
-            # A child of multiprocessing exits without atexit, but runs these finalizers.
+            # A child process of multiprocessing exits without atexit handlers, but runs these finalizers.
             util = sys.modules.get("multiprocessing.util")
             if util is not None:
                 util.Finalize(None, flush_at_exit, exitpriority=100)
@@ -51,7 +51,7 @@ def flush_at_exit() -> None:
     """At interpreter exit, give open producers a short time to deliver, then log the number of undelivered records."""
     until = time.monotonic() + limits.EXIT_FLUSH_US / 1e6  # one deadline for all producers
     for io in list(_producers):
-        # A forked child must not deliver what belongs to its parent.
+        # A forked child must not deliver the records of its parent.
         if io.pid != os.getpid() or io.delivery.session.state is State.ENDED:
             continue
         left = io.flush(max(0.0, until - time.monotonic()))

@@ -1,7 +1,8 @@
 """Bounds of the library, and of messages and files: producers, readers, spools, archives and Spark (design, section 11).
 
 The bounds of the group are in `tutti_gateway.core.limits`, whose `limit_relations.py` asserts the relations between all bounds.
-Above a limit, the sender gets back-pressure or an error; no limit loses data silently or lets memory grow. Units are last in names.
+Above a limit, the sender gets back-pressure or an error. No limit causes silent data loss or unlimited memory use. Each name ends
+with its unit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ FRAMES_A_MESSAGE_MAX = 1024
 MESSAGE_BYTES_MAX = 16 * MIB
 
 # Client port
-WINDOW_BYTES = 16 * MIB  # bytes in flight on a connection: more than the data that passes during one round of the protocol
+WINDOW_BYTES = 16 * MIB  # bytes in flight on a connection; more than a connection transfers during one round of the protocol
 UNDECIDED_FRAMES_MAX = 65_536  # frames of every kind; an ABORT is at most this many frames after the batch that it aborts
 
 # Between gateways
@@ -28,14 +29,14 @@ INTRODUCTION_BYTES_MAX = 64 * KIB  # fits the largest group; a port drops larger
 WARNING_REPEAT_US = 60_000_000  # interval at which the log repeats a warning about the same problem with a peer
 KEYS_CHECK_US = 1_000_000  # interval of the checks for changes of a key file or token file
 KEYS_UNCHANGED_US = 900_000  # a changed file is read once it is unchanged for this long, about one check interval
-TOKENS_MAX = 1024  # in one token file
-TOKEN_CHARACTERS_MAX = 256  # of a token that a client presents
+TOKENS_MAX = 1024  # number of tokens in one token file
+TOKEN_CHARACTERS_MAX = 256  # length of a token that a client presents
 RIGHT_PATTERNS_MAX = 64  # patterns of a token, for each kind of right
 
 # Tables
 TOPICS_MAX = 10_000
 STAGED_BATCHES_MAX = 16_384  # staged batches that wait for a TXN; also the largest number of batches in one TXN
-DELETE_PRODUCERS_MAX = 1000  # in one FORGET frame
+DELETE_PRODUCERS_MAX = 1000  # number of producers in one FORGET frame
 
 # Time, microseconds
 TICK_INTERVAL_US = 1_000_000
@@ -58,30 +59,34 @@ LONG_POLL_US_MAX = 30_000_000
 BEHIND_WAIT_US_MAX = 2_000_000
 SPLITS_MAX = 10_000
 SPLIT_BYTES = 64 * MIB  # size of a partition, if the reader does not give one
-PLAN_SEGMENTS_MAX = 16  # a range of at least this many segments is split at segment boundaries
+PLAN_SEGMENTS_MAX = 16  # a range with at least this many segments is split at segment boundaries
 PLAN_SEGMENTS_A_PART_MIN = 2  # with fewer segments in each partition, the planner splits within segments
-PLAN_SEGMENTS_WEIGHED_MAX = 256  # segments whose file sizes the planner reads; it estimates the sizes of the others from them
+# number of segments whose file sizes the planner reads; it estimates the sizes of the other segments
+PLAN_SEGMENTS_WEIGHED_MAX = 256
 TICKET_BYTES_MAX = 8 * MIB  # size of a ticket, most of which is topic names
 TICKET_TOPICS_BYTES_MAX = TICKET_BYTES_MAX - 64 * KIB
 TOPICS_A_REPORT_MAX = 1000  # topics that a query reports for display
 READ_BATCH_ROWS_MAX = 65_536  # small frames are merged up to this size; frames are never split
 READ_BATCH_BYTES_MIN, READ_BATCH_BYTES_MAX = 128 * KIB, 4 * MIB
 READ_FIRST_BYTES = (256 * KIB, MIB)  # sizes of the first batches of a scan; many readers stop after the first record
-READ_FIRST_POSITIONS = 16  # positions on disk that the first batches wait for, as frames of one topic may be far apart
+READ_FIRST_POSITIONS = 16  # number of disk positions that the first batches wait for, because frames of one topic may be far apart
 
 # Node: the socket thread, the disk thread, the process
 HANDSHAKE_MS_MAX = 10_000  # a connection has this long for its ZMTP and CURVE handshakes
 POLL_US_MAX = 500_000  # longest sleep of a gateway thread
-STOP_US_MAX = 30_000_000  # for work in progress when the gateway stops
+STOP_US_MAX = 30_000_000  # time for work in progress when the gateway stops
 OPEN_FILES = 65_536  # descriptors requested from the system, up to the hard limit of the process
-LOG_WAIT_MS_MAX = 250  # longest wait for the reader of a full log pipe or terminal; after it, log lines are lost
-SPARE_FILES, SPARE_FILES_PART = 64, 8  # descriptors that connections leave free, and the largest fraction of all that these may be
+LOG_WAIT_MS_MAX = 250  # longest wait for the reader of a full log pipe or terminal; after this wait, log lines are lost
+# number of descriptors that connections leave free; at most this fraction (1/N) of all descriptors
+SPARE_FILES, SPARE_FILES_PART = 64, 8
 FILES_WAIT_US_MAX, FILES_RETRY_US = 15_000_000, 10_000  # longest wait of the log for a free descriptor, and its retry interval
-CLIENT_MMAP_BYTES, CLIENT_TRIM_BYTES = 8 * MIB, 64 * MIB  # producers keep batches on the heap, which keeps this much free
+# allocator settings: producers keep batches on the heap, and the heap keeps this much memory free
+CLIENT_MMAP_BYTES, CLIENT_TRIM_BYTES = 8 * MIB, 64 * MIB
 
 # Client
 ADDRESSES_MAX = 64  # gateways in one url
-BATCH_BYTES = 512 * KIB  # target size of an open batch of a producer; half of it costs a quarter more CPU for records of 100 B
+# target size of an open batch of a producer; half this size takes a quarter more CPU time for records of 100 B
+BATCH_BYTES = 512 * KIB
 BATCH_BYTES_MAX = 4 * MIB
 BUFFER_BYTES = 32 * MIB  # records of a producer without an outcome
 BUFFER_BYTES_MIN = 64 * KIB
@@ -91,11 +96,11 @@ ABSENT_RECORDS_MAX = 65_536  # longest cached null column, in records
 IO_THREADS_MAX = 4  # threads of a process, shared by its producers
 CLIENT_WINDOW_FRAMES = 4096  # frames in flight on a connection
 LANE_WINDOW_BYTES = MIB  # unordered batches of one client; an origin serves several clients
-ANSWER_BYTES_MAX = 16 * MIB  # of one message from a gateway
+ANSWER_BYTES_MAX = 16 * MIB  # size of one message from a gateway
 CONNECT_TIMEOUT_US = 10_000_000  # time until a producer, a reader or a tool is connected
-ADDRESS_TIMEOUT_US = 2_000_000  # for one connection attempt to one address
+ADDRESS_TIMEOUT_US = 2_000_000  # time for one connection attempt to one address
 PROBE_TIMEOUT_US = 500_000  # timeout of the probe that detects another protocol on a port
-PROBE_BYTES_MAX = 512  # of the bytes that the probe reads
+PROBE_BYTES_MAX = 512  # number of bytes that the probe reads
 ANSWERS_A_TURN_MAX = 1024  # answers that a producer receives before it sends again
 DELIVERY_TIMEOUT_US = 60_000_000  # from `send()` to an outcome
 REQUEST_TIMEOUT_US = 10_000_000
@@ -107,10 +112,10 @@ FLIGHT_SILENCE_MS_MAX = 5_000  # the reads process has a low CPU priority, so th
 RETRY_US_MIN, RETRY_US_MAX = 20_000, 1_000_000  # delay before a rejected batch is sent again; doubles with each attempt
 TOPICS_AHEAD = 64  # queued batches whose topic numbers a producer requests together; below REQUESTS_A_SESSION_MAX
 EPOCH_TRIES_MAX = 16  # epochs that a starting producer tries while other instances of the same name start
-SPOOL_BYTES = 1024 * MIB  # of a producer's spool on its own disk
+SPOOL_BYTES = 1024 * MIB  # size of a producer's spool on its own disk
 SPOOL_BYTES_MIN = 16 * MIB
 SPOOL_SEGMENT_BYTES = 64 * MIB  # target size of a spool segment; an eighth of the spool if that is less
-SPOOL_GROUP_BYTES = 8 * MIB  # that one sync of a spool covers
+SPOOL_GROUP_BYTES = 8 * MIB  # number of bytes that one sync of a spool covers
 SPOOL_GROUP_BATCHES = 1024
 SPOOL_RESERVE_BYTES = 64 * KIB  # preallocated, so that a full disk does not prevent the update of spool.json
 SPOOL_RETRY_US = 1_000_000  # interval of the attempts to write to a full disk
@@ -119,7 +124,8 @@ FAILURES_KEPT_MAX = 64  # failed batches that a producer keeps for the end of it
 EXIT_FLUSH_US = 2_000_000  # time that interpreter exit gives open producers to deliver their records
 READ_RETRY_US = 60_000_000  # time that a reader tries to connect to a gateway before it fails
 LANES_POLL_US_MIN, LANES_POLL_US_MAX = 20_000, 250_000  # a reader polls all lanes at this interval, which doubles
-ANSWER_WAIT_US_MAX = 1_000_000  # a long poll of a reader ends after this time, as signals such as Ctrl-C wait for its end
+# a long poll of a reader ends after this time, because signals such as Ctrl-C are handled only at its end
+ANSWER_WAIT_US_MAX = 1_000_000
 STREAM_US_MAX = 60_000_000  # a reader ends a stream after this time, and opens the next one at the same offset
 LOCAL_FILES_RETRY_US = 30_000_000  # delay before a reader tries the files of a local gateway again after they could not be read
 
@@ -130,10 +136,10 @@ ARCHIVE_RANGE_BYTES_MIN, ARCHIVE_RANGE_BYTES_MAX = MIB, 256 * MIB
 ARCHIVE_RAW_BYTES_MAX = 512 * MIB  # decompressed range, which the archiver holds in memory
 ARCHIVE_GROUP_BYTES = 16 * MIB  # size of a row group; a reader holds one row group of each file of a range
 ARCHIVE_FILES_MAX = 256  # files of a range; topics beyond this number share one file
-ARCHIVE_RANGES_MAX = 1_000_000  # of one archive
+ARCHIVE_RANGES_MAX = 1_000_000  # number of ranges in one archive
 ARCHIVE_MANIFEST_BYTES_MAX = 16 * MIB
 ARCHIVE_MANIFESTS_KEPT = 256  # manifests that a reader caches
-ARCHIVE_STEP_BYTES = MIB  # written between two syncs of an archive file, so that the syncs of the gateway are not delayed
+ARCHIVE_STEP_BYTES = MIB  # bytes written between two syncs of an archive file; small, so that the gateway's syncs are not delayed
 ARCHIVE_TRIES = 5  # attempts of one request to a remote file system
 ARCHIVE_RETRY_US_MIN, ARCHIVE_RETRY_US_MAX = 100_000, 30_000_000  # delay before the next attempt; doubles with each attempt
 ARCHIVE_COMMIT_US = 1_000_000  # interval at which an archiver commits its offset to the log
@@ -143,20 +149,21 @@ ARCHIVE_ORPHAN_US = 24 * 3600 * 1_000_000  # a file that no manifest names count
 ARCHIVES_OPEN_MAX = 8  # archives that a Spark worker keeps open
 
 # Metrics endpoint of a connector or of the archiver
-METRICS_CONNECTIONS_MAX = 32  # a further connection closes the connection that was idle for longest
+METRICS_CONNECTIONS_MAX = 32  # above this number, a new connection closes the one that has been idle for longest
 METRICS_US_MAX = 10_000_000  # time for a request and its answer, and idle time between requests of a connection
-METRICS_HEAD_BYTES_MAX = 16 * KIB  # of a request head
+METRICS_HEAD_BYTES_MAX = 16 * KIB  # size of a request head
 
 # Spark
 SPARK_POLL_US = 5_000_000  # duration of a long poll of the frontier by a stream reader
 SPARK_PLAN_AGE_US_MAX = 60_000_000  # a task that starts this long after planning requests the frontier again
 SPARK_RELEASE_US = 15_000_000  # time until the sources of a finished lockstep run are released
 SPARK_REPORT_US = 100_000  # shortest interval at which a query reports its progress
-SPARK_ALIVE_US = 1_000_000  # longest interval: a query without progress repeats its report
-SPARK_TRIGGER_DELAY_MS = 900_000  # longest time that records wait for `minRecordsPerTrigger`; the default of Spark's Kafka source
+SPARK_ALIVE_US = 1_000_000  # longest interval between reports; a query without progress repeats its report
+# longest time that records wait for `minRecordsPerTrigger`; Spark's Kafka source has the same default
+SPARK_TRIGGER_DELAY_MS = 900_000
 SPARK_FRONTIER_SAMPLES_MAX = 4096  # samples (time, frontier), from which the age of waiting records is computed
 SPARK_DIRECTORIES_MAX = 8  # sets of data directories that a Spark worker keeps open
-SPARK_SPLIT_BYTES = 256 * MIB  # target size of one partition of a range; one Spark task costs 50 ms of CPU, whatever its size
+SPARK_SPLIT_BYTES = 256 * MIB  # target size of one partition of a range; one Spark task takes 50 ms of CPU time, whatever its size
 SPARK_SPLIT_BYTES_MIN = 16 * MIB  # smallest partition size, when a range is split to use all processors
 SPARK_SMALL_RECORDS = 16  # a range of at most this many records is one partition, which saves the round trip of planning
 BACKFILL_SLICE_RECORDS = 10_000_000  # records in one transaction of a table

@@ -50,29 +50,32 @@ class Producer:
     order only within the lane of one gateway. Several threads may share a producer. A producer belongs to the process that opened
     it. In a forked child, every call and every pending receipt raises `UsageError`; open another producer there.
 
-    Leaving the `with` block delivers everything and raises the error of the first failed receipt that was not raised before. If the
-    block itself raises, the producer has two seconds to deliver its records, and the error of the block propagates.
+    At the end of the `with` block, the producer delivers everything, and raises the error of the first failed receipt that was not
+    raised before. If the block itself raises, the producer has two seconds to deliver its records, and the block's error
+    propagates.
 
     Args:
         url: `tutti://HOST:P[,HOST:P...]`. The producer discovers the other gateways of the group.
         producer: name of the producer. A restarted producer continues after its last committed record (`resume`) and fences its
-            previous instance. A producer without a name gets a random one, whose state is deleted after an hour of idleness.
+            previous instance. A producer without a name gets a random name, and its state is deleted after an idle hour.
         linger: seconds that a batch waits for more records. With 0, a batch is sent at once while no batch is in flight.
-        batch_bytes: size at which an open batch is sent, 1 KiB to 4 MiB; at most half of `buffer_bytes` applies.
+        batch_bytes: size at which an open batch is sent, 1 KiB to 4 MiB; limited to half of `buffer_bytes`.
         buffer_bytes: bytes of records without an outcome, at least 64 KiB. Unordered records have a separate buffer.
         on_full: behaviour of `send` when the buffer is full: "block" waits, "raise" raises `BufferFull`.
         compression: compression of batches: None, "lz4" or "zstd".
         delivery_timeout: seconds from `send()` to the failure of a record that has no outcome (`Unknown`).
         connect_timeout: seconds to find a gateway and begin an epoch.
         spool: directory on this host for uncommitted records. Each producer needs its own directory, and needs a name. A record
-            that is durable there (`Receipt.spooled`) commits once, in the order sent, even after a crash of the process or host.
-            The next producer with this name and spool sends it first. Opening needs no gateway, and no delivery times out. After an
-            abort, the producer continues without `resume`.
+            that is durable in the spool (`Receipt.spooled`) commits once, in the order sent, even after a crash of the process or
+            host. The next producer with this name and spool sends the uncommitted records first. A producer with a spool can be
+            opened while no gateway is available, and its deliveries do not time out. After an abort, the producer continues without
+            `resume`.
         spool_bytes: maximum size of the spool, at least 16 MiB; above it, `on_full` applies.
         credentials: a `Credentials`, or the path of a credentials file. The default is the file that `TUTTI_TOKEN_FILE` names.
 
     Raises:
-        DirectoryRefused, WrongDirectory, Damaged: the spool is in use by another process, is another producer's, or is corrupt.
+        DirectoryRefused, WrongDirectory, Damaged: the spool is in use by another process, belongs to another producer, or is
+            corrupt.
         ConfigError: the url is malformed, or names a port of another protocol.
         UsageError: an option or the name is wrong, or this system is not Linux.
         Unavailable: no gateway accepted the producer within `connect_timeout`. The message has the result of each address.
@@ -80,7 +83,7 @@ class Producer:
     """
 
     staged = False  # True if records stay invisible until a transaction commits them
-    dead_letters_denied = False  # True if a spool moves batches of topics without rights to `refused/`
+    dead_letters_denied = False  # True if a spool moves a batch to `refused/` when the producer has no right to write its topic
 
     def __init__(
         self,
@@ -98,10 +101,10 @@ class Producer:
         spool_bytes: int = limits.SPOOL_BYTES,
         credentials: Credentials | str | Path | None = None,
     ) -> None:
-        """Connect and begin an epoch. With a spool, return without waiting for them."""
+        """Connect and begin an epoch. With a spool, return without waiting for the connection or the epoch."""
         self._io: ProducerIO | None = None
         if spool is None:
-            # With a spool, opening waits for nothing, so a callback may do it.
+            # With a spool, opening does not wait, so a callback may open a producer.
             reject_in_callback("a Producer cannot be opened", "opening waits for a gateway; open the Producer in another thread")
         if not hasattr(os, "eventfd"):
             raise UsageError(f"a Producer runs on Linux and this is {sys.platform}: run it on a Linux machine or in a container")
@@ -124,11 +127,12 @@ class Producer:
             self._io.disk_thread = disk_thread
             self._accumulator.query_wait = QueryWait(self._io.endpoints, self._spool.log, known)
         self._appenders = self._accumulator.appenders
-        self._unordered_appenders = _NO_APPENDERS  # the same for unordered records; filled when the first one is sent
+        # the appenders of unordered records; filled when the first unordered record is sent
+        self._unordered_appenders = _NO_APPENDERS
         self._accumulator.wake = self._io.wake
         self._topics: set[str] = set()
         self._closed = False
-        # Before the start, so that a fork or the end of the interpreter finds the producer.
+        # Register before the start, so that a fork or the interpreter's exit finds the producer.
         register(self._io)
         self._io.start()
         if spool is not None:
@@ -139,7 +143,7 @@ class Producer:
         except BaseException:
             self._io.stop()
             raise
-        # Only now: the first Welcome named the log.
+        # Set this only now, because the first Welcome names the log.
         self._accumulator.query_wait = QueryWait(self._io.endpoints, self._delivery.session.log, known)
 
     @property
@@ -181,9 +185,10 @@ class Producer:
             value, key: bytes or None.
             timestamp: aware datetime or int microseconds since 1970, UTC; default: the current time.
             headers: pairs (name, bytes or None).
-            progress: up to 256 bytes that commit with the record, such as a source position. `resume()` returns the last one.
+            progress: up to 256 bytes that commit with the record, such as a source position. `resume()` returns the last committed
+                progress.
             on_delivery: called as `on_delivery(error, receipt)`; `error` is None if the record committed. The callback runs in an
-                I/O thread, which other producers of the process share. The callback may send and must not block. An exception of
+                I/O thread, which other producers of the process share. The callback may send and must not block. An exception in
                 the callback is logged, even `SystemExit`.
             ordering: "total", or "unordered" for the lane of the gateway that receives the record. The orderings are independent.
 
@@ -191,10 +196,11 @@ class Producer:
             The receipt. A record that exceeds a limit is not sent, and its receipt has failed with `TooLarge`.
 
         Raises:
-            UsageError: an argument is wrong, the producer is closed, or a signal handler interrupted this producer in its thread.
+            UsageError: an argument is wrong, the producer is closed, or the caller is a signal handler that interrupted this
+                producer.
             BufferFull: the buffer is full and `on_full` is "raise".
             Fenced: another instance of the producer took over, or an operator fenced the producer or deleted its state.
-            Aborted: an abort stopped a producer that uses progress: call `resume()`.
+            Aborted: an abort has stopped a producer that uses progress; call `resume()`.
         """
         # Fast path for most records: append to the open batch without a lock, if the batch has this topic and free space.
         appenders = (
@@ -266,7 +272,8 @@ class Producer:
         self._reject_reentry()
         if not isinstance(topic, str) or topic not in self._topics:
             name = check_name("topic", topic)
-            # Names that passed the check are kept, as the check costs more than the lookup; bounded, as topics are the caller's.
+            # Valid names are cached, because the check takes longer than a lookup. The cache is bounded, because callers choose the
+            # topics.
             if len(self._topics) < limits.TOPICS_MAX:
                 self._topics.add(name)
         if on_delivery is not None and not callable(on_delivery):
@@ -282,7 +289,7 @@ class Producer:
         return self._unordered()
 
     def _check_progress(self, progress: bytes | None) -> bytes:
-        """Validate and return the progress. In a producer with a spool, the mark of the spool takes a part of its limit."""
+        """Validate and return the progress. In a producer with a spool, the spool's mark takes a part of the progress limit."""
         data = check_progress(progress)
         if self._spool is not None and len(data) > APPLICATION_PROGRESS_BYTES_MAX:
             limit = f"with a spool, at most {APPLICATION_PROGRESS_BYTES_MAX} are allowed"
@@ -297,7 +304,7 @@ class Producer:
                 if first.ended:
                     first.check()
                 if io.lanes is None:
-                    # Still under the lock, as two threads may send their first unordered records at once.
+                    # Keep the lock, because two threads may send their first unordered records at the same time.
                     accumulator = Accumulator(first.options)
                     accumulator.frame_bytes_max, accumulator.raw_bytes_max = first.frame_bytes_max, first.raw_bytes_max
                     io.add_lanes(UnorderedDelivery(io.delivery, accumulator, lambda: secrets.token_bytes(16)))
@@ -305,7 +312,7 @@ class Producer:
         return io.accumulators[1]
 
     def _reject_reentry(self) -> None:
-        """Reject a call by a signal handler that interrupted this producer in its own thread, as the call could deadlock."""
+        """Reject a call by a signal handler that interrupted this producer in the same thread. The call could deadlock."""
         self._accumulator.reject_reentry()
         if self._io is not None and self._io.lanes is not None:
             self._io.lanes.accumulator.reject_reentry()
@@ -314,7 +321,7 @@ class Producer:
         """Send open batches and wait up to `timeout` seconds for all outcomes. Return the number of records without an outcome.
 
         Every record has an outcome by its delivery deadline, so `flush` also returns without a timeout. With a spool there is no
-        delivery deadline, and `flush` waits until an outage ends.
+        delivery deadline. During an outage, `flush` without a timeout then waits until the outage ends.
 
         Raises:
             UsageError: called in `on_delivery`, in a forked child, or in a signal handler that interrupted this producer.
@@ -328,7 +335,7 @@ class Producer:
         """Return the sequence of the last committed record and the last committed progress; (0, b"") if there is none.
 
         After an abort, `resume` waits for the next epoch and allows a producer that uses progress to send again. With a spool,
-        spooled records count as committed, because they will be.
+        spooled records count as committed, because they will be committed.
 
         Raises:
             Unavailable: no epoch was open within `timeout` seconds.
@@ -341,12 +348,12 @@ class Producer:
         if self._accumulator.wait_opened(deadline) is None:
             trouble = f"; last error: {session.trouble}" if session.trouble else ""
             raise Unavailable(f"producer {self.name!r} has no open epoch after {timeout:g} s{trouble}")
-        # Only now, as the records that follow must belong to the epoch whose position this method returns.
+        # Accept records only now, because they must belong to the epoch whose position this method returns.
         self._accumulator.lift_stop()
         if self._spool is not None:
             return self._spool.resume(deadline)
         sequence, progress = self._accumulator.committed
-        # An earlier run may have had a spool, whose mark precedes the application's progress.
+        # An earlier run may have had a spool. The spool's mark then precedes the application's progress.
         return Resume(sequence, decode_mark(progress)[1])
 
     @property
@@ -369,7 +376,7 @@ class Producer:
         return True
 
     def close(self) -> None:
-        """Deliver everything, then end the producer. Failed receipts do not raise here; leaving the `with` block raises.
+        """Deliver everything, then end the producer. Failed receipts do not raise here, only at the end of a `with` block.
 
         With a spool, `close` returns after `delivery_timeout` at the latest, and uncommitted records stay in the spool.
 
@@ -385,10 +392,10 @@ class Producer:
         self._reject_reentry()
         self._closed = True
         try:
-            # Records in a spool have no deadline: without a limit, `close` would last as long as an outage.
+            # Records in a spool have no deadline. Without this limit, `close` would wait for the end of an outage.
             if timeout is None and self._spool is not None:
                 timeout = self._accumulator.options.delivery_timeout
-            # The accumulators are still open, as callbacks may send until everything has an outcome.
+            # Keep the accumulators open, because callbacks may send until everything has an outcome.
             left = self._io.flush(timeout)
             if left and self._spool is None:
                 LOG.error("producer %s was closed with %d records not delivered", self.name, left)
@@ -407,7 +414,7 @@ class Producer:
             self._close(limits.EXIT_FLUSH_US / 1e6)
             return
         self._close(None)
-        # The first error of ordered records comes before one of unordered records.
+        # An error of ordered records takes precedence over an error of unordered records.
         for accumulator in self._opened_io.accumulators:
             failure = accumulator.first_failure()
             # The first failure is raised; the others stay in their receipts.
@@ -425,7 +432,7 @@ class Producer:
 def _open_spool(
     spool: str | os.PathLike[str], spool_bytes: int, producer: str | None, accumulator: Accumulator
 ) -> tuple[Spool, DiskThread]:
-    """Return the spool after the accumulator, and the thread that writes and reads the spool."""
+    """Return the spool that takes the accumulator's batches, and the thread that writes and reads the spool."""
     if producer is None:
         raise UsageError("a producer with a spool needs a name, to resume after a restart: Producer(url, producer=NAME, spool=DIR)")
     try:

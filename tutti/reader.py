@@ -46,36 +46,37 @@ class Record(NamedTuple):
 class Reader:
     """Reads a range of the committed log, or follows it. An iterator of `pyarrow.RecordBatch`, and a context manager.
 
-    When its gateway fails, the reader continues from the same offset at another gateway, or at the same one after a restart. A
-    reader never sees a lower frontier than it saw before (C7). Use a reader from one thread at a time.
+    When the gateway fails, the reader continues from the same offset at another gateway, or at the same gateway after its restart.
+    A reader never sees a lower frontier than it saw before (C7). Use a reader from one thread at a time.
 
     Args:
         url: `tutti://HOST:P[,HOST:P...]`.
-        topics: only records of these topics; None is all.
+        topics: read only records of these topics; None means all.
         start: first position: an offset, "earliest", "latest", or an aware datetime (the first record at or after it). The default
             is the committed offset of a named reader, confirmed by a majority of the group, else "earliest".
         end: exclusive end of the range, in the same forms. The default is the current frontier, or no end with `follow`.
         follow: wait for records that are not committed yet.
-        columns: only these columns, in this order; None is all, as in Spark.
+        columns: return only these columns, in this order; None means all, as in Spark.
         name: name of the reader; `save` commits its position.
-        path: a data directory, or several of one log, in place of a url. The gateways may be down.
-        archive: archive of the log: a directory or a URL (s3://BUCKET/DIR). Records that retention removed come from the archive,
-            all others from the log. Without url and path, the archive is the only source.
-        ordering: "total", or "unordered" for the unordered records in the gateways' lanes. Each unordered batch is of one lane, its
-            offsets count in that lane, and the column `gateway` names the origin.
-        origin: for unordered records: a gateway (its newest lane), or a lane as `position` names it. None reads all lanes one after
-            another, and with `follow` also lanes that appear later. `start` and `end` can be offsets only with an origin.
-        connect_timeout: seconds to find a gateway at first; `patience` also limits this time.
-        patience: seconds to search for a gateway later, before the reader raises `Unavailable`.
+        path: a data directory, or several of one log, instead of a url. The gateways may be down.
+        archive: archive of the log: a directory or a URL (s3://BUCKET/DIR). Records that retention removed are read from the
+            archive; all other records are read from the log. Without url and path, the archive is the only source.
+        ordering: "total", or "unordered" for the unordered records in the gateways' lanes. Each unordered batch belongs to one
+            lane. Its offsets count the records of that lane, and the column `gateway` names the origin.
+        origin: for unordered records: the name of a gateway (selects its newest lane), or a lane as in the keys of `position`. None
+            reads all lanes one after another; with `follow`, also lanes that appear later. `start` and `end` can be offsets only
+            with an origin.
+        connect_timeout: seconds to find a gateway when the reader opens; `patience` also limits this time.
+        patience: seconds to search for a gateway later; after that time, the reader raises `Unavailable`.
         credentials: a `Credentials`, or the path of a credentials file. The default is the file that `TUTTI_TOKEN_FILE` names.
 
     Raises:
         UsageError, ConfigError: an argument is wrong.
         NotAllowed: the group does not know the credentials, or they do not cover these topics.
         OffsetOutOfRange: start or end is above the frontier or below the start of the log.
-        Unavailable: no gateway answered in time; the message lists the failure of each. Or the log does not exist, because the
-            group is not founded yet; with `follow`, the reader waits instead. Or no gateway can confirm the committed offset of a
-            named reader; with a `start`, the reader needs no confirmation.
+        Unavailable: no gateway answered in time; the message lists the failure of each. This error also occurs if the log does not
+            exist, because the group is not founded yet; with `follow`, the reader waits instead. It also occurs if no gateway can
+            confirm the committed offset of a named reader; with a `start`, no confirmation is needed.
     """
 
     def __init__(
@@ -115,7 +116,8 @@ class Reader:
         if url is not None:
             self._gateways = FlightSource(parse_url(url), connect_timeout, patience, credentials=given(credentials))
         self._source: Source = source_of(self._gateways, path, archive)
-        self._rewind = start is not None  # only the first save may lower the offset: a delayed retry must not undo a later save
+        # only the first save may lower the offset, so that a delayed retry cannot undo a later save
+        self._rewind = start is not None
         self._silent_since: float | None = None
         self._deadline = Deadline()
         self._closed = False
@@ -128,7 +130,7 @@ class Reader:
         """Return the cursor, or the cursors of all lanes, for the range."""
         options = self._follow, self._topics, self._columns, self._patience
         lane = ""
-        # The first answer fixes the log and the frontier that later gateways must have reached.
+        # The first answer determines the log, and the frontier that later gateways must have reached.
         frontier = self._source.frontier() if self._follow else wait_for_log(self._source, min(timeout, self._patience))
         self._log = frontier.log
         if self._unordered and self._gateways is not None:
@@ -144,7 +146,7 @@ class Reader:
         """Check at the frontier that the topics exist, if the range is empty. A scan of any other range checks the topics itself.
 
         Raises:
-            UsageError: one of them does not exist.
+            UsageError: a topic does not exist.
             Unavailable: no gateway answered within `timeout` seconds.
         """
         if self._topics is None or self._follow or not self._cursor.finished():
@@ -237,13 +239,13 @@ class Reader:
         return found.batch
 
     def records(self) -> Iterator[Record]:
-        """Yield single records: simple, and 100 times slower than batches. `position` follows each record."""
+        """Yield single records: this is simple, but 100 times slower than batches. `position` advances with each record."""
         while (found := self._next(float("inf"))) is not None:
             batch, mark = found.batch, self._cursor.mark
             columns = {name: _values(batch.column(name), name) for name in batch.schema.names}
             for offset, *row in zip(found.offsets(), *columns.values(), strict=True):
                 if self._cursor.mark != mark:
-                    break  # another call moved the position: drop the rest of this batch
+                    break  # another call has moved the position: drop the rest of this batch
                 self._cursor.advance(offset + 1)
                 mark = self._cursor.mark
                 yield Record(**dict(zip(columns, row, strict=True)))
@@ -298,7 +300,7 @@ class Reader:
                 found = self._cursor.next_batch() if opened else None
             except Unavailable as error:
                 if self._deadline.left():
-                    raise  # the reader's patience ended, not the timeout of this poll
+                    raise  # the reader's patience has ended, not only the timeout of this poll
                 silence = self._silence()
                 if silence >= self._patience:
                     raise type(error)(f"{error} (every poll has failed for {silence:.1f} s)") from error
@@ -322,10 +324,10 @@ _CANNOT_SAVE = "a reader of unordered records cannot have a name or save its pos
 
 
 def _check_ordering(ordering: object, origin: object, name: str | None, path: Paths | None, archive: object) -> None:
-    """Check that the arguments go together.
+    """Check that the arguments are compatible.
 
     Raises:
-        UsageError: they do not.
+        UsageError: two arguments exclude each other.
     """
     if ordering not in ("total", "unordered"):
         raise UsageError(f"ordering={ordering!r} is not supported: use 'total' or 'unordered'")

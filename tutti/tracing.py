@@ -18,11 +18,11 @@ _NAME = "tutti"
 
 
 class TracedProducer(Producer):
-    """A `Producer` that makes an OpenTelemetry span of each send (`pip install tutti-ingest[otel]`).
+    """A `Producer` that creates an OpenTelemetry span for each send (`pip install tutti-ingest[otel]`).
 
     The span lasts from the call to the outcome, and is a child of the span that is current in `send`. Record headers carry the
-    context of the span (`traceparent`, and other configured headers), and `context_of` reads it from a received record.
-    `send_batch` makes one span, and its records carry no context. If the receipt fails, the span records the error.
+    context of the span (`traceparent`, and other configured headers). `context_of` reads the context from a received record.
+    `send_batch` creates one span, and the records of the batch carry no context. If the receipt fails, the span records the error.
 
     Args:
         url, producer, options: as in `Producer`.
@@ -56,9 +56,9 @@ class TracedProducer(Producer):
         """See `Producer.send`; adds a span."""
         span = self._start_span(topic, ordering)
         carrier: dict[str, str] = {}
-        # The context of this span, not the current one: the receiver continues from the send.
+        # Use the context of this span instead of the current one, so that the receiver's spans continue from the send.
         self._inject(carrier, context=self._trace.set_span_in_context(span))
-        # After the caller's headers, which keep their order.
+        # Add the headers after those of the caller, which keep their order.
         sent = [*headers, *((name, text.encode()) for name, text in carrier.items())]
         send = super().send
         return self._in_span(span, on_delivery, lambda ended: send(topic, value, key, timestamp, sent, progress, ended, ordering))
@@ -73,7 +73,7 @@ class TracedProducer(Producer):
     ) -> Receipt:
         """See `Producer.send_batch`; adds a span."""
         span = self._start_span(topic, ordering)
-        # The argument is not validated yet: `send_batch` raises for a wrong type, and the span records that.
+        # The argument is not validated yet. `send_batch` raises for a wrong type, and the span records the error.
         span.set_attribute("messaging.batch.message_count", getattr(record_batch, "num_rows", 0))
         send = super().send_batch
         return self._in_span(span, on_delivery, lambda ended: send(topic, record_batch, progress, ended, ordering))
@@ -95,7 +95,7 @@ class TracedProducer(Producer):
             if error is not None:
                 self._fail(span, error)
             else:
-                # In the I/O thread, so the span covers the wait for the outcome.
+                # This runs in the I/O thread, so the span includes the wait for the outcome.
                 if receipt.offset is not None:
                     span.set_attribute("tutti.offset", receipt.offset)
                 span.end()
@@ -103,7 +103,7 @@ class TracedProducer(Producer):
                 on_delivery(error, receipt)
 
         try:
-            # Checked here, too, because `send` gets `ended` in its place, which is always callable.
+            # Check `on_delivery` here, because `send` gets `ended` instead, which is always callable.
             if on_delivery is not None and not callable(on_delivery):
                 raise UsageError(f"on_delivery must be a function of (error, receipt), not {type(on_delivery).__name__}")
             return send(ended)

@@ -1,8 +1,9 @@
 """Transactions: several processes stage records, and one process makes all of them visible together (design, section 3, TXN).
 
-Each staging process has its own unnamed producer, so that no other attempt uses the batches of a failed one. The batches of a
-failed attempt are dropped with their producer: at once (`Control.forget`), or after a day of idleness. The committing process has
-the named producer of the records. A later instance fences that producer, whose progress identifies the last transaction.
+Each staging process has its own unnamed producer, so that an attempt never uses the batches of a failed attempt. The batches of a
+failed attempt are dropped with their producer, either at once (`AdminClient.forget`) or after an idle day. The committing process
+uses the named producer of the records. A later instance of that producer fences the earlier one. The producer's progress identifies
+the last transaction.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class StagingProducer(Producer):
 
     @property
     def instance(self) -> bytes:
-        """The instance id of the producer, which a request must present to delete the state of the producer."""
+        """The instance id of the producer. A request to delete the producer's state must contain it."""
         return self._delivery.session.identity.instance
 
     def stage(self, topic: str, records: pa.RecordBatch) -> list[Receipt]:
@@ -63,7 +64,8 @@ class StagingProducer(Producer):
         found = []
         for receipt in receipts:
             position, batch = receipt.result(), receipt.batch
-            # A TXN frame names positions. Without the position of all records of the batch, it cannot name the batch.
+            # A TXN frame refers to batches by position, so it can include a batch only if the positions of all its records are
+            # known.
             if position == OFFSET_UNKNOWN or batch.trimmed:
                 raise Refused(
                     f"{batch.count} records of topic {batch.topic!r} are staged at an unknown position: stage them again",
@@ -98,7 +100,7 @@ class Transactor(Producer):
             )
         accumulator = self._check(parts[0].topic, None, "total", progress)
         batch = Batch(parts[0].topic, 0, time.monotonic() + accumulator.options.delivery_timeout, accumulator.query_wait)
-        # One frame names all parts, so they become visible together or not at all.
+        # One frame lists all parts, so they become visible together or not at all.
         batch.kind, batch.atomic, batch.progress = int(Kind.TXN), True, check_progress(progress)
         batch.count = records
         batch.min_timestamp = min(part.first_time for part in parts)
@@ -126,12 +128,12 @@ def commit_progress(
         url: url of the gateways.
         producer: name of the producer. A running instance is fenced.
         topic: a topic that the producer may write to. The topic gets no record.
-        decide: returns the progress to commit, given the committed one (`b""`: none). `b""` commits nothing.
+        decide: returns the progress to commit, given the committed one (`b""`: none). If it returns `b""`, nothing is committed.
         connect_timeout: seconds to find a gateway and begin an epoch.
         credentials: as in `Producer`.
 
     Returns:
-        The progress that `decide` returned, durable.
+        The progress that `decide` returned; it is durable.
 
     Raises:
         TuttiError: the progress is not committed (Aborted, Fenced, Unavailable), or its outcome is not known (Unknown).

@@ -1,9 +1,9 @@
 """Static check of a job: `deterministic(df)` reads the plan of a DataFrame and lists its nondeterministic parts.
 
 The log always gives the same records in the same order, and with the option `cut` the same micro-batches. A job's result is the
-same only if each expression depends on the record alone, or on the rows of a group in any order: Spark passes rows between
-partitions in the order in which tasks finish. Tables list the other expressions by Spark's class name, and one pass over the plan
-finds them.
+same only if each expression depends on the record alone, or on the rows of a group regardless of their order. The reason is that
+Spark passes rows between partitions in the order in which tasks finish. Tables in this module list all other expressions by Spark's
+class name, and one pass over the plan finds them.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class Finding:
 
     Attributes:
         expression: the expression as Spark prints it, without column ids.
-        operator: the plan's operator that contains the expression, or is it, as Spark prints it, shortened.
-        why: dependency of the result besides the records.
+        operator: the plan's operator that contains the expression (or is the expression), as Spark prints it, shortened.
+        why: what the result depends on, in addition to the records.
         instead: a deterministic replacement.
     """
 
@@ -177,7 +177,7 @@ _AGGREGATES: dict[str, _Reason] = (
 )
 _FLOATS = ("double", "float")
 _EXACT_FOR_WHOLE_NUMBERS = {"Sum", "Average"}  # an average of integers adds doubles, which are exact up to 2^53
-_RANKS = {"Rank", "DenseRank", "PercentRank", "CumeDist"}  # equal rows get equal ranks
+_RANKS = {"Rank", "DenseRank", "PercentRank", "CumeDist"}  # for these, equal rows get equal ranks
 #: Functions of an array whose result does not depend on the order of its elements.
 _ANY_ORDER = {"SortArray", "Size", "ArrayContains", "ArrayMax", "ArrayMin"}
 _AGGREGATING = {"Aggregate", "Window"}
@@ -196,14 +196,14 @@ def deterministic(df: DataFrame) -> list[Finding]:
     The check works for batch reads and for streams that have not started, and runs no job. `str(finding)` is one line for people.
 
     The check trusts, and never reports:
-    - your own functions (UDFs not marked as nondeterministic, mapInPandas, applyInPandas, stateful functions). The rows of a group
-      reach them in any order;
+    - your own functions (UDFs not marked as nondeterministic, mapInPandas, applyInPandas, stateful functions). They get the rows of
+      a group in any order;
     - batch sources other than tutti, sinks, the session's time zone and other settings;
     - triggers: `once` ignores `cut`;
     - operators below a checkpoint() or in foreachBatch: call `deterministic` there again.
 
     Unique columns are `offset` of the tutti source, the keys of groups and deduplications, and pairs of these in a join. An order
-    by a column that is unique for another reason is reported.
+    by any other column is reported, even if the column is unique.
 
     Raises:
         UsageError: `df` is not a DataFrame of classic Spark. Spark Connect does not show plans to its clients.
@@ -232,7 +232,7 @@ class _PlanCheck:
         self.findings: dict[Finding, None] = {}
         self.stateful: list[str] = []  # printed operators of a stream that keep state
         self._watermarks: list[str] = []
-        self._streams: dict[str, Any] = {}  # sources by their columns, so that a source in two branches counts once
+        self._streams: dict[str, Any] = {}  # column ids -> source, so that a source in two branches counts once
 
     def plan(self, root: Any) -> None:
         """Check each operator and its expressions, including the plans of subqueries."""
@@ -282,7 +282,7 @@ class _PlanCheck:
                 self._add(_CLOCK_TIMERS, time.toString(), printed(node))
         if name in _STATEFUL and all(below.isStreaming() for below in to_list(node.children())[: 2 if name == "Join" else 1]):
             self.stateful.append(printed(node))
-        # A plan may have thousands of expressions: check an operator as a whole first.
+        # A plan may have thousands of expressions, so check an operator as a whole first.
         if name in _AGGREGATING or not node.deterministic() or node.containsPattern(self._clock):
             grouped = column_ids(node.groupingExpressions()) if name == "Aggregate" else []
             for expression in to_list(node.expressions()):
@@ -294,7 +294,7 @@ class _PlanCheck:
             self._add(_LATEST_START, "startingOffset latest", printed(node))
 
     def _limit(self, node: Any) -> None:
-        """Check a limit: it always keeps the same rows only after a unique order, or with at most one row."""
+        """Check a limit. A limit keeps the same rows every time only after a unique order, or if there is at most one row."""
         below = node.child()
         while class_name(below) in IN_ORDER:
             below = below.child()
@@ -374,7 +374,7 @@ def _adds_floats(name: str, function: Any) -> bool:
 
 
 def _is_marked(name: str, expression: Any, children: list[Any]) -> bool:
-    """True if Spark marks the expression itself as nondeterministic, not only one below it."""
+    """True if Spark marks the expression itself as nondeterministic, not only an expression below it."""
     if expression.deterministic() or name in _SUBQUERIES:
         return False
     if name in _UDFS:

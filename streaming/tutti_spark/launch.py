@@ -1,8 +1,9 @@
 """Starts Spark so that its Python processes use this interpreter and this package.
 
-Spark starts its Python workers with `python3` from PATH unless PYSPARK_PYTHON names another interpreter, and finds itself by
-SPARK_HOME or by the same `python3`. Outside of an activated environment that is the system's Python, which has neither pyarrow nor
-this package. So code that starts Spark passes `spark_environment()`, and these commands do the same:
+Spark starts its Python workers with `python3` from PATH unless PYSPARK_PYTHON names a different interpreter. Spark's commands find
+the Spark installation by SPARK_HOME, or by the same `python3`. Outside of an activated environment, `python3` is the system's
+Python, which has neither pyarrow nor this package. So code that starts Spark passes `spark_environment()`, and these commands do
+the same:
 
     python -m tutti_spark.launch spark-submit [OPTIONS] JOB [ARGUMENTS]     starts a command of Spark's `bin`
     python -m tutti_spark.launch --install                                  makes this interpreter the environment's default
@@ -27,7 +28,7 @@ from tutti_spark.common import java, requirements
 
 #: Settings for Spark on one machine.
 LOCAL_SETTINGS: dict[str, str] = {
-    # Over loopback TCP, Nagle's algorithm and delayed acknowledgements cost each task 40 ms; a Unix socket also copies faster.
+    # Over loopback TCP, Nagle's algorithm and delayed acknowledgements delay each task by 40 ms; a Unix socket also copies faster.
     "spark.python.unix.domain.socket.enabled": "true",
     # The default manager takes 40 ms longer per micro-batch on a local disk.
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -52,7 +53,7 @@ def spark_environment() -> dict[str, str]:
     """
     variables = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable, "SPARK_HOME": str(spark_home())}
     checkout = [str(root) for root in _roots() if root.name not in ("site-packages", "dist-packages")]
-    if checkout:  # Spark must run the checkout's code, even if a release is installed too
+    if checkout:  # Spark must run the checkout's code, even if a release is also installed
         before = os.environ.get("PYTHONPATH")
         variables["PYTHONPATH"] = os.pathsep.join([*checkout, *([before] if before else [])])
     return variables
@@ -121,7 +122,7 @@ def probe_interpreter(python: str) -> requirements.InterpreterReport:
     """Run the interpreter `python` and return its versions of Python and of the required packages.
 
     Raises:
-        UsageError: it does not start, or its answer is not from a Python interpreter.
+        UsageError: the interpreter does not start, or its output is not that of a Python interpreter.
     """
     code = Path(requirements.__file__).read_text()
     try:
@@ -147,7 +148,9 @@ def write_zip(file: Path) -> Path:
 
 
 def install() -> Path:
-    """Make this interpreter the default of every Spark started from its environment; return the .pth file that does it."""
+    """Make this interpreter the default of every Spark started from its environment; return the path of the .pth file that sets
+    this default.
+    """
     file = Path(sysconfig.get_path("purelib"), _DEFAULT)
     file.write_text(_DEFAULT_TEXT)
     return file

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-_CHARACTERS_SHOWN = 120  # characters of an operator or an expression
-_FIELDS_SHOWN = 8  # columns of an operator
-#: Additions of Spark to the names in a plan: column ids, watermark delays, UUIDs.
+_CHARACTERS_SHOWN = 120  # maximum printed length of an operator or an expression
+_FIELDS_SHOWN = 8  # maximum number of printed columns of an operator
+#: Text that Spark adds to the names in a plan: column ids, watermark delays, UUIDs.
 _ADDITIONS = re.compile(r"#\d+L?(-T\d+ms)?|\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}, ")
 _COLUMN_ID = re.compile(r"#(\d+)")
 STREAMS = {"StreamingRelation", "StreamingRelationV2"}

@@ -1,8 +1,8 @@
 """Archiver: writes closed ranges of a log to an archive, and commits an offset after each, so that retention can remove them.
 
-The manifests alone define the content of the archive. The archiver adds every range that the log has and the manifests lack, also
-between existing ranges, for example after the loss of a manifest. Ticks and bytes of the log determine the end of a range, so all
-archivers that start at the same offset produce the same ranges.
+The manifests alone define the content of the archive. The archiver adds every range that the log has and no manifest describes.
+Such a range may lie between existing ranges, for example after the loss of a manifest. The ticks and sizes in the log determine
+where a range ends, so all archivers that start at the same offset produce the same ranges.
 """
 
 from __future__ import annotations
@@ -88,14 +88,14 @@ class Archiver:
 
     Attributes:
         offset: all records of the log below it are archived.
-        frontier: frontier of the log at the last request.
-        ranges, records, bytes: counts of what this process added.
+        frontier: frontier of the log when it was last requested.
+        ranges, records, bytes: amounts that this process has added to the archive.
         failures: number of waits after a failure.
         trouble: reason of the current wait; empty without one.
     """
 
     def __init__(self, source: ArchivedLog, archive: Archive, settings: Settings) -> None:
-        """Prepare to archive, from the first record that the log has and the archive lacks."""
+        """Prepare to archive from the first record that is in the log and not in the archive."""
         self._source = source
         self._archive = archive
         self._settings = settings
@@ -108,7 +108,8 @@ class Archiver:
         self.trouble = ""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Archive ranges as they close until `stop` is set. Call `ready` once log and archive have answered. Retry after failures.
+        """Archive ranges as they close until `stop` is set. Call `ready` once the log and the archive have answered. Retry after
+        failures.
 
         Raises:
             OffsetOutOfRange: retention removed records before they were archived.
@@ -179,7 +180,7 @@ class Archiver:
         self.offset = position
 
     def _first_gap(self, frontier: LogFrontier) -> tuple[int, int | None]:
-        """Return the first records [first, end) that the log has and the archive lacks; end None means the end of the log."""
+        """Return the first range [first, end) that is in the log and not in the archive; end None means the end of the log."""
         self.frontier = frontier.offset
         archive = self._archive
         self._start = max(self._start, frontier.start)  # another gateway may have an older start
@@ -224,7 +225,7 @@ class Archiver:
             buffer.append(found.batch)
             if buffer.is_full:
                 break
-        if buffer.end == start:  # the range has records, so the answer is incomplete
+        if buffer.end == start:  # the range has records, but the log returned none: its answer is incomplete
             raise Unavailable(f"the log returned no record of [{start}, {end}): retrying")
         manifest = self._add_range(buffer)
         self.offset = manifest.end
@@ -237,14 +238,15 @@ class Archiver:
     def _add_range(self, buffer: RangeBuffer) -> Manifest:
         try:
             return add_range(self._archive, buffer)
-        except Damaged as error:  # the store does not return the written bytes: no manifest names the files, so retry
+        # the store returned other bytes than were written; no manifest names the files, so a retry is safe
+        except Damaged as error:
             raise Unavailable(str(error)) from error
 
     def _next_closed(self) -> tuple[int, int] | None:
         """Return the next range if it is closed, and set `offset` to its start."""
         frontier = self._source.frontier()
         start, gap_end = self._first_gap(frontier)
-        if start < self.offset:  # an archived range has disappeared
+        if start < self.offset:  # a range that was archived has disappeared
             saved = self._committed_offset()
             self._archive.refresh()
             start, gap_end = self._first_gap(frontier)

@@ -41,7 +41,7 @@ class ArchivedRange(NamedTuple):
 class Archive:
     """An archive, opened for reading or for adding ranges. Thread-safe.
 
-    Ranges may overlap, for example of two archivers that started at different offsets. A record is the same in each range.
+    Ranges may overlap, for example if two archivers started at different offsets. All ranges hold the same copy of a record.
 
     Args:
         where: a directory, or a URL that pyarrow or fsspec supports.
@@ -67,7 +67,8 @@ class Archive:
             raise WrongDirectory(f"{self.store.where} is the archive of log {self.log}, not of log {log}: name another archive")
         self._lock = threading.Lock()
         self._spans: list[ArchivedRange] = []
-        self._cover: list[ArchivedRange] = []  # ranges that end after all earlier ones: together they hold every archived record
+        # each range that ends after all earlier ranges; together these ranges hold every archived record
+        self._cover: list[ArchivedRange] = []
         self._end = 0
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
         self._listed = 0.0
@@ -81,10 +82,11 @@ class Archive:
             except FileNotFoundError:
                 if last or not make:
                     break
-            # A new marker could name another log than that of the ranges.
+            # Do not write a new marker here: it could name a different log from the one that the ranges belong to.
             if self.store.names(RANGES):
                 raise Damaged(f"{where}/{MARKER} is missing beside existing ranges; {RESTORE_MARKER_HINT}")
-            self.store.create(MARKER, encode_marker(Marker(log=log)))  # another archiver may be faster: read the marker again
+            # another archiver may have created the marker first, so read it again
+            self.store.create(MARKER, encode_marker(Marker(log=log)))
         raise WrongDirectory(f"{where} is not an archive: it has no {MARKER}; `tutti archive run` creates one")
 
     @property
@@ -100,7 +102,7 @@ class Archive:
 
     @property
     def end(self) -> int:
-        """The end of the records from `first` on without a gap."""
+        """The end of the gap-free records that start at `first`."""
         with self._lock:
             return self._end
 
@@ -214,7 +216,7 @@ class Archive:
                 return found
         path = f"{RANGES}/{span.name}"
         where = f"{self.where}/{path}"
-        try:  # without the lock, so that a slow store delays no other lookup
+        try:  # read without the lock, so that a slow store does not delay other lookups
             data: pa.Buffer = self.store.read(path)
         except FileNotFoundError as error:
             raise corrupt_file_error(where, "the file is missing") from error

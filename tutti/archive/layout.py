@@ -2,15 +2,15 @@
 
     archive.json                                               the marker: format, log
     ranges/FIRST-END.json                                      the manifest of the records [FIRST, END)
-    data/ticks=A-B/FIRST-END-HASH.parquet                      records of a range: of one topic, or of all without a file
+    data/ticks=A-B/FIRST-END-HASH.parquet records of a range: of one topic, or of all topics that have no file of their own
 
 Offsets have 20 digits, so that names sort in the order of the log. A and B are the ticks of the first and the last record. HASH is
-the start of the file's SHA-256, so equal content has one name, and no file overwrites another. A manifest is one line of JSON,
-followed by a line with the SHA-256 of the first.
+the start of the file's SHA-256, so equal content has the same name, and no file overwrites a different one. A manifest is one line
+of JSON, followed by a line with the SHA-256 of the first.
 
-No directory name contains a topic. Query engines take a directory `topic=NAME` for a column value and guess its type: topic 007
-became the number 7, and `__HIVE_DEFAULT_PARTITION__` became null. Archives of earlier releases have such directories, and
-`data/topics/` for other files. Readers use the paths in the manifests.
+No directory name contains a topic. A query engine takes a directory `topic=NAME` for a column value and guesses the value's type.
+For example, topic 007 became the number 7, and topic `__HIVE_DEFAULT_PARTITION__` became null. Archives of earlier releases have
+such directories, and a directory `data/topics/` for the other files. Readers use the paths in the manifests.
 """
 
 from __future__ import annotations
@@ -36,9 +36,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A row group of a file.
 
     Attributes:
-        first, last: offsets of its first and last record.
-        records: number of records.
-        chunks: (byte, length, CRC32C) of each column chunk.
+        first, last: offsets of its first and last record. records: number of records. chunks: (byte, length, CRC32C) of each column
+        chunk.
     """
 
     first: int
@@ -87,9 +86,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         log: uuid of the log, hex.
         first, end: the range; never empty.
         tick_first, tick_last: ticks of the first and the last record.
-        ticks: (number, offset) of each change of the tick inside the range; the tick applies to records from the offset on.
+        ticks: (number, offset) for each new tick inside the range; the tick applies to the records from that offset on.
         digest: digest of the range, as `tutti log digest` prints it.
-        files: files with the records, each record in exactly one.
+        files: files with the records; each record is in exactly one file.
     """
 
     format: int = FORMAT
@@ -142,7 +141,7 @@ def range_of(name: str) -> tuple[int, int] | None:
 
 
 def data_name(ticks: tuple[int, int], span: tuple[int, int], sha256: str) -> str:
-    """Return the path below the archive of a file of a range."""
+    """Return the path of a range's file, relative to the archive."""
     return f"{DATA}/ticks={ticks[0]}-{ticks[1]}/{span[0]:020}-{span[1]:020}-{sha256[:_HASH_CHARACTERS]}.parquet"
 
 
@@ -162,7 +161,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, where: str, name: str) -> Manifest:
-    """Decode a manifest with file name `name`; `where` names it in messages.
+    """Decode a manifest with file name `name`; messages identify the manifest by `where`.
 
     Raises:
         Damaged: the manifest is corrupt.

@@ -1,7 +1,7 @@
 """Parquet files of the archive: encoded in memory, and read in parts with a check of each part.
 
-The files are plain Parquet for other query engines. Reads here check all bytes first: the manifest has a CRC32C of the footer and
-of each column chunk, so a read of some columns or records fetches and checks only these.
+The files are plain Parquet for other query engines. This module checks all bytes that it reads. The manifest has a CRC32C of the
+footer and of each column chunk. So a read of some columns or records fetches and checks only their chunks.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tutti.data.frames.columns import SCHEMA, schema_of
 from tutti.data.frames.frame import crc32c
 from tutti.errors import Damaged
 
-_LEVEL = 1  # zstd level: higher ones take twice the CPU time for 5 % smaller files
+_LEVEL = 1  # zstd level: higher levels take twice the CPU time for files that are 5 % smaller
 _NUMBERS = ("offset", "timestamp", "sequence", "view", "tick")
 _NAMES: Any = ["topic", "gateway", "producer"]
 _ROW_BYTES = 100  # estimate for the fixed-size columns of a record

@@ -1,4 +1,4 @@
-"""Reads records of an archive in offset order, by merging the files of a range, each of which holds some topics."""
+"""Reads records of an archive in offset order. Each file of a range holds some topics, so a read merges the files."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class _Run:
 
 
 def _merged(runs: list[_Run]) -> Iterator[pa.Table]:
-    """Merge the records of all runs in order. Each step ends at the lowest last offset of a buffer, so it skips no record."""
+    """Merge the records of all runs in order. Each step ends at the lowest last offset of all buffers, so no record is skipped."""
     while runs := [run for run in runs if run.fill()]:
         last = min(int(run.offsets[-1]) for run in runs)
         parts = [part for run in runs if (part := run.pop_upto(last)) is not None]

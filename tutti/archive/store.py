@@ -1,7 +1,7 @@
-"""Storage of an archive: a local directory, or any file system that pyarrow or fsspec reaches by a URL.
+"""Storage of an archive: a local directory, or any file system with a URL that pyarrow or fsspec supports.
 
-Archived files are never renamed. Writes are atomic in a local directory and in most object stores. For other stores, the archiver
-reads each file back before a manifest names it.
+Archived files are never renamed. Writes are atomic in a local directory and in most object stores. Because other stores exist, the
+archiver reads each file back before a manifest names it.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ class Store(Protocol):
         """Return the content of a file."""
 
     def read_back(self, path: str) -> pa.Buffer:
-        """Return the content of a file that was just written, from the medium instead of a cache if possible."""
+        """Return the content of a file that was just written. If possible, read from the storage medium instead of a cache."""
 
     def read_at(self, path: str, start: int, length: int) -> bytes:
         """Return bytes of a file; fewer at its end."""
 
     def write(self, path: str, data: pa.Buffer) -> None:
-        """Write a file durably, or write the same file again."""
+        """Write a file durably. Writing the same file again is allowed."""
 
     def create(self, path: str, data: bytes) -> bool:
         """As `write`, unless the file exists: then return False. The check is atomic only if the file system supports that."""
@@ -164,7 +164,7 @@ class LocalStore:
             raise ConfigError(f"archive {self.where} is not a directory: give a directory, or a URL such as s3://BUCKET/DIR")
 
     def check_writable(self) -> None:
-        """Check that the location is writable. At the start, a failure means a wrong location, so a wait would not help.
+        """Check that the location is writable. A failure at the start means that the location is wrong, so waiting would not help.
 
         Raises:
             ConfigError: the location is not writable; the message has the reason.
@@ -222,7 +222,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _partial(self, target: str, data: pa.Buffer) -> Iterator[str]:
-        """Provide a durable temporary file with the data beside `target`, and remove it afterwards in any case."""
+        """Provide a durable temporary file with the data in the directory of `target`. Remove the file afterwards in any case."""
         self._make_folders(os.path.dirname(target))
         partial = f"{target}.{uuid.uuid4().hex}{_PARTIAL}"
         try:
@@ -231,7 +231,8 @@ class LocalStore:
                     rest = memoryview(data)[at : at + limits.ARCHIVE_STEP_BYTES]
                     while len(rest):
                         rest = rest[file.write(rest) :]
-                    os.fdatasync(file.fileno())  # small steps, because a long sync delays the gateway's on the same disk
+                    # sync in small steps, because a long sync delays the syncs of a gateway on the same disk
+                    os.fdatasync(file.fileno())
                 os.fsync(file.fileno())
             yield partial
         finally:
@@ -245,7 +246,7 @@ class LocalStore:
         self._make_folders(parent)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-        sync_directory(parent)  # also if another process made the folder: its sync may not have happened yet
+        sync_directory(parent)  # needed even if another process created the folder, because that process may not have synced it yet
 
     def names(self, folder: str) -> list[str]:
         """As `Store.names`."""

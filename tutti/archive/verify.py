@@ -24,7 +24,7 @@ class Verified(NamedTuple):
         ranges, files, records, bytes: counts of intact items.
         wrong: descriptions of corrupt items, at most `limits.FINDINGS_MAX`.
         holes: gaps [first, end) between ranges.
-        orphans: files older than a day that no manifest names and whose records other files hold; killed archivers leave them.
+        orphans: files older than a day that no manifest names, left by killed archivers; other files hold their records.
     """
 
     ranges: int
@@ -74,7 +74,10 @@ def verify(archive: Archive, progress: Callable[[int], None] | None = None) -> V
 
 
 def _is_held(archive: Archive, path: str) -> bool:
-    """True if ranges hold all records that the file can hold. Otherwise it may be the last copy of a range without a manifest."""
+    """True if ranges hold all records that the file can hold.
+
+    Otherwise the file may be the last copy of a range that has no manifest.
+    """
     span = data_range_of(path)
     return span is None or archive.missing_at(span[0])[0] >= span[1]
 

@@ -102,7 +102,7 @@ def _by_topic(batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
 
 
 def add_range(archive: Archive, buffer: RangeBuffer) -> Manifest:
-    """Write the files and the manifest of a range. If another archiver has added the same range, its manifest stays.
+    """Write the files and the manifest of a range. If another archiver has added the same range, keep the existing manifest.
 
     Raises:
         Damaged: the bytes read back differ from the written ones.
@@ -113,8 +113,8 @@ def add_range(archive: Archive, buffer: RangeBuffer) -> Manifest:
     invariant(sum(file.records for file in files) == span[1] - span[0], f"the files of range {span} do not hold all its records")
     manifest = buffer.manifest(archive.log, files)
     data = encode_manifest(manifest)
-    # The manifest comes last: without it, the files are orphans that no reader opens. `create` keeps the manifest of another
-    # archiver that was faster, so the manifest is read back.
+    # The manifest is written last: until it exists, the files are orphans that no reader opens. If another archiver has already
+    # written the manifest, `create` keeps that one. So the manifest is read back.
     archive.store.create(manifest.name, data)
     where = f"{archive.where}/{manifest.name}"
     try:
@@ -127,11 +127,11 @@ def add_range(archive: Archive, buffer: RangeBuffer) -> Manifest:
 
 
 def _write(archive: Archive, topic: str | None, table: pa.Table, ticks: tuple[int, int], span: tuple[int, int]) -> DataFile:
-    # One chunk per row group, so that the bytes of the file do not depend on the division into batches.
+    # One chunk per row group, so that the file's bytes do not depend on how the records were divided into batches.
     groups = [group.combine_chunks() for group in groups_of(table)]
     encoded = encode(groups)
     path = data_name(ticks, span, encoded.sha256)
-    archive.store.write(path, encoded.data)  # the name has the content's hash, so a repeated write changes nothing
+    archive.store.write(path, encoded.data)  # the name contains the content's hash, so a repeated write does not change the file
     _check(f"{archive.where}/{path}", archive.store.read_back(path), encoded.sha256, groups)
     topics = {topic: table.num_rows} if topic is not None else _counts(table)
     times = table.column("timestamp").cast(pa.int64()).to_numpy()
@@ -160,7 +160,7 @@ def _check(where: str, data: pa.Buffer, sha256: str, groups: list[pa.Table]) -> 
     """Check that the bytes read back equal the written ones and decode to the same records.
 
     Raises:
-        Damaged: they do not.
+        Damaged: the bytes or the records differ.
     """
     if hashlib.sha256(data).hexdigest() != sha256:
         raise corrupt_file_error(where, "the bytes read back differ from the written ones")

@@ -1,22 +1,23 @@
-"""Accumulator: the application's threads append records to batches, and the delivery sends the closed batches.
+"""Accumulator: the application's threads append records to batches, and the sender sends the closed batches.
 
 Rules
 - A producer has one order over all topics. One batch is open at a time; a record of another topic closes it. Closed batches queue
   in the order of closing, and sequences follow that order.
-- A batch closes when it is full, when its linger is over, when the topic changes, or at once when no batch is in flight. It also
-  closes between a record with `progress` and one without, because the last record of a batch carries its progress.
-- The I/O thread sends nothing while it handles answers (`cork`). All records that callbacks send in that time therefore leave
-  as one batch.
+- A batch closes when it is full, when its linger is over, or when the topic changes. If no batch is in flight, the batch closes at
+  once. A batch also closes between a record with `progress` and a record without, because the last record of a batch carries the
+  batch's progress.
+- The I/O thread sends nothing while it handles answers (`cork`). Therefore all records that callbacks send in that time form one
+  batch.
 - A record without an outcome counts against the buffer. When the buffer is full, `send` waits or raises `BufferFull`.
-- A stop (abort, fence, end) removes all unsent records under the lock, so that no record is queued between the failed records and
-  the stop.
+- A stop (abort, fence, end) removes all unsent records under the lock, so that no record is queued after the failed records and
+  before the stop takes effect.
 
-Two kinds of exclusion protect the state. `lock` guards everything but the columns of the open batch. The columns belong to the
-appender (appender.py), which `send` calls without `lock`, in a third of the time. Two threads cannot run one appender. Ctrl-C in
-the Python appender ends it with complete records only, and the C appender cannot be interrupted. A holder of `lock` closes the
-appender (`_close_appender`) before it uses the batch, and waits briefly if another thread is appending. `appenders` maps the topic
-of the open batch to its appender, so that no batch gets a record of another topic. A signal handler that calls in between would
-deadlock, so `reject_reentry` rejects the call.
+Two kinds of exclusion protect the state. `lock` guards everything except the columns of the open batch. The columns belong to the
+appender (appender.py). `send` calls the appender without `lock`, which takes a third of the time. Two threads cannot run one
+appender at the same time. Ctrl-C in the Python appender ends it with complete records only, and the C appender cannot be
+interrupted. A holder of `lock` closes the appender (`_close_appender`) before it uses the batch, and waits briefly if another
+thread is appending. `appenders` maps the topic of the open batch to its appender, so that no batch gets a record of a different
+topic. A signal handler that interrupts these steps and calls the producer would deadlock, so `reject_reentry` rejects its call.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class QuietCondition(threading.Condition):
 
 
 class SpoolStage(SpoolWait, Protocol):
-    """What an accumulator needs of a spool, which gets the closed batches before the delivery does."""
+    """The part of a spool that an accumulator uses. The spool gets the closed batches before the sender does."""
 
     remedy: str
 
@@ -75,7 +76,7 @@ class SpoolStage(SpoolWait, Protocol):
 
 
 class Accumulator:
-    """Holds the records that the application's threads send, until the delivery or a spool gets the closed batches."""
+    """Holds the records that the application's threads send, until the sender or a spool gets the closed batches."""
 
     def __init__(self, options: BatchingOptions, clock: Callable[[], float] = time.monotonic) -> None:
         """Create an empty accumulator; `clock` returns the time that deadlines use, in seconds."""
@@ -86,11 +87,11 @@ class Accumulator:
         self.changed = QuietCondition(self.lock)
         self.space_freed = QuietCondition(self.lock)
         self.queue: collections.deque[Batch] = collections.deque()  # closed batches
-        self.spool: SpoolStage | None = None  # gets the closed batches; without one, the delivery gets them
+        self.spool: SpoolStage | None = None  # gets the closed batches; without a spool, the sender gets them
         self._no_batch = Batch("", 0, 0.0)  # placeholder while no batch is open
         self._open = self._no_batch
         self._appender: Appender | None = None  # the latest appender
-        self.appenders: dict[str, Append] = {}  # topic of the open batch to its appender
+        self.appenders: dict[str, Append] = {}  # topic of the open batch -> the batch's appender
         self.pending = 0  # closed batches without an outcome
         self.pinned = 0  # pending batches in lanes that get no new batches; they do not delay the open batch
         self.pending_records = 0
@@ -99,11 +100,11 @@ class Accumulator:
         self.linger_until: float | None = None
         self.rejected: collections.deque[Batch] = (
             collections.deque()
-        )  # batches that failed before they were sent, and whose callbacks are due
+        )  # batches that failed before they were sent; their callbacks have not run yet
         self.failures: list[Failure] = []
-        self.stopped: TuttiError | None = None  # the error that `send` raises now
+        self.stopped: TuttiError | None = None  # the error that `send` raises at present
         self.ended = False  # the stop is permanent
-        self.opened: Resume | None = None  # sequence and progress at the begin of the current epoch; None without an open epoch
+        self.opened: Resume | None = None  # sequence and progress at the start of the current epoch; None without an open epoch
         self.committed = Resume(0, b"")
         self.uses_progress = False
         self.query_wait: QueryWait | None = None  # waits of ordered records for queries; None until the log is known
@@ -113,7 +114,7 @@ class Accumulator:
     # -- the application's threads
 
     def reject_reentry(self) -> None:
-        """Reject a call by a signal handler that interrupted this accumulator in its own thread, as it would deadlock.
+        """Reject a call by a signal handler that interrupted this accumulator in the same thread. The call would deadlock.
 
         Raises:
             UsageError: this is such a call. The state is unchanged.
@@ -121,7 +122,7 @@ class Accumulator:
         apart(self.lock, self._appender)
 
     def add(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt:
-        """Append one record through the slow path, for records that the appender does not take.
+        """Append a record that the appender does not accept, through the slow path.
 
         Raises:
             BufferFull: the buffer is full and `on_full` is "raise".
@@ -218,14 +219,14 @@ class Accumulator:
 
     def check(self) -> None:
         """Raise the reason for which nothing may be sent now, if there is one. Called with the lock."""
-        # A copy, as each raise adds its traceback to the exception.
+        # Raise a copy, because each raise adds its traceback to the exception.
         if self.stopped is not None:
             raise copy.copy(self.stopped)
 
     def _try_append(self, topic: str, record: Record, progress: bytes, on_delivery: OnDelivery | None) -> Receipt | None:
         """Append the record to the open batch if the topic matches and the batch has free space. Called with the lock."""
         batch = self._close_appender()
-        # The last record of a batch carries its progress, so none without progress may follow.
+        # The last record of a batch carries the batch's progress, so a record without progress must not follow it.
         if batch.topic != topic or batch.free_bytes < record.size or (batch.progress and not progress):
             return None
         try:
@@ -237,7 +238,7 @@ class Accumulator:
     def _close_appender(self) -> Batch:
         """Close the appender and return the open batch, for exclusive use by the caller. Called with the lock."""
         self.appenders.clear()
-        # No thread finds the appender from here on, but one may be running it.
+        # From here on, no thread can start the appender, but a thread may still be running it.
         while self._appender is not None:
             try:
                 self._appender.close()
@@ -249,13 +250,13 @@ class Accumulator:
         return self._open
 
     def _open_appender(self) -> None:
-        """Allow appends without the lock, unless the batch has progress, which only records with progress may follow."""
+        """Allow appends without the lock, unless the batch has progress. Only records with progress may follow in such a batch."""
         batch = self._open
         if not batch.progress:
             self._appender, self.appenders[batch.topic] = open_appender(batch)
 
     def new_batch(self, topic: str, free_bytes: int) -> Batch:
-        """Return an open batch with that many free bytes, whose delivery deadline starts now; with a spool, it has none."""
+        """Return an open batch with `free_bytes` free bytes. Its delivery deadline starts now; with a spool, it has no deadline."""
         deadline = self._clock() + self.options.delivery_timeout if self.spool is None else inf
         batch = Batch(topic, free_bytes, deadline, self.query_wait)
         batch.spool = self.spool
@@ -279,7 +280,7 @@ class Accumulator:
         """Return the limit that `need` more bytes would exceed, as text; empty if there is none. Called with the lock."""
         if self.spool is not None:
             return self.spool.exceeded_limit(need)
-        # A batch that alone exceeds the buffer passes once the buffer is empty, as its own limits were checked before.
+        # A batch larger than the whole buffer is accepted once the buffer is empty, because its own limits were checked before.
         if self.buffered and self.buffered + need > self.options.buffer_bytes:
             limit = self.options.buffer_bytes
             return f"{self.buffered} bytes have no outcome yet, and {need} more exceed buffer_bytes={limit}"
@@ -298,7 +299,7 @@ class Accumulator:
         batch = self._close_appender()
         batch.count = len(batch.values)
         batch.charge = batch.size - batch.free_bytes
-        # From here to `append`, no signal handler can run, as there is no call of Python code.
+        # From here to `append`, no signal handler can run, because no Python function is called.
         self._open = self._no_batch
         if batch.count:
             self.pending += 1
@@ -309,7 +310,7 @@ class Accumulator:
             self._notify_consumer()
 
     def seal(self, batch: Batch) -> None:
-        """Encode a closed batch, unless that is done."""
+        """Encode a closed batch, unless it is encoded already."""
         if not batch.body and not batch.done:
             encode_open(batch, self.options.compression)
 
@@ -365,7 +366,10 @@ class Accumulator:
     # -- the I/O thread
 
     def finished(self, batches: Iterable[Batch], committed: Resume | None = None) -> None:
-        """Record the outcomes of resolved batches and publish them. The counts change first, so that they match each outcome."""
+        """Record the outcomes of resolved batches and publish them.
+
+        The counts change first, so that a thread that sees an outcome also sees the matching counts.
+        """
         with self.lock:
             if committed is not None:
                 self.committed = committed
@@ -376,20 +380,21 @@ class Accumulator:
                 if batch.failure is not None:
                     self.keep_failure(batch.failure)
                 batch.finish()
-            # A notification for each batch would switch threads for each batch; a quarter of the buffer is worth a switch.
+            # A notification for each batch would cause a thread switch for each batch. So notify only for a quarter of the buffer.
             if self.buffered <= self.options.buffer_bytes * 3 // 4:
                 self.space_freed.notify_all()
             self.close_idle()
             self.changed.notify_all()
 
     def cork(self) -> None:
-        """Delay single records until `uncork`, which precedes any sending."""
-        self.corked = self.spool is None  # the disk thread writes while the I/O thread works, so a spool gains nothing by a delay
+        """Delay single records until `uncork`, which is called before anything is sent."""
+        # with a spool, the disk thread writes while the I/O thread works, so a delay would gain nothing
+        self.corked = self.spool is None
 
     def uncork(self) -> None:
         """Close the batch that was delayed."""
         self.corked = False
-        # No lock here, as every wakeup runs this line. A sender checks `corked` after its append, so that no record is missed.
+        # No lock here, because every wakeup runs this line. `send` checks `corked` after its append, so that no record is missed.
         if self.pending <= self.pinned and self.open_records():
             self.close_idle()
 
@@ -400,7 +405,7 @@ class Accumulator:
                 self.close_open()
 
     def head(self) -> Batch | None:
-        """Return the next batch to send. Encode the batch here if an interrupt prevented that at its closing."""
+        """Return the next batch to send. If an interrupt prevented the encoding when the batch closed, encode it here."""
         if not self.queue:
             return None
         batch = self.queue[0]
@@ -415,7 +420,7 @@ class Accumulator:
         if until is None or until > now:
             return
         with self.lock:
-            # The batch may have closed, and another one opened, before the lock was free.
+            # Before the lock was free, the batch may have closed and a new one may have opened.
             if self.linger_until == until:
                 self.close_open()
 
@@ -447,7 +452,7 @@ class Accumulator:
             self.ended = True
 
     def lift_stop(self) -> None:
-        """Accept records again after `resume()`. All aborts so far count as seen, because `resume()` reports their result."""
+        """Accept records again after `resume()`. All earlier aborts count as seen, because `resume()` reports their result."""
         with self.lock:
             for failure in self.failures:
                 failure.seen = failure.seen or isinstance(failure.error, Aborted)
@@ -458,7 +463,7 @@ class Accumulator:
         """Keep a failure for `first_failure`. Called with the lock."""
         if failure in self.failures:
             return
-        # Bounded: failures that the application has seen are dropped first, then later failures.
+        # The number is bounded: failures that the application has seen are dropped first, then the latest ones.
         if len(self.failures) >= limits.FAILURES_KEPT_MAX:
             self.failures = [kept for kept in self.failures if not kept.seen]
         if len(self.failures) < limits.FAILURES_KEPT_MAX:
@@ -478,7 +483,7 @@ class Accumulator:
             "open a new Producer in the child"
         )
         failure = Failure(error)
-        # The parent reports the outcomes: leaving the `with` block in the child must not raise this.
+        # The parent reports the outcomes, so leaving the `with` block in the child must not raise this failure.
         failure.seen = True
         for batch in (*batches, *self.queue, *(() if self._open is self._no_batch else (self._open,))):
             batch.callbacks = None

@@ -1,7 +1,7 @@
 """Appender of an open batch: the fast path of `send()`, without a lock, for one thread at a time.
 
-The C extension `_append.c` implements the same appender in a third of the time, where a compiler was available at installation.
-`TUTTI_SWIFT=0` in the environment disables the extension.
+The C extension `_append.c` implements the same appender and takes a third of the time. It exists if a compiler was available at
+installation. `TUTTI_SWIFT=0` in the environment disables the extension.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Appender(Protocol):
     """Appends records to a batch until the batch is closed."""
 
     def close(self) -> None:
-        """Append nothing more. Afterwards, the caller has exclusive access to the batch.
+        """Stop appending. Afterwards, the caller has exclusive access to the batch.
 
         Raises:
             ValueError: another thread is appending.
@@ -51,7 +51,7 @@ compiled = _load_extension()
 def open_appender(batch: Batch) -> tuple[Appender, Append]:
     """Return an appender for the batch, and the callable that appends one item: see `generator`."""
     if compiled is not None:
-        # The extension type is its own appender: calling it appends.
+        # An object of the extension type is both the appender and the callable.
         made = compiled.Appender(batch, Receipt)
         return made, made
     running = generator(batch)
@@ -71,15 +71,15 @@ def generator(batch: Batch) -> Generator[Receipt | None, Any, None]:
     """Append records without progress, timestamp and headers; each `send` takes a value (bytes) or (value, key, on_delivery).
 
     `send` returns the receipt, or None if the record needs the slow path. The generator ends when the batch has no free space. The
-    running thread has exclusive access to the batch, as two threads cannot run one generator. An exception within a record, such as
-    KeyboardInterrupt, ends the generator, too.
+    thread that runs the generator has exclusive access to the batch, because two threads cannot run one generator. An exception
+    within a record, such as KeyboardInterrupt, also ends the generator.
     """
     values, keys, times, free, clock = batch.values, batch.keys, batch.times, batch.free_bytes, _clock
     receipt: Receipt | None = None
     try:
         while True:
             item = yield receipt
-            # Most items are a value alone, in a batch without keys; this branch has no other checks.
+            # Most items are only a value, in a batch without keys; this fast branch has no other checks.
             if item.__class__ is bytes and keys is None:
                 left = free - len(item) - RECORD_OVERHEAD_BYTES
                 if left < 0:
@@ -104,12 +104,12 @@ def generator(batch: Batch) -> Generator[Receipt | None, Any, None]:
             if keys is not None:
                 keys.append(key)
             if on_delivery is not None:
-                # Created with the first callback: most batches have none, and need no list.
+                # The list is created with the first callback, because most batches have no callback.
                 if batch.callbacks is None:
                     batch.callbacks = []
                 batch.callbacks += (receipt, on_delivery)
             times.append(clock())
     except BaseException:
-        # The columns have different lengths if the exception came between two of them.
+        # If the exception occurred between two columns, their lengths differ.
         batch.discard_partial()
         raise

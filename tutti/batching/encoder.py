@@ -106,7 +106,7 @@ def _check_bytes(what: str, data: object) -> bytes | None:
     if data is None or data.__class__ is bytes:
         return data
     if isinstance(data, bytes | bytearray | memoryview):
-        return memoryview(data).tobytes()  # a subclass of bytes may override __bytes__, so copy the buffer
+        return memoryview(data).tobytes()  # copy the buffer, because a subclass of bytes may override __bytes__
     raise UsageError(f"the {what} must be bytes or None, not {type(data).__name__} ({str(data)[:40]!r}): encode it first")
 
 
@@ -149,7 +149,7 @@ def _check_headers(headers: Iterable[Header]) -> Sequence[Header]:
 
 
 def _is_pair(header: object) -> bool:
-    """Return True for a pair of a name and a value whose name UTF-8 can encode."""
+    """Return True for a pair (name, value) with a name that can be encoded as UTF-8."""
     if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
         return False
     try:
@@ -162,7 +162,7 @@ def _is_pair(header: object) -> bool:
 def encode_open(batch: Batch, compression: Compression) -> None:
     """Encode the columns of an open batch: set its body and the header fields that depend on the body."""
     count = len(batch.values)
-    # One record at a time is frequent, and numpy costs more than it saves for it.
+    # Batches of one record are frequent, and numpy is slower for them.
     if count == 1:
         times = [round(batch.times[0] * 1e6)]
         if batch.stamps:
@@ -170,14 +170,14 @@ def encode_open(batch: Batch, compression: Compression) -> None:
         batch.min_timestamp = batch.max_timestamp = times[0]
         packed = struct.pack("<q", *times)
     else:
-        # `struct` converts a list to an array in a third of numpy's time.
+        # `struct` converts a list to an array in a third of the time that numpy takes.
         stamps = np.rint(np.frombuffer(struct.pack(f"{count}d", *batch.times), np.float64) * 1e6).astype(np.int64)
         for index, stamp in (batch.stamps or {}).items():
             stamps[index] = stamp
         batch.min_timestamp, batch.max_timestamp = int(stamps.min()), int(stamps.max())
         packed = stamps.tobytes()
     batch.count = count
-    # The usual case is assembled from its buffers, in a fraction of the time of Arrow's writer.
+    # In the usual case, the body is assembled from its buffers, which takes a fraction of the time of Arrow's writer.
     if batch.headers is None and compression is None:
         body, raw_length = encode_plain(batch.keys, batch.values, packed)
         seal(batch, body, raw_length)
@@ -198,7 +198,7 @@ def _binary(values: Sequence[Any], kind: pa.DataType = _BINARY) -> pa.Array[Any]
     try:
         lengths = np.frombuffer(struct.pack(f"{count}i", *map(len, values)), np.int32)
     except TypeError:
-        # `len` failed at a None: build the validity bitmap, and encode None as no bytes.
+        # `len` failed because a value is None: build the validity bitmap, and encode None as an empty value.
         there = np.fromiter((value is not None for value in values), np.bool_, count)
         nulls = pa.py_buffer(np.packbits(there, bitorder="little").data)
         values = [value or b"" for value in values]
@@ -234,7 +234,7 @@ def encode_record_batch(batch: Batch, records: ValidatedBatch, compression: Comp
 
 
 def _encode(batch: Batch, records: pa.RecordBatch, compression: Compression) -> None:
-    # None: the batch has headers, or a bitmap that is not aligned to a byte.
+    # `encode_plain_batch` returned None: the batch has headers, or a bitmap that is not aligned to a byte.
     plain = encode_plain_batch(records) if compression is None else None
     if plain is not None:
         seal(batch, *plain)
@@ -246,7 +246,7 @@ def _encode(batch: Batch, records: pa.RecordBatch, compression: Compression) -> 
 def seal(batch: Batch, body: bytes | memoryview, raw_length: int) -> None:
     """Set the body of a batch, which closes the batch."""
     crc = payload_crc(batch.progress, body)
-    # One assignment without a call, so that Ctrl-C cannot leave a partial state: without a body, the batch is encoded again.
+    # One assignment without a call, so that Ctrl-C cannot leave a partial state. A batch without a body is encoded again.
     batch.crc, batch.raw_length, batch.size, batch.body = crc, raw_length, len(body), body
     batch.drop_columns()
 
@@ -259,8 +259,8 @@ def largest_record(records: pa.RecordBatch) -> int:
 
 
 def drop_committed(batch: Batch, committed: int, compression: Compression) -> None:
-    """Remove the first `committed` records, which the log already has, from the body, and encode the rest again."""
-    # The body is the only copy of the records, as the columns were released when it was encoded.
+    """Remove from the body the first `committed` records, which are already in the log. Encode the rest again."""
+    # The body is the only copy of the records, because the columns were released when the body was encoded.
     rest = decode_batch(batch.body).slice(committed)
     batch.trimmed += committed
     batch.first_sequence += committed
@@ -299,7 +299,7 @@ def validated_batch(records: object, now_us: int) -> ValidatedBatch:
     columns = [_column(records, names, name, count, now_us) for name in _COLUMNS]
     conformed = pa.RecordBatch.from_arrays(columns, schema=BATCH_SCHEMA)
     try:
-        # A gateway refuses a malformed batch, which ends the epoch of the producer: find it here.
+        # A gateway refuses a malformed batch, and the refusal ends the producer's epoch. So check for errors here.
         conformed.validate(full=True)
     except (pa.ArrowException, UnicodeDecodeError) as error:
         raise UsageError(f"the record batch is malformed: {str(error).splitlines()[0]}") from error
@@ -325,7 +325,7 @@ def _column(records: pa.RecordBatch, names: list[str], name: str, count: int, no
         if column.null_count:
             raise UsageError(f"column 'timestamp' has {column.null_count} nulls: omit the column to use the current time")
     elif name == "headers":
-        # A column of nulls alone may have any type, as libraries differ in the type that they give it.
+        # A column that has only nulls may have any type, because libraries give such columns different types.
         if column.null_count != count and not _is_headers(column.type):
             raise _wrong_type(name, column.type, "list<struct<key: string not null, value: binary>>")
     elif not _is_binary(column.type):
@@ -340,11 +340,11 @@ def _column(records: pa.RecordBatch, names: list[str], name: str, count: int, no
 
 
 def _null_column(name: str, count: int) -> pa.Array[Any]:
-    """Return the column for a column that is missing."""
+    """Return a column of nulls for a column that the caller omitted."""
     return no_headers(count) if name == "headers" else pa.nulls(count, _BINARY)
 
 
-#: Cached null columns, as a producer often sends batches of the same length, and Arrow arrays are immutable.
+#: Cache of null columns: a producer often sends batches of the same length, and Arrow arrays are immutable.
 _cached_null_column = lru_cache(limits.ABSENT_COLUMNS_KEPT)(_null_column)
 
 
@@ -374,11 +374,11 @@ def _is_headers(kind: pa.DataType) -> bool:
 def _headers(column: pa.Array[Any], count: int) -> pa.Array[Any]:
     if column.null_count == count:
         return no_headers(count)
-    # `list_flatten` follows offsets and nulls of a slice, which the child array itself does not.
+    # `list_flatten` respects the offsets and nulls of a slice; the child array alone does not.
     entries: Any = pc.list_flatten(column)
     if entries.null_count or entries.field(0).null_count:
         raise UsageError("a header in column 'headers' has no name: headers must be pairs of a name and a value")
-    # Libraries differ in the names and the nullability of nested fields, so build the column from its parts.
+    # Libraries differ in the names and the nullability of nested fields, so rebuild the column from its parts.
     there = column.is_valid()
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False).astype(np.int32)
     parts = [entries.field(0).cast(pa.string()), entries.field(1).cast(pa.binary())]

@@ -21,7 +21,7 @@ class BatchingOptions(NamedTuple):
     compression: Compression = None
     delivery_timeout: float = limits.DELIVERY_TIMEOUT_US / 1e6
     staged: bool = False  # records stay invisible until a transaction commits them
-    dead_letters_denied: bool = False  # spools move batches of topics without rights to `refused/`
+    dead_letters_denied: bool = False  # a spool moves a batch to `refused/` if the producer has no right to write its topic
 
 
 def checked_options(

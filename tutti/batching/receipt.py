@@ -20,7 +20,7 @@ from tutti.errors import TuttiError, UsageError
 
 LOG = logging.getLogger("tutti.client")
 
-#: Marks the threads that set outcomes. They must not wait for receipts, because that wait would never end.
+#: Marks the threads that set outcomes. These threads must not wait for receipts, because such a wait would never end.
 outcome_thread = threading.local()
 
 
@@ -39,7 +39,7 @@ def reject_in_callback(what: str, since: str = "it would delay all outcomes") ->
 
 
 class SpoolPosition(NamedTuple):
-    """A position in a spool: after `records` records of segment `segment`. Positions have the order of sending."""
+    """A position in a spool: after `records` records of segment `segment`. Positions compare in the order of sending."""
 
     segment: int
     records: int
@@ -73,7 +73,8 @@ Header = tuple[str, bytes | None]
 class Record(NamedTuple):
     """One validated record, ready to append to a batch.
 
-    `stamp`: microseconds, None for the current time. `payload`: bytes of key and value. `size`: its bytes in an encoded batch.
+    `stamp`: time in microseconds, None for the current time. `payload`: bytes of key and value. `size`: the record's size in bytes
+        in an encoded batch.
     """
 
     value: bytes | None
@@ -95,10 +96,10 @@ class Spooled(NamedTuple):
     """The content of a spool.
 
     Attributes:
-        records: records that are not known to be committed.
-        earlier: those of them that earlier runs spooled; they have no receipts.
+        records: number of records that are not known to be committed.
+        earlier: number of these records that earlier runs spooled; they have no receipts.
         used_bytes: size of the directory.
-        refused: records of this run that the gateways refused.
+        refused: number of records of this run that the gateways refused.
         progress: the application's last spooled progress, b"" if there is none.
     """
 
@@ -110,7 +111,10 @@ class Spooled(NamedTuple):
 
 
 class Failure:
-    """The reason for which batches failed, shared by all of them. `seen` is True once it was raised to the application."""
+    """The reason why batches failed; all these batches share one object.
+
+    `seen` is True once the reason was raised to the application.
+    """
 
     __slots__ = ("error", "seen")
 
@@ -127,9 +131,9 @@ class Failure:
 class Batch:
     """Records that form one frame, from the first `send()` to their outcome.
 
-    An open batch collects columns. A closed batch has an immutable body, which may be sent more than once. The
-    sending thread writes an open batch, and the I/O thread a closed one. `done` is set last, so that a thread that sees `done`
-    also sees the outcome.
+    An open batch collects columns. A closed batch has an immutable body, which may be sent more than once. The thread that calls
+    `send()` modifies an open batch. Only the I/O thread modifies a closed one. `done` is set last, so that a thread that sees
+    `done` also sees the outcome.
     """
 
     __slots__ = (
@@ -177,37 +181,38 @@ class Batch:
         Args:
             topic: topic of all records.
             free_bytes: space for records.
-            deadline: monotonic time of the delivery deadline.
+            deadline: delivery deadline, monotonic time.
             query_wait: waits for queries that process the batch; None for an unordered batch, which queries do not read.
         """
         self.topic = topic
         self.query_wait = query_wait
         self.free_bytes = free_bytes
         self.deadline = deadline
-        self.keys: list[bytes | None] | None = None  # None while no record has one
+        self.keys: list[bytes | None] | None = None  # None while no record has a key
         self.values: list[bytes | None] = []
         self.times: list[float] = []  # seconds, from the system clock
         self.stamps: dict[int, int] | None = None  # index -> us, for records whose time the application gave
         self.headers: dict[int, Sequence[Header]] | None = None
-        self.callbacks: list[Any] | None = None  # alternating receipts and callbacks, as the garbage collector would track pairs
+        # receipts and callbacks alternate in this flat list, because the garbage collector would track pairs
+        self.callbacks: list[Any] | None = None
         self.progress = b""
         self.kind = int(Kind.BATCH)
         self.atomic = False  # one receipt represents all records
-        self.body: bytes | memoryview = b""  # an open batch has no body, nor has a finished one
-        self.codec: Literal["", "lz4", "zstd"] | None = ""  # compression of the body; "" for the producer's
+        self.body: bytes | memoryview = b""  # empty while the batch is open, and again after it is finished
+        self.codec: Literal["", "lz4", "zstd"] | None = ""  # compression of the body; "" means the producer's setting
         self.count = 0
         self.crc = 0
         self.raw_length = 0
         self.min_timestamp = 0
         self.max_timestamp = 0
-        self.size = free_bytes  # upper bound of the body in bytes while open, then its size
+        self.size = free_bytes  # size of the body in bytes; an upper bound while the batch is open
         self.charge = 0  # bytes counted against the producer's buffer
         self.first_sequence = 0  # 0: not sent yet
         self.transmitted = False
-        self.copies = 0  # copies that were sent and not refused
+        self.copies = 0  # number of copies that were sent and not refused
         self.serial = 0  # running number of an unordered batch, over all lanes
         self.lane = ""  # the lane of an unordered batch
-        self.trimmed = 0  # number of its first records that were already committed, at offsets that are not known
+        self.trimmed = 0  # number of leading records that were already committed; their offsets are not known
         self.offset = OFFSET_UNKNOWN
         self.failure: Failure | None = None
         self.spool: SpoolWait | None = None  # the spool of the batch, if any
@@ -242,7 +247,7 @@ class Batch:
 
     @property
     def remaining(self) -> int:
-        """The number of records in the body, without those that `trim` removed."""
+        """The number of records in the body, without the `trimmed` ones."""
         return self.count - self.trimmed
 
     @property
@@ -265,27 +270,27 @@ class Batch:
             self.latch.release()
 
     def drop_columns(self) -> None:
-        """Release the columns, because the body has the records or nothing needs them."""
+        """Release the columns. The body has the records, or the records are not needed any more."""
         self.values, self.times = [], []
         self.keys = self.stamps = self.headers = None
 
     def discard_partial(self) -> None:
         """Remove a partly appended record, after an exception such as KeyboardInterrupt between two columns."""
-        # A record is complete if it is in each column.
+        # A record is complete if every column has it.
         count = min(len(self.values), len(self.times), *([len(self.keys)] if self.keys is not None else []))
         del self.values[count:], self.times[count:]
         if self.keys is not None:
             del self.keys[count:]
         for named in (self.stamps, self.headers):
             if named is not None:
-                named.pop(count, None)  # else the next record would get them
+                named.pop(count, None)  # otherwise the next record would get these headers
         callbacks = self.callbacks
         if callbacks and callbacks[-2].index >= count:
             del callbacks[-2:]
 
     def announce(self) -> None:
         """Call the callbacks. Log exceptions of callbacks, so that a failing callback does not stop other deliveries."""
-        # Callbacks refer to receipts, and those to this batch: the reference cycle ends here.
+        # Break the reference cycle: callbacks refer to receipts, and receipts refer to this batch.
         callbacks, self.callbacks = self.callbacks, None
         if callbacks is None:
             return
@@ -302,7 +307,7 @@ class Batch:
 
         Raises:
             TimeoutError: there is no outcome after `timeout` seconds.
-            UsageError: called in `on_delivery`, in a thread that sets outcomes, so that the wait would never end.
+            UsageError: called in `on_delivery`, whose thread sets the outcomes, so the wait would never end.
         """
         reject_in_callback("result() of an undelivered record cannot be waited for", "result() would never return there")
         with _latches:
@@ -311,14 +316,14 @@ class Batch:
                 latch = threading.Lock()
                 latch.acquire()
                 self.latch = latch
-        if self.done:  # `finish` sets it before it checks the latch
+        if self.done:  # `finish` sets `done` before it checks the latch
             return
         if not latch.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX))):
             raise TimeoutError(f"no outcome after {timeout:g} s: the record is still in flight")
         latch.release()  # for the next waiter
 
 
-_latches = threading.RLock()  # reentrant, as a signal handler may wait, too
+_latches = threading.RLock()  # reentrant, because a signal handler may also wait
 
 
 def _renew_after_fork() -> None:
@@ -332,8 +337,8 @@ after_fork(_renew_after_fork)
 class Receipt(msgspec.Struct, gc=False, eq=False):
     """The result of one `send()` or `send_batch()`: an offset in the committed log, or an error.
 
-    The garbage collector does not track receipts, as there can be millions. A receipt refers to its batch, and the batch refers to
-    the receipt only while a callback is due.
+    The garbage collector does not track receipts, because there can be millions of them. A receipt always refers to its batch. A
+    batch refers to a receipt only while the receipt's callback is due.
     """
 
     batch: Batch

@@ -1,6 +1,6 @@
 """Credentials of a client: its token, and the public keys of the gateways that may receive it (docs/how-to/security.md).
 
-A credentials file has all of it; the command to create one is `tutti tokens new --client`:
+`tutti tokens new --client` creates a credentials file, which contains the token and the keys:
 
     token = "tutti_..."
     certificates = '''-----BEGIN CERTIFICATE-----...'''     # CAs of the gateways; default: those of the system
@@ -19,7 +19,7 @@ from tutti.errors import ConfigError, UsageError, remedy
 from tutti.security.user_files import check_private, read_limited, read_toml
 from tutti.zmtp import z85
 
-if TYPE_CHECKING:  # imports the crypto only for clients with keys
+if TYPE_CHECKING:  # at run time, only clients with keys import the cryptography
     from tutti.zmtp.curve import CurveClientHandshake
 
 FILE_VARIABLE, TOKEN_VARIABLE = "TUTTI_TOKEN_FILE", "TUTTI_TOKEN"
@@ -34,7 +34,7 @@ class Credentials:
         token: the token; empty for a gateway of the group, which its key authenticates.
         server_keys: gateway name -> public key (Z85 text), or a path of `group.keys`. The client connects to these gateways only.
         certificates: PEM text, or a `Path`, of the CAs of the gateways' TLS certificates; the default is those of the system.
-        own: public and secret key (Z85 text) of the client, if they authenticate it; the default is a random pair.
+        own: public and secret key (Z85 text) of a client that its key authenticates; the default is a random pair.
 
     Raises:
         ConfigError: a file cannot be read, or is malformed.
@@ -62,10 +62,10 @@ class Credentials:
         self.server_keys = dict(keys)
         self.certificates = certificates if isinstance(certificates, str) else _text_of(certificates)
         self._own = own
-        self.calling()  # raises for a malformed key now
+        self.calling()  # raises an error here if a key is malformed
 
     def __repr__(self) -> str:
-        """Return a representation without the token, as it may be logged."""
+        """Return a representation without the token, because the text may be logged."""
         return f"<credentials for {', '.join(self.server_keys)}>"
 
     @classmethod
@@ -91,7 +91,7 @@ class Credentials:
 
     @classmethod
     def of_gateway(cls, secret_key: str | Path, public_keys: str | Path) -> Credentials:
-        """Return the credentials of a gateway of the group, which its key authenticates.
+        """Return the credentials of a gateway of the group. Its key authenticates the gateway.
 
         Raises:
             ConfigError: a file cannot be read, or is malformed.

@@ -12,7 +12,7 @@ _LONGEST_S = threading.TIMEOUT_MAX
 
 
 class Deadline:
-    """The time at which a caller needs a result, whatever it is. It can be postponed."""
+    """Deadline that a caller can postpone."""
 
     def __init__(self) -> None:
         self._at = float("inf")
@@ -30,17 +30,17 @@ def check_seconds(what: str, value: object) -> None:
     """Raise unless `value` is a valid duration.
 
     Raises:
-        UsageError: the value is not a number, negative, or longer than any wait can be. The message names `what`.
+        UsageError: the value is not a number, negative, or longer than the longest possible wait. The message names `what`.
     """
     if not _is_number(value) or not 0 <= value <= _LONGEST_S:
         raise UsageError(f"{what} must be a number of seconds, not {value!r}")
 
 
 def check_wait(value: object) -> None:
-    """Raise unless `value` is a valid timeout. A negative timeout has expired, as `deadline - now` may be negative.
+    """Raise unless `value` is a valid timeout. A negative timeout is valid and has expired, because callers pass `deadline - now`.
 
     Raises:
-        UsageError: the value is not a number, or longer than any wait can be.
+        UsageError: the value is not a number, or longer than the longest possible wait.
     """
     if not _is_number(value) or not value <= _LONGEST_S:
         raise UsageError(f"timeout must be a number of seconds, not {value!r}")

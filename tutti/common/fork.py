@@ -1,4 +1,4 @@
-"""Registration of fork handlers. Systems without fork have none to run, so the client can be imported there, too."""
+"""Registration of fork handlers. The client can also be imported on systems without fork, where no handler is needed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Extraction of fields from JSON objects, as the bytes of the source.
 
-A JSON library reads a number into 64 bits: 12345678901234567890123 becomes a float, 1.10 becomes 1.1, and two ids become one key.
+A JSON library reads a number into 64 bits: 12345678901234567890123 becomes a float, and 1.10 becomes 1.1. So two different ids
+    could become the same key.
 Therefore this module never converts a field that becomes the key or the value of a record.
 
 Every limit depends on the text alone, so that the same row is valid or invalid in every run.
@@ -24,9 +25,9 @@ _SHALLOW_BYTES = 2 * DEPTH_MAX  # a shorter text cannot be nested deeper
 _VALUE = msgspec.json.Decoder(Raw)
 _TEXT = msgspec.json.Decoder(str)
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
-_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # begin: one level down, end: one level up
+_STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # an opening bracket goes one level down, a closing one goes one level up
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_PLAIN = re.compile(r'[^"\\/\x00-\x1f]*')  # names whose only other spelling uses \\u
+_PLAIN = re.compile(r'[^"\\/\x00-\x1f]*')  # names that can be spelled differently only with \\u
 _ESCAPED_NAME = re.compile(rb'\\u[^"\\]*"\s*:')
 
 
@@ -76,7 +77,7 @@ class JsonFields:
             fields = [(attribute, Raw, Raw()) for attribute in attributes.values()]
             rename = {attribute: name for name, attribute in attributes.items()}
             self._struct = msgspec.json.Decoder(msgspec.defstruct("Fields", fields, rename=rename, gc=False))
-            # A further attribute, because attrgetter returns no tuple for a single name.
+            # The extra attribute is needed because attrgetter returns no tuple for a single name.
             self._fields = attrgetter("__class__", *(attributes[name] for name in names))
 
     def of(self, text: bytes) -> list[bytes]:
@@ -88,7 +89,7 @@ class JsonFields:
             ValueError: `text` is nested too deeply, or has one of the fields more than once.
         """
         try:
-            # A name may occur twice, with and without escapes. Few objects without duplicates take the slow path.
+            # A name may occur twice, once with and once without escapes. Few objects without duplicates need the slow path.
             slow = b"\\u" in text and _ESCAPED_NAME.search(text) is not None
             for name in self._spelled:
                 slow = slow or text.count(name) > 1
@@ -170,7 +171,7 @@ def error_position(message: str) -> int | None:
     _, _, number = message.partition("(byte ")
     if not number.rstrip(")").isdigit():
         return None
-    return int(number.rstrip(")")) - ("trailing" in message)  # msgspec names the second byte after the value
+    return int(number.rstrip(")")) - ("trailing" in message)  # for "trailing", msgspec reports the second byte after the value
 
 
 def _excerpt(text: bytes) -> str:

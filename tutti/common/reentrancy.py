@@ -1,4 +1,4 @@
-"""Protection against signal handlers that call a producer which they interrupted in their own thread: the call would deadlock."""
+"""Protection against deadlock: a signal handler must not call a producer that it has interrupted in the same thread."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def apart(lock: Any, taker: Any) -> None:
     Raises:
         UsageError: this is such a call. The state is unchanged.
     """
-    # threading.Condition uses `_is_owned`, too.
+    # `_is_owned` is private, but threading.Condition uses it too.
     if lock._is_owned() or (getattr(taker, "gi_running", False) and _runs_in_this_thread(taker)):
         raise UsageError(
             "a signal handler called a producer that it interrupted in its own thread: set a flag in the handler, or pass the "
@@ -23,7 +23,7 @@ def apart(lock: Any, taker: Any) -> None:
 
 
 def _runs_in_this_thread(taker: Any) -> bool:
-    """Return True if the generator is running in the current thread, and not in another one."""
+    """Return True if the generator is running in the current thread."""
     running, frame = taker.gi_frame, inspect.currentframe()
     while frame is not None:
         if frame is running:
@@ -33,5 +33,5 @@ def _runs_in_this_thread(taker: Any) -> bool:
 
 
 def is_from_call(error: BaseException) -> bool:
-    """Return True if the called C function or generator raised the error itself, and not an interrupting signal handler."""
+    """Return True if the called C function or generator raised the error; False if an interrupting signal handler raised it."""
     return error.__traceback__ is None or error.__traceback__.tb_next is None

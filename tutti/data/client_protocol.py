@@ -4,12 +4,12 @@ Each message is one ZMTP message. Its first byte is its form:
 
 - `C` control: msgpack of one tagged struct of this module.
 - `S` submit: frames of one or several producers, with packed headers for fast parsing.
-- `U` submit unordered: as `S`, for the lane of the gateway. A session uses only one of both forms.
-- `R` receipts: packed rows that answer committed frames.
+- `U` submit unordered: as `S`, for the lane of the gateway. A session uses either `S` or `U`, never both.
+- `R` receipts: packed rows, one for each committed batch.
 
 Submit: `S` or `U`, mode u8, frame count u16, zero u32, then the packed headers (96 bytes each; view, position, origin and header
-CRC are zero), then the progress fields without padding. Bodies follow in the same part (mode 0, each padded to 8 bytes), or as one
-further part each (mode 1).
+CRC are zero), then the progress fields without padding. In mode 0, the bodies follow in the same part, each padded to 8 bytes. In
+mode 1, each body is a part of its own.
 
 Receipts: `R`, three zeros, row count u32, then rows (producer u64, first sequence u64, offset i64, epoch u32, count u32).
 """
@@ -28,7 +28,7 @@ PROTOCOL = 1
 CONTROL, SUBMIT, SUBMIT_UNORDERED, RECEIPTS = b"C", b"S", b"U", b"R"
 INLINE, PARTS = 0, 1
 INLINE_BYTES_MAX = 8192  # larger bodies are separate parts, to avoid a copy
-OFFSET_UNKNOWN = -1  # committed, but below the start of the log or not as consecutive records
+OFFSET_UNKNOWN = -1  # committed, but the offset is below the start of the log, or the records are not consecutive
 
 _SUBMIT = struct.Struct("<cBHI")
 _RECEIPTS = struct.Struct("<c3xI")
@@ -83,7 +83,8 @@ class SaveOffset(msgspec.Struct, frozen=True, tag="SaveOffset"):
 class Forget(msgspec.Struct, frozen=True, tag="Forget"):
     """Remove producers from the received-table, through the log.
 
-    `instances` of nameless producers, one for each, prove their ownership if the client's token does not grant the right.
+    If the client's token does not grant the right, `instances` proves that the client owns its nameless producers. It has one
+    instance for each producer.
     """
 
     request: int
@@ -117,7 +118,7 @@ class Members(msgspec.Struct, frozen=True, tag="Members"):
 
 
 class ChangeRoster(msgspec.Struct, frozen=True, tag="ChangeRoster"):
-    """Change one gateway of the roster, through the log. Answered when a majority of the new roster durably knows the change.
+    """Change one gateway of the roster, through the log. Answered when a majority of the new roster has made the change durable.
 
     Attributes:
         change: "add" (`name` at `address`, HOST:P), "remove", or "replace" (`name` lost its disk).
@@ -136,8 +137,8 @@ class ChangeRoster(msgspec.Struct, frozen=True, tag="ChangeRoster"):
 class ForceRoster(msgspec.Struct, frozen=True, tag="ForceRoster"):
     """Reduce the roster to `names` (1 to 63 gateways, including this one) after the permanent loss of a majority.
 
-    Data that only the other gateways had is lost. Refused while a majority is reachable or may still return. Answered when the new
-    roster is decided.
+    Data that only the removed gateways had is lost. The request is refused while a majority is reachable or may still return. It is
+    answered when the new roster is decided.
     """
 
     request: int
@@ -145,7 +146,10 @@ class ForceRoster(msgspec.Struct, frozen=True, tag="ForceRoster"):
 
 
 class Leave(msgspec.Struct, frozen=True, tag="Leave"):
-    """Make the gateway `name`, which must be the receiver, leave the group and stop. Answered when the shutdown starts."""
+    """Make the gateway `name` leave the group and stop.
+
+    `name` must be the receiver of the request. Answered when the shutdown starts.
+    """
 
     request: int
     name: str
@@ -156,10 +160,12 @@ class Bye(msgspec.Struct, frozen=True, tag="Bye"):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="Welcome"):
-    """Answer to Hello: the gateway's identity, addresses, and limits for the client. Also sent when members or state change.
+    """Answer to Hello: the gateway's identity, addresses, and limits for the client. Also sent when the members or the gateway's
+    state change.
 
-    `gateways` maps the names of all members, including this one, to tutti://HOST:P. `silent` names members that this gateway does
-    not hear. `lane` is the gateway's own lane, NUMBER-INCARNATIONHEX; while it is empty, the gateway accepts no unordered batches.
+    `gateways` maps the names of all members, including this one, to tutti://HOST:P. `silent` lists the members from which this
+    gateway receives no heartbeats. `lane` is the gateway's own lane, NUMBER-INCARNATIONHEX; while it is empty, the gateway accepts
+    no unordered batches.
     """
 
     protocol: int
@@ -189,7 +195,10 @@ class Committed(msgspec.Struct, frozen=True, tag="Committed"):
 
 
 class Duplicate(msgspec.Struct, frozen=True, tag="Duplicate"):
-    """The batch was committed earlier; the driver looks up its offset and answers Committed. Never on the wire."""
+    """The batch was committed earlier.
+
+    The driver looks up its offset and answers Committed, so this message is never on the wire.
+    """
 
     producer: int
     epoch: int
@@ -208,7 +217,10 @@ class AbortedAnswer(msgspec.Struct, frozen=True, tag="Aborted"):
 
 
 class FencedAnswer(msgspec.Struct, frozen=True, tag="Fenced"):
-    """Another instance has opened `epoch` of the producer; the outcome of `first_sequence` (0: of no batch) is unknown."""
+    """Another instance has opened `epoch` of the producer.
+
+    The outcome of the batch at `first_sequence` is unknown (0: there is no such batch).
+    """
 
     producer: int
     epoch: int
@@ -224,7 +236,10 @@ class Expected(msgspec.Struct, frozen=True, tag="Expected"):
 
 
 class RefusedAnswer(msgspec.Struct, frozen=True, tag="Refused"):
-    """The gateway refused a batch: this copy will never be in the log. `retry` allows the client to send the batch again later."""
+    """The gateway refused a batch: this copy will never be in the log.
+
+    If `retry` is true, the client may send the batch again later.
+    """
 
     producer: int
     epoch: int
@@ -265,7 +280,7 @@ class Done(msgspec.Struct, frozen=True, tag="Done"):
 
 
 class Denied(msgspec.Struct, frozen=True, tag="Denied"):
-    """The gateway refused the request (0: the last message).
+    """The gateway refused the request with this number (0: the last message).
 
     Codes: hello, protocol, malformed, name, epoch, offset, unknown, limit, roster, token, rights. Temporary codes, with `retry`:
     busy, space, not_primary, leaving, halted, behind.
@@ -337,9 +352,9 @@ def decode_from_gateway(data: Buffer) -> FromGateway:
 
 
 def encode_submit(frames: Sequence[Frame], unordered: bool = False) -> list[Buffer]:
-    """Encode a submit message as ZMTP parts; `unordered` is for the gateway's lane.
+    """Encode a submit message as ZMTP parts; with `unordered`, the message is for the gateway's lane.
 
-    If all bodies have up to 8 KiB, they are in the first part; otherwise each body is a separate part.
+    If no body exceeds 8 KiB, all bodies are in the first part; otherwise each body is a separate part.
     """
     form = SUBMIT_UNORDERED if unordered else SUBMIT
     if len(frames) == 1:
@@ -358,7 +373,7 @@ def encode_submit(frames: Sequence[Frame], unordered: bool = False) -> list[Buff
 
 
 def _encode_lone(frame: Frame, form: bytes) -> list[Buffer]:
-    """Encode a submit message of one frame, the common case with few records in flight."""
+    """Encode a submit message of one frame, which is the common case when few records are in flight."""
     header, length = frame.packed_header(), frame.body_length
     if length > INLINE_BYTES_MAX:
         return [b"".join((_SUBMIT.pack(form, PARTS, 1, 0), header, frame.progress)), frame.body]
@@ -366,7 +381,7 @@ def _encode_lone(frame: Frame, form: bytes) -> list[Buffer]:
 
 
 def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
-    """Decode the frames of a submit message (`S` or `U`). Bodies are views of the parts, and their content is not checked.
+    """Decode the frames of a submit message (`S` or `U`). The bodies are views of the parts; the content of bodies is not checked.
 
     Raises:
         FormatError: counts and lengths do not match the parts, or a frame is not a BATCH or TXN without a position.

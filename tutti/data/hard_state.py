@@ -6,12 +6,12 @@ import msgspec
 
 
 class HardState(msgspec.Struct, frozen=True):
-    """Hard state of a member (design, section 3): views as u64 ids, 0 before any.
+    """Hard state of a member (design, section 3): view ids as u64; 0 before the first view.
 
     Attributes:
         promised: promised view; the member rejects all lower views.
         accepted: the view whose log this member has.
-        coordinated: highest view that this member proposed; after a restart it never coordinates this view or a lower one.
+        coordinated: highest view that this member proposed; after a restart, the member never coordinates this view or a lower one.
     """
 
     promised: int = 0

@@ -30,7 +30,7 @@ LATENCY_BOUNDS_US = (
 
 
 class Histogram:
-    """A histogram with fixed buckets. A bucket counts values up to its bound; the last one counts all higher values."""
+    """A histogram with fixed buckets. A bucket counts values up to its bound; the last bucket counts all higher values."""
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -50,5 +50,5 @@ class Histogram:
         return sum(self.counts)
 
     def to_dict(self) -> dict[str, object]:
-        """Return `{"bounds": [...], "counts": [...], "sum": n}`, with one more count than bounds."""
+        """Return `{"bounds": [...], "counts": [...], "sum": n}`, with one count more than there are bounds."""
         return {"bounds": list(self.bounds), "counts": list(self.counts), "sum": self.sum}

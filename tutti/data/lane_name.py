@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: Remedy for a gateway with a halted own lane. The gateway keeps its disk, so groups of any size keep the ordered log.
+#: Remedy for a gateway whose own lane has halted. The gateway keeps its disk, so no copy of the ordered log is lost.
 NEW_LANE_REMEDY = (
     "give the gateway a new lane: run `tutti members remove` and `tutti members add` for it, and restart it with the same "
     "directory (in a group of one, add a second gateway first)"

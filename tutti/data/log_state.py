@@ -1,8 +1,8 @@
 """LogState: the complete state of a log up to a position, apart from the records themselves (design, section 3).
 
-The core (received-table), segment snapshots, recovery and readers share this class, so they always derive the same state from the
-same log. The state depends only on the applied frames in order. For a lane (design, section 7) it holds position, offset, attempt
-and members (`view`, `members`), and each producer's epoch and sequence.
+The core (received-table), segment snapshots, recovery and readers all use this class, so they derive the same state from the same
+log. The state depends only on the applied frames in order. The state of a lane (design, section 7) has the position, the offset,
+the attempt (`view`), its `members`, and each producer's epoch and sequence.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tutti.errors import Damaged, FormatError, InvariantViolated
 SNAPSHOT_MAGIC = b"TUTS"
 SNAPSHOT_VERSION = 1
 FORCED_NUMBERS = 256  # gateway numbers skipped after a forced roster, because the lost gateways may have assigned them
-REMOVED_MAX = 64  # removed voters that a state remembers
+REMOVED_MAX = 64  # number of removed voters that a state keeps
 _BATCH = int(Kind.BATCH)
 _HEAD = 16  # magic, version u32, length u32, CRC u32
 
@@ -49,7 +49,10 @@ class Topic(msgspec.Struct, array_like=True):
 
 
 class Producer(msgspec.Struct, array_like=True):
-    """An entry of the received-table. `last_seen` is the time (us) of the last tick before its last frame, 0 before any tick."""
+    """An entry of the received-table.
+
+    `last_seen` is the time (us) of the last tick before the producer's last frame, 0 before any tick.
+    """
 
     name: str
     instance: bytes
@@ -61,7 +64,9 @@ class Producer(msgspec.Struct, array_like=True):
 
 
 class Staged(msgspec.Struct, frozen=True, array_like=True):
-    """A staged batch without a TXN: producer, epoch, record count, and the topic's changes when a TXN makes it visible."""
+    """A staged batch without a TXN: producer, epoch, record count, and the changes to the topic's entry when a TXN makes the batch
+    visible.
+    """
 
     producer: int
     epoch: int
@@ -89,10 +94,10 @@ class LogState(msgspec.Struct, kw_only=True):
     """State of the log up to and including `position`.
 
     Attributes:
-        position: last applied position, 0 before any.
-        chain: header CRC of that position.
+        position: last applied position, 0 before the first.
+        chain: header CRC of the frame at that position.
         next_offset: offset of the next committed record.
-        tick, tick_time: number and time (us, UTC) of the last TICK, 0 before any.
+        tick, tick_time: number and time (us, UTC) of the last TICK, 0 before the first.
         dirty: True if records followed the last tick.
         view, members: id of the last VIEW frame and its members (gateway numbers, oldest first).
         group, log, roster: content of the last ROSTER frame.
@@ -104,8 +109,8 @@ class LogState(msgspec.Struct, kw_only=True):
         start, start_offset: first position and first offset of the log (TRIM).
         staged: staged batches without a TXN, by position.
         disks: in a lane, the disks of `members` in the same order; empty if the VIEW does not name them.
-        removed: the latest REMOVED_MAX removed voters, by name. Until the removal is durably known, other gateways may still need
-            their answers, which count by number and incarnation.
+        removed: the latest REMOVED_MAX removed voters, by name. Until the removal is durable on a majority, other gateways may
+            still need answers of these voters, identified by number and incarnation.
     """
 
     position: int = 0
@@ -137,7 +142,7 @@ class LogState(msgspec.Struct, kw_only=True):
     def apply(self, frame: Frame, aborted: bool = False) -> int:
         """Apply the next frame; `aborted` means that a later ABORT voids this BATCH.
 
-        Return the offset of its first record, or of the next record for a frame without records.
+        Return the offset of the frame's first record. For a frame without records, return the offset of the next record.
 
         Raises:
             FormatError: the body does not match the kind.
@@ -147,7 +152,7 @@ class LogState(msgspec.Struct, kw_only=True):
         offset = self.next_offset
         if frame.kind == _BATCH:
             if not aborted:
-                # Only a lane has no ROSTER frame: the ordered log has one before its first batch.
+                # Only a lane has no ROSTER frame: the ordered log has a ROSTER before its first batch.
                 (self._batch if self.roster else self._lane_batch)(frame, offset)
         else:
             _APPLY[frame.kind](self, frame)
@@ -156,7 +161,7 @@ class LogState(msgspec.Struct, kw_only=True):
         return offset
 
     def _advance_producer(self, frame: Frame) -> None:
-        """Move the producer's entry to the end of the frame, which must continue it."""
+        """Advance the producer's entry to the end of the frame. The frame must continue the entry's sequence."""
         producer = self.producers.get(frame.producer)
         if producer is None or producer.epoch != frame.epoch or producer.sequence + 1 != frame.first_sequence:
             raise FormatError(f"{frame!r} does not follow its producer's entry in the received-table ({producer!r})")
@@ -214,7 +219,10 @@ class LogState(msgspec.Struct, kw_only=True):
             self.staged = {position: part for position, part in self.staged.items() if not is_obsolete(part)}
 
     def _lane_batch(self, frame: Frame, offset: int) -> None:
-        """Apply a batch of a lane, a log without a ROSTER (design, section 7). The ordered log holds producers and topics."""
+        """Apply a batch of a lane, which is a log without a ROSTER (design, section 7).
+
+        Producers and topics are registered in the ordered log.
+        """
         self.producers[frame.producer] = Producer("", b"", frame.epoch, frame.first_sequence + frame.count - 1, b"")
         self.next_offset = offset + frame.count
 
@@ -224,12 +232,12 @@ class LogState(msgspec.Struct, kw_only=True):
         self.members, self.disks = body.members, body.disks
 
     def disk_of(self, number: int) -> bytes:
-        """Return the incarnation of the disk that the roster names for a gateway; empty if it names none."""
+        """Return the incarnation of the disk that the roster assigns to a gateway; empty if the roster assigns none."""
         voter = self.roster.get(number)
         return voter.incarnation if voter is not None else b""
 
     def gateway_text(self, number: int) -> str:
-        """Return a gateway's name for messages; its number if the roster does not have it."""
+        """Return a gateway's name for messages; its number if the gateway is not in the roster."""
         voter = self.roster.get(number)
         return f"gateway {voter.name!r}" if voter is not None else f"gateway {number}"
 
@@ -288,7 +296,7 @@ class LogState(msgspec.Struct, kw_only=True):
         self.readers.update(decode_body(OffsetsBody, frame.body).readers)
 
     def gateway_number(self, incarnation: bytes) -> int:
-        """Return the gateway number of a disk, also of a removed voter; 0 if unknown."""
+        """Return the gateway number of a disk, including the disks of removed voters; 0 if unknown."""
         voters = [*self.roster.values(), *self.removed.values()]
         return next((voter.number for voter in voters if voter.incarnation == incarnation), 0)
 

@@ -11,10 +11,10 @@ from tutti.errors import UsageError
 PORT_MAX = 65_535
 GROUP_PORT_DISTANCE = 1  # default group port minus client port
 _WILDCARDS = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - addresses to listen on, which no peer can connect to
-#: Remedy for such an address.
+#: Remedy for an address that other hosts cannot reach.
 HOST_REMEDY = "use the host name or address that the other hosts reach"
 _FORM = "write HOST:PORT, such as 127.0.0.1:7400, or [::1]:7400 for IPv6"
-#: Permissive, because logs of earlier releases permanently hold any text as a member's address.
+#: Permissive, because logs of earlier releases permanently contain arbitrary text as a member's address.
 _HOST = re.compile(r"\[[^\s/\[\]]+\]|[^\s/:\[\]]+")
 _PORT_DIGITS_MAX = 20
 
@@ -61,7 +61,7 @@ def parse_host_port(text: str, port_min: int = 1) -> Address:
         port_min: lowest valid port; 0 for a listening address, where port 0 means any free port.
 
     Raises:
-        UsageError: the text has another form; the message names the wrong part.
+        UsageError: the text does not have this form; the message names the wrong part.
     """
     host, _, port = text.rpartition(":")
     if not host:

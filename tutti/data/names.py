@@ -12,17 +12,18 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
 #: Prefix of the random names of nameless producers; user-defined names cannot start with it.
 NAMELESS = "~"
 _NAMELESS_DIGITS = 24
-#: Prefix of the number that replaces a forgotten name; no valid name starts with it.
+#: Prefix of the number that replaces a deleted name; no valid name starts with it.
 FORGOTTEN = "#"
 
 
 def check_name(what: str, name: object) -> str:
     """Return `name` if it is a valid name for a `what` ("topic", "producer", ...).
 
-    A name has 1 to 249 letters, digits, dots, underscores and hyphens, as a Kafka topic, so names are portable between both.
+    A name has 1 to 249 letters, digits, dots, underscores and hyphens. Kafka has the same rule for topics, so names can be used in
+    both systems.
 
     Raises:
-        UsageError: the name is not valid; the message names the first wrong character.
+        UsageError: the name is not valid; the message shows the first wrong character.
     """
     if not isinstance(name, str):
         raise UsageError(f"a {what} name must be text, not {type(name).__name__} ({name!r})")
@@ -61,6 +62,6 @@ def is_nameless(name: str) -> bool:
 def nameless_name(instance: bytes) -> str:
     """Return the name of a nameless producer, a hash of its instance (16 random bytes).
 
-    No record contains the instance, so only the producer itself can prove that the name is its own.
+    No record contains the instance, so only the producer itself can prove that it owns the name.
     """
     return NAMELESS + hashlib.sha256(b"tutti producer " + instance).hexdigest()[:_NAMELESS_DIGITS]

@@ -19,10 +19,10 @@ class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
         topics: topics that the query reads; None for all.
         offset: the query has processed all records below it.
         lag_records: number of records above the offset.
-        lag_ms: age of the oldest unprocessed record at the last report, plus the time since then for a silent query.
-        state: running, or silent after a time without reports.
+        lag_ms: age of the oldest unprocessed record at the last report, plus, for a silent query, the time since that report.
+        state: "running", or "silent" if the query has not reported for some time.
         since_us, seen_us: times of the first and the last report (us since 1970, gateway's clock).
-        trouble: why the log does not store the offset under the name; empty if it does.
+        trouble: why the log does not store the offset under the name; empty if the log stores it.
     """
 
     name: str
@@ -39,7 +39,7 @@ class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def without_ended(runs: Iterable[QueryInfo]) -> list[QueryInfo]:
-    """Return the runs without ended ones: a silent run has ended if a newer run has its name."""
+    """Return the runs that have not ended. A silent run has ended if a newer run has the same name."""
     runs = sorted(runs, key=lambda one: one.since_us)
     newest = {one.name: one.run for one in runs}
     return [one for one in runs if one.state == RUNNING or not one.name or one.run == newest[one.name]]

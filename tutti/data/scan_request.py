@@ -1,4 +1,4 @@
-"""`ScanRequest`, which selects records of a committed log, and `ScanBatch`, of which the answer consists."""
+"""`ScanRequest` selects records of a committed log; the answer is a sequence of `ScanBatch`."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ class ScanRequest:
     Attributes:
         start: first offset.
         end: exclusive end, at most the frontier. A scan of an empty range checks the other fields.
-        topics: only these; None is all.
-        columns: only these, in this order.
+        topics: topics to read; None means all.
+        columns: columns to return, in this order.
         absent_ok: treat topics that do not exist as empty.
-        time_left: returns the seconds that the caller still waits for a gateway; it can only shorten the source's patience.
+        time_left: returns the seconds for which the caller will still wait for a gateway; it can only shorten the source's own
+            timeout.
         schema: schema of the batches.
 
     Raises:
@@ -62,7 +63,7 @@ class ScanRequest:
 
     @property
     def fetched_columns(self) -> tuple[str, ...]:
-        """The columns to fetch: with a topic filter also `offset`, because only that column shows the gaps between records."""
+        """The columns to fetch. A topic filter adds `offset`, because only that column shows the gaps between records."""
         return (*self.columns, "offset") if self.topics is not None and "offset" not in self.columns else self.columns
 
     def scan_batch(self, fetched: pa.RecordBatch, start: int) -> ScanBatch:
@@ -75,10 +76,10 @@ class ScanRequest:
 
 
 def check_topics(topics: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the selected topics as a tuple; None is all.
+    """Return the selected topics as a tuple; None means all topics.
 
     Raises:
-        UsageError: the argument is a text, not a list of names, or empty.
+        UsageError: the argument is a string, is not a list of names, or is empty.
     """
     if topics is None:
         return None

@@ -7,7 +7,7 @@ _COORDINATOR_MAX = (1 << _COORDINATOR_BITS) - 1
 
 
 def view_of(counter: int, coordinator: int) -> int:
-    """Return the view id for a counter and a coordinator's number, both from 1."""
+    """Return the view id for a counter and a coordinator's number; both start at 1."""
     return counter << _COORDINATOR_BITS | coordinator
 
 

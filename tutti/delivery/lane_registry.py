@@ -1,4 +1,4 @@
-"""Lane registry: what all lanes of one producer share, and what is known of other gateways and of earlier lanes."""
+"""Lane registry: the state that all lanes of one producer share, including the state of earlier lanes and of other gateways."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class LaneRegistry:
     Attributes:
         ordered: the ordered delivery of the same producer, whose epochs the lanes use.
         accumulator: the accumulator of unordered batches.
-        gateways: gateways of the group, name to url, from the latest Welcome.
-        unusable: why gateways were skipped, by name; cleared when a lane accepts a batch.
-        bound: the lanes that have a session now.
+        gateways: gateways of the group, name -> url, from the latest Welcome.
+        unusable: gateway name -> reason why the gateway was skipped; cleared when a lane accepts a batch.
+        bound: the lanes that have a session at present.
         resolved: unpublished outcomes of batches that are in no lane.
     """
 
@@ -37,12 +37,13 @@ class LaneRegistry:
         self.unusable: dict[str, str] = {}
         self.bound: set[str] = set()
         self.resolved: list[Batch] = []
-        # State of each lane ever used. It stays small: a group has at most some dozen gateways, and few lanes are ever lost.
+        # State of each lane that was ever used. This state stays small, because a group has few gateways and lanes are rarely lost.
         self._serial = 0  # serial of the last batch of any lane
         self._serials: dict[str, int] = {}  # lane -> serial of its last batch
-        self._next: dict[str, tuple[Epoch, int]] = {}  # lane -> epoch, and the next sequence in it
+        self._next: dict[str, tuple[Epoch, int]] = {}  # lane -> epoch, and the next sequence in that epoch
         self._unknown_next: dict[str, Epoch] = {}  # lane -> the epoch in which its next sequence is unknown
-        self._in_minority: set[str] = set()  # at the last attempt; cleared when a lane accepts a batch
+        # gateways that were in a minority at the last attempt; cleared when a lane accepts a batch
+        self._in_minority: set[str] = set()
 
     @property
     def epoch(self) -> Epoch:
@@ -64,12 +65,12 @@ class LaneRegistry:
         self.accumulator.raw_bytes_max = min(welcome.raw_bytes_max, limits.RAW_BYTES_MAX)
 
     def refusal_reason(self, welcome: client_protocol.Welcome) -> str:
-        """Return why new batches cannot go into the lane of that gateway; empty if they can."""
+        """Return the reason why new batches cannot go into the lane of that gateway; empty if they can."""
         name, lane = welcome.gateway, welcome.lane
         if lane in self.bound:
             return f"gateway {name} already has a session of this producer"
         if welcome.state in NO_NEW_UNORDERED and name not in self._in_minority and len(welcome.gateways) > 1:
-            self._in_minority.add(name)  # if all other gateways are unreachable, the next attempt uses this one
+            self._in_minority.add(name)  # if all other gateways are unreachable, the next attempt uses this gateway
             return f"gateway {name} is {welcome.state}"
         if self._unknown_next.get(lane) == self.epoch:
             self.ordered.end_epoch_when_idle()
@@ -104,9 +105,9 @@ class LaneRegistry:
         self.unusable.clear()
 
     def requeue(self, lane: str, window: Window) -> None:
-        """Move batches that are not in that lane, and never will be, back to the head of the queue.
+        """Move batches that are not in that lane, and never will be, from the window back to the head of the queue.
 
-        A batch stays if a newer batch went to another lane, because the order of the producer would break there.
+        A batch stays in the window if a newer batch went to another lane, because moving it there would break the producer's order.
         """
         overtaken = max((serial for name, serial in self._serials.items() if name != lane), default=0)
         batches = window.withdraw(overtaken)

@@ -1,8 +1,8 @@
-"""Lane sender: the session with one gateway for unordered batches, which go into that gateway's own lane.
+"""Lane sender: sends unordered batches to one gateway, which stores them in its own lane.
 
-A batch is sent again only to the same gateway, under the same sequence, because it would be another message in another lane.
-Producer number and epoch come from the ordered delivery. Sequences start with 1 in each epoch of each lane. NOTES.md has the theory
-of operation and the failure cases.
+A batch is sent again only to the same gateway, with the same sequence. In a different lane, the batch would count as a new message.
+The producer number and the epoch come from the ordered delivery. Sequences start with 1 in each epoch of each lane. NOTES.md has
+the theory of operation and the failure cases.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ class LaneSender(Sender):
     """Unordered batches of one producer for one gateway's lane. Called by one thread.
 
     Attributes:
-        lane: the lane whose sequences the window uses, as in `Welcome.lane`; empty while looking for a gateway.
+        lane: the lane whose sequences the window uses, as in `Welcome.lane`; empty while the sender is looking for a gateway.
         gateway: name of that gateway.
-        closed: the lane gets no new batches, and its session ends when all of its batches have outcomes.
-        epoch_ended: the gateway reports the end of the epoch; batches in flight get their outcomes before the next one begins.
+        closed: True if the lane gets no new batches; its session ends when all of its batches have outcomes.
+        epoch_ended: True if the gateway has reported the end of the epoch; batches in flight get their outcomes before the next
+            epoch begins.
     """
 
     def __init__(self, registry: LaneRegistry, identity: Identity) -> None:
@@ -45,7 +46,7 @@ class LaneSender(Sender):
 
     @property
     def accepted(self) -> bool:
-        """Always True: a lane does not end the producer when it finds no gateway."""
+        """Always True, so that a lane that finds no gateway does not end the producer."""
         return True
 
     @property
@@ -56,11 +57,11 @@ class LaneSender(Sender):
     # -- events
 
     def disconnected(self) -> None:
-        """See `Sender.disconnected`. Batches that were not sent yet may go to any gateway."""
+        """See `Sender.disconnected`. Unsent batches may go to any gateway."""
         super().disconnected()
         self.closed = False
         self._requeue()
-        # With a batch that may be in the lane, the next session must be with the same gateway.
+        # If a batch may be in the lane, the next session must be with the same gateway.
         if not len(self.window):
             self.unbind()
 
@@ -92,7 +93,7 @@ class LaneSender(Sender):
     # -- binding to a gateway
 
     def _on_welcome(self, welcome: client_protocol.Welcome) -> None:
-        # The sequences of this session belong to the old lane. After the reconnect, `_open` decides what becomes of the batches.
+        # The sequences of this session belong to the old lane. After the reconnect, `_open` decides what happens to the batches.
         if self.session.state is State.OPEN and welcome.lane != self.lane:
             self.session.leave(f"gateway {welcome.gateway} now has lane {welcome.lane or '(none)'}")
             return
@@ -103,7 +104,10 @@ class LaneSender(Sender):
             self.closed, self.session.trouble = True, f"gateway {welcome.gateway} is {welcome.state}"
 
     def _open(self, welcome: client_protocol.Welcome) -> None:
-        """Use the lane of that gateway, or leave the gateway if its lane cannot be used. A lane requests no epoch."""
+        """Use the lane of that gateway.
+
+        If the lane cannot be used, disconnect from the gateway. A lane does not request an epoch.
+        """
         if self.lane and welcome.gateway == self.gateway and welcome.lane and welcome.lane != self.lane:
             self._fail_all(f"its disk with the lane {self.lane} was lost")
         reason = self._refusal_reason(welcome)
@@ -117,7 +121,7 @@ class LaneSender(Sender):
         self.window.rewind()
 
     def _refusal_reason(self, welcome: client_protocol.Welcome) -> str:
-        """Return why this gateway cannot be used; empty if it can."""
+        """Return the reason why this gateway cannot be used; empty if it can."""
         name = welcome.gateway
         if self.lane:
             return (
@@ -143,7 +147,7 @@ class LaneSender(Sender):
 
     @property
     def _epoch(self) -> Epoch:
-        """The epoch of the sent batches, which may be older than that of the ordered delivery."""
+        """The epoch of the sent batches. The epoch of the ordered delivery may be newer."""
         return self.session.number, self.session.epoch
 
     def unbind(self) -> None:
@@ -179,7 +183,7 @@ class LaneSender(Sender):
     def _on_fenced(self, answer: client_protocol.FencedAnswer) -> None:
         """Handle the end of the epoch at the lane: the batch is not in the lane, and never will be."""
         ordered = self._registry.ordered
-        # A newer instance of the producer, not the next epoch of this one.
+        # A newer instance of the producer has begun an epoch; this is not the next epoch of this instance.
         if answer.epoch > ordered.session.requested_epoch:
             ordered.fenced(answer.epoch)
             return
@@ -187,10 +191,10 @@ class LaneSender(Sender):
         self.epoch_ended = True
 
     def _next_epoch(self) -> None:
-        """Move the batches of a finished epoch to the next one, once none of their copies can enter the lane any more."""
+        """Move the batches of a finished epoch to the next epoch, once no copy of them can still enter the lane."""
         self._requeue()
         session, window = self.session, self.window
-        # A copy of the old epoch that can still enter the lane would be there beside its copy of the new epoch.
+        # Otherwise the lane could get a copy from the old epoch and a second copy from the new epoch.
         if window.in_doubt or not self._registry.ordered.session.running or session.state is not State.OPEN:
             return
         if self._registry.epoch != self._epoch:
@@ -205,14 +209,14 @@ class LaneSender(Sender):
         if isinstance(answer, client_protocol.Expected):
             self._on_expected(answer.sequence, now)
             return
-        # Of a batch that was sent more than once, another copy may still be accepted.
+        # If a batch was sent more than once, the lane may still accept another copy.
         self.window.mark_rejected(answer.first_sequence, all_copies=False)
         if not answer.retry and answer.code not in NOT_KNOWN_YET:
             self._on_refused(answer)
             return
         session.trouble = f"{answer.reason} ({answer.code})"
         if answer.code == "topic":
-            # The number may come from another gateway, whose log is ahead: request it here.
+            # The number may come from a different gateway with a longer log, so request it from this gateway.
             session.topics.clear()
         elif answer.code == "producer" and ordered.session.number != session.number:
             self.epoch_ended = True  # the log deleted the producer's state, and the producer has a new number
@@ -234,7 +238,7 @@ class LaneSender(Sender):
         else:
             own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
             later = Aborted(f"{text}. These records were sent later, and are in no lane")
-        # The lane has a gap at this sequence, so no later batch of this epoch can enter it either.
+        # The lane has a gap at this sequence, so it cannot accept later batches of this epoch either.
         window.fail_at(answer.first_sequence, Failure(own))
         window.fail_from(answer.first_sequence, Failure(later))
         self._mark_next_unknown()
@@ -244,8 +248,8 @@ class LaneSender(Sender):
         window = self.window
         oldest = window.oldest
         if oldest is None or now < self.session.retry_at:
-            return  # nothing to send, or a further answer to one gap: the first answer queued everything again
-        # A batch was lost on the way, or all arrived and their receipts were lost. Sending again resolves both cases.
+            return  # nothing to send, or a repeated answer to the same gap: the first answer has queued everything again
+        # Either a batch was lost, or all batches arrived and their receipts were lost. Sending again resolves both cases.
         if sequence == window.next_sequence or window.batch_at(sequence) is not None:
             self._back_off(now, "gap")
             return
@@ -255,7 +259,7 @@ class LaneSender(Sender):
         )
 
     def _back_off(self, now: float, code: str) -> None:
-        """Queue everything again after a delay. Batches that this gateway refuses for now may go to another one."""
+        """Queue everything again after a delay. Batches that this gateway refuses temporarily may go to another gateway."""
         session, elsewhere = self.session, code in _ELSEWHERE
         # Stay connected: batches in flight get their outcomes only from this gateway.
         super()._back_off(now, "gap" if elsewhere else code)
@@ -284,11 +288,14 @@ class LaneSender(Sender):
         self._registry.fail_topic(topic, error)
 
     def _expire_batches(self, now: float) -> None:
-        """Enforce the delivery deadline: the oldest batch fails with `Unknown`, and so do later ones, which may not overtake it."""
+        """Enforce the delivery deadline: the oldest batch fails with `Unknown`.
+
+        Later batches must not overtake it, so they fail too.
+        """
         late = self.window.oldest
         if late is None or late.deadline > now:
             return
-        self._requeue()  # batches that are certainly not in the lane may go elsewhere until their own deadline
+        self._requeue()  # batches that are certainly not in the lane may go to another lane until their own deadline
         if len(self.window):
             trouble = f"; last error: {self.session.trouble}" if self.session.trouble else ""
             self._fail_all(f"there is no outcome after {self._registry.timeout}{trouble}")
@@ -296,10 +303,11 @@ class LaneSender(Sender):
     def _fail_all(self, why: str) -> None:
         """Fail all batches with an unknown outcome.
 
-        If one of them may be in the lane, the next sequence of the lane is unknown, so the lane gets no more batches in this epoch.
+        If one of the batches may be in the lane, the lane's next sequence is unknown. The lane then gets no more batches in this
+        epoch.
         """
         self._requeue()
-        # What `_requeue` left although no copy can be accepted: newer batches of the producer are in another lane.
+        # `_requeue` left batches of which no copy can be accepted, because newer batches of the producer are in another lane.
         rest = self.window.withdraw()
         oldest = self.window.oldest
         if oldest is not None:

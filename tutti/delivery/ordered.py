@@ -1,4 +1,4 @@
-"""Ordered delivery: sends batches to gateways under one epoch after another, and returns outcomes to the accumulator. Sans-I/O.
+"""Ordered delivery: sends batches to gateways in successive epochs, and returns the outcomes to the accumulator. Sans-I/O.
 
 Theory of operation and failure cases: NOTES.md.
 """
@@ -19,22 +19,24 @@ from tutti.delivery.session import US, Event, Greeting, Identity, State
 from tutti.errors import Aborted, Fenced, Refused, TooLarge, TuttiError, Unavailable, Unknown
 
 LOG = logging.getLogger("tutti.client")
-_IDLE = limits.IDLE_PRODUCER_US / US / 2  # well before the log deletes the state of an idle unnamed producer
+_IDLE = limits.IDLE_PRODUCER_US / US / 2  # half the time after which the log deletes the state of an idle unnamed producer
 
 
 class OrderedDelivery(Sender):
     """The ordered delivery of one producer. Called by one thread."""
 
     def __init__(self, identity: Identity, accumulator: Accumulator, source: BatchSource | None = None) -> None:
-        """Deliver the batches of the accumulator, or of the spool after it (`source`)."""
+        """Deliver the batches of the accumulator, or of the spool that takes its batches (`source`)."""
         super().__init__(identity, accumulator, source)
-        self._starting = True  # a starting instance tries the next epoch when its epoch is taken; a running instance is fenced
+        # if the epoch is already taken, a starting instance tries the next epoch, and a running instance is fenced
+        self._starting = True
         self._tries = 0
-        self._epoch_failure: Failure | None = None  # the failure of batches of the finished epoch that did not commit
-        self._refused: tuple[int, Failure] | None = None  # the sequence whose refusal ended the epoch, and the failure of its batch
+        self._epoch_failure: Failure | None = None  # the failure for the batches of the finished epoch that did not commit
+        # the sequence of the batch whose refusal ended the epoch, and the batch's failure
+        self._refused: tuple[int, Failure] | None = None
         self._active = 0.0
-        self._due_at = 0.0  # when an action is due without a batch to send
-        self._last_epoch = 0  # the epoch that ends once none of its batches is in flight
+        self._due_at = 0.0  # time of the next action that does not depend on a batch to send
+        self._last_epoch = 0  # this epoch ends once none of its batches is in flight
 
     # -- events
 
@@ -65,7 +67,7 @@ class OrderedDelivery(Sender):
                 self._send_batches(now)
 
     def next_time(self, now: float) -> float:
-        """See `Sender.next_time`. The caller calls it again after each event that may change the time."""
+        """See `Sender.next_time`. The caller asks for the time again after each event that may change it."""
         due, linger = super().next_time(now), self.accumulator.linger_until
         self._due_at = due if linger is None else min(due, linger)
         return self._due_at
@@ -78,7 +80,7 @@ class OrderedDelivery(Sender):
         return self.window.has_capacity(queue[0]) and queue[0].topic in session.topics
 
     def end_epoch_when_idle(self) -> None:
-        """Begin the next epoch as soon as no batch of this one is in flight."""
+        """Begin the next epoch as soon as no batch of the current epoch is in flight."""
         self._last_epoch = self.session.epoch
 
     @property
@@ -96,10 +98,10 @@ class OrderedDelivery(Sender):
             self.session.repeat_requests(now)
 
     def end(self, error: TuttiError) -> None:
-        """Deliver nothing more; fail all batches without an outcome with `error`."""
+        """Stop delivering; fail all batches without an outcome with `error`."""
         self.session.transition(Event.END)
         failure = Failure(error)
-        # The window comes first: a spool also returns batches in flight if they have no outcome, and each must fail once.
+        # Drain the window first: a spool also returns batches in flight that have no outcome, and each batch must fail only once.
         self.window.fail_from(0, failure)
         for batch in self.source.drain_unsent(error, ended=True):
             self.window.fail(batch, failure)
@@ -112,7 +114,7 @@ class OrderedDelivery(Sender):
     def _send_batches(self, now: float) -> None:
         window, source = self.window, self.source
         queue = source.queue
-        # One batch without a topic number delays all later ones, as sequences follow the order of `send()`.
+        # One batch without a topic number delays all later batches, because sequences follow the order of `send()`.
         while not self._epoch_ends and (batch := source.head()) is not None:
             if not window.has_capacity(batch) or not self.knows_topic(batch):
                 break
@@ -123,7 +125,8 @@ class OrderedDelivery(Sender):
     def _renew_idle(self, now: float) -> None:
         """Begin a new epoch if an unnamed producer was idle, before the log could delete its state after an hour.
 
-        A producer with staged batches keeps its epoch, whose end would drop them; the log keeps its state for a day.
+        A producer with staged batches keeps its epoch, because the end of the epoch would drop them. The log keeps the state of
+        such a producer for a day.
         """
         idle = now - self._active > _IDLE and self.session.state is State.OPEN
         if idle and is_nameless(self.name) and not self._has_staged:
@@ -137,7 +140,7 @@ class OrderedDelivery(Sender):
             self.source.finished(resolved, self.window.committed)
         while self.accumulator.rejected:
             resolved.append(self.accumulator.rejected.popleft())
-        # The callbacks come last: they may send, and see the counts and the outcomes of all of these batches.
+        # Run the callbacks last: they may send, and they must see the counts and outcomes of all these batches.
         for batch in resolved:
             batch.announce()
 
@@ -166,7 +169,7 @@ class OrderedDelivery(Sender):
             case client_protocol.Denied():
                 self._on_denied(answer, now)
             case client_protocol.FencedAnswer():
-                # An answer for the requested epoch or an earlier one concerns an old copy, which this instance sent before.
+                # An answer for the requested epoch or an earlier epoch concerns an old copy that this instance sent.
                 if answer.producer == self.session.number and answer.epoch > self.session.requested_epoch:
                     self.fenced(answer.epoch)
             case client_protocol.AbortedAnswer() | client_protocol.RefusedAnswer() | client_protocol.Expected():
@@ -193,7 +196,7 @@ class OrderedDelivery(Sender):
         subject = f"records of producer {self.name!r} from sequence {answer.first_sequence}"
         if isinstance(answer, client_protocol.AbortedAnswer):
             failure = Failure(Aborted(f"{subject} were aborted: {answer.reason}. They and all later records are in no log"))
-            # Batches below the named sequence may have committed: they wait for the sequence at which the next epoch begins.
+            # Batches below this sequence may have committed. Their outcome is known when the next epoch begins.
             failed = self.window.fail_from(answer.first_sequence, failure)
             self._end_epoch(failure, failed, now)
         elif answer.retry or answer.code in NOT_KNOWN_YET:
@@ -203,7 +206,8 @@ class OrderedDelivery(Sender):
             else:
                 session.repeat_requests(now)
         elif session.running:
-            # The refusal concerns this copy. As another copy may be in flight, the begin of the next epoch resolves the batch.
+            # The refusal concerns this copy only. Another copy may be in flight, so the batch is resolved when the next epoch
+            # begins.
             text = f"{subject} were refused: {answer.reason}"
             own = TooLarge(text) if answer.code == "too_large" else Refused(text, answer.code)
             self._refused = answer.first_sequence, Failure(own)
@@ -222,7 +226,7 @@ class OrderedDelivery(Sender):
                 "the gateway serves another log, or its log lost committed records"
             )
             if sequence < oldest.first_sequence and session.welcome is not None and len(session.welcome.gateways) > 1:
-                # A gateway in a minority can lag behind what another gateway acknowledged, so try the others.
+                # A gateway in a minority may not have a number that another gateway has acknowledged, so try the others.
                 session.trouble = f"{text}, or this gateway lags behind its group (sequence)"
                 session.back_off(now, "not_primary")
             else:
@@ -245,7 +249,7 @@ class OrderedDelivery(Sender):
             self.window.rewind()
         else:
             self._begin_epoch(answer, renumbered=renumbered)
-        # Only now, as the begin of an epoch still has to know the previous one.
+        # Set this last: `_begin_epoch` still needs the previous epoch.
         session.epoch = session.requested_epoch
         self._starting, self._tries = False, 0
 
@@ -254,7 +258,8 @@ class OrderedDelivery(Sender):
         if answer.epoch < session.requested_epoch or session.state is not State.OPENING:
             return  # an answer to an earlier request
         self._tries += 1
-        # An unnamed producer has no other instance, so the log deleted its state. It may start again if no batch is in doubt.
+        # An unnamed producer has no other instance, so the log deleted its state. The producer may start again if no batch is in
+        # doubt.
         if not self._starting and not (is_nameless(self.name) and not len(self.window)):
             self.fenced(answer.epoch)
         elif self._tries > limits.EPOCH_TRIES_MAX:
@@ -268,12 +273,12 @@ class OrderedDelivery(Sender):
             session.request_epoch(now)
 
     def _begin_epoch(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
-        """Resolve the batches of the previous epoch, according to the sequence at which the new epoch begins.
+        """Resolve the batches of the previous epoch, using the sequence at which the new epoch begins.
 
         With `renumbered`, the producer has a new number, because the log had deleted its state.
         """
         window = self.window
-        # Which of them committed was in the state that the log has deleted.
+        # Which batches committed was recorded in the state that the log has deleted.
         if len(window) and (renumbered or self._epoch_failure is None):
             text = (
                 f"the log deleted the state of producer {self.name!r}, which has a new number now: whether records in "
@@ -284,13 +289,14 @@ class OrderedDelivery(Sender):
             return
         cause = self._refused[1] if self._refused is not None else self._epoch_failure
         if self._epoch_failure is not None:
-            # The log has everything up to this sequence, even if the receipts were lost, and will never have the rest.
+            # The log has all batches up to this sequence, even if their receipts were lost. The log will never have the others.
             window.commit_upto(opened.sequence)
             if len(window):
                 if self._refused is not None:
                     window.fail_at(*self._refused)
                 window.fail_from(0, self._epoch_failure)
-                self._fail_unsent(self._epoch_failure)  # the application could not know of the failure before
+                # unsent batches fail too, because the application could not have known of the failure
+                self._fail_unsent(self._epoch_failure)
             self._epoch_failure = self._refused = None
         if self.session.epoch and self._has_staged:
             self.end(self._staged_lost(cause))
@@ -310,7 +316,7 @@ class OrderedDelivery(Sender):
         return error
 
     def fenced(self, epoch: int) -> None:
-        """End this instance: another instance began that epoch, or an operator raised the lowest valid epoch."""
+        """End this instance, because another instance began that epoch or an operator raised the lowest valid epoch."""
         session = self.session
         text = (
             f"producer {self.name!r} is fenced: another instance began epoch {epoch}, or an operator fenced it or deleted "
@@ -320,7 +326,7 @@ class OrderedDelivery(Sender):
         self.end(Fenced(text))
 
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
-        """See `Sender._fail_topic`. If the producer uses progress, all later batches fail, too."""
+        """See `Sender._fail_topic`. If the producer uses progress, all later batches also fail."""
         failure = Failure(error)
         queue = self.source.queue
         while queue and queue[0].topic == topic:
@@ -331,13 +337,13 @@ class OrderedDelivery(Sender):
     def _end_epoch(self, failure: Failure, failed: bool, now: float) -> None:
         """End the epoch.
 
-        Unsent batches fail, so that they do not overtake a failed batch (`failed`) or one that may fail. Batches in flight are
+        Unsent batches fail, so that they do not overtake a batch that has failed (`failed`) or may fail. Batches in flight are
         resolved when the next epoch begins.
         """
         session = self.session
         if failed or session.running:
             self._fail_unsent(failure)
-        if session.running:  # if not running, this is a further answer about the same end
+        if session.running:  # if not running, this is a repeated answer about the same end of the epoch
             self._epoch_failure = failure
             self.source.set_opened(None)
             session.request_next_epoch(now)
@@ -366,12 +372,14 @@ class OrderedDelivery(Sender):
         LOG.warning("%s", error)
         failure = Failure(error)
         self.window.fail_from(0, failure)
-        # A batch with a sequence leaves a gap, which only the next epoch closes.
+        # If the failed batch had a sequence, there is a gap, and only a new epoch can continue after it.
         if late.first_sequence and session.running:
             self._end_epoch(failure, True, now)
         else:
             self._fail_unsent(failure)
 
     def _oldest(self) -> Batch | None:
-        """Return the oldest closed batch. (An open batch is newer, or waits for its linger, which is shorter.)"""
+        """Return the oldest closed batch. (An open batch needs no check: it is newer, or closes when its linger ends, before its
+        deadline.)
+        """
         return self.window.oldest or (self.source.queue[0] if self.source.queue else None)

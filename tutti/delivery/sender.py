@@ -17,12 +17,12 @@ from tutti.delivery.session import NOT_ALLOWED, Greeting, Identity, Session, Sta
 from tutti.delivery.window import Window
 from tutti.errors import ConfigError, FormatError, NotAllowed, Refused, TuttiError
 
-#: Codes of refusals for ids that this gateway's log does not have yet, although another gateway may have registered them.
+#: Codes of refusals for ids that this gateway's log does not have yet. Another gateway may already have registered them.
 NOT_KNOWN_YET = frozenset({"topic", "epoch", "producer"})
 
 
 class BatchSource(Protocol):
-    """Where a sender gets its batches: an accumulator, or the spool after it.
+    """Source of a sender's batches: an accumulator, or the spool that takes the accumulator's batches.
 
     Attributes:
         queue: batches to send, in order.
@@ -40,7 +40,7 @@ class BatchSource(Protocol):
         """Set the current epoch, or None when it ends."""
 
     def drain_unsent(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
-        """Remove and return all batches that were not sent. With `stop`, reject new records."""
+        """Remove and return all unsent batches. With `stop`, reject new records."""
 
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:
         """In a forked child, fail everything: this process will deliver nothing."""
@@ -51,8 +51,8 @@ class Sender(abc.ABC):
 
     Attributes:
         name: name of the producer.
-        accumulator: what the application fills.
-        source: where the batches come from, and their outcomes go to: the accumulator, or a spool after it.
+        accumulator: the accumulator to which the application adds records.
+        source: provides the batches and gets their outcomes: the accumulator, or the spool that takes the accumulator's batches.
         window: batches that have sequences and no outcome yet.
         session: the session with the gateway.
     """
@@ -60,7 +60,7 @@ class Sender(abc.ABC):
     def __init__(
         self, identity: Identity, accumulator: Accumulator, source: BatchSource | None = None, *, unordered: bool = False
     ) -> None:
-        """Create a sender with an empty window and a session that is offline."""
+        """Create a sender with an empty window and an offline session."""
         options = accumulator.options
         self.name = identity.name
         self.accumulator = accumulator
@@ -71,7 +71,7 @@ class Sender(abc.ABC):
 
     @abc.abstractmethod
     def end(self, error: TuttiError) -> None:
-        """Deliver nothing more; fail everything with `error`."""
+        """Stop delivering; fail everything with `error`."""
 
     @abc.abstractmethod
     def _on_answer(self, answer: client_protocol.FromGateway, now: float) -> None:
@@ -119,7 +119,7 @@ class Sender(abc.ABC):
         """Handle committed batches. Return True if one of them was in flight."""
         progressed, session, window = False, self.session, self.window
         for producer, first_sequence, offset, epoch, count in client_protocol.decode_receipts(data):
-            # Receipts of an earlier epoch concern batches that got their outcome when this epoch began.
+            # Receipts of an earlier epoch are ignored: their batches got their outcomes when the current epoch began.
             if producer == session.number and epoch == session.epoch:
                 progressed = window.commit(first_sequence, count, offset) or progressed
         if progressed:
@@ -127,7 +127,7 @@ class Sender(abc.ABC):
         return progressed
 
     def _greet(self, welcome: client_protocol.Welcome) -> Greeting | None:
-        """Pass a Welcome to the session. End the producer, and return None, if the gateway serves another log."""
+        """Pass a Welcome to the session. If the gateway serves a different log, end the producer and return None."""
         try:
             return self.session.on_welcome(welcome)
         except Refused as error:
@@ -148,7 +148,7 @@ class Sender(abc.ABC):
         elif answer.code in NOT_ALLOWED and topic is None and (answer.request == 0 or is_epoch):
             self.end(NotAllowed(f"producer {self.name!r} is not authorised: {answer.reason}", answer.code))
         elif answer.request == 0:
-            # The refusal concerns the session, which another gateway may accept.
+            # The gateway refused the session; another gateway may accept it.
             session.leave(text)
         elif answer.retry:
             session.trouble = text
@@ -170,17 +170,18 @@ class Sender(abc.ABC):
     def knows_topic(self, batch: Batch) -> bool:
         """Return True if the topic of the queue's first batch has its number.
 
-        If the number is missing, request it together with those of the next batches: single requests would cost a round trip each.
+        If the number is missing, request it together with the missing numbers of the next batches. Separate requests would take a
+            round trip each.
         """
         session = self.session
         if session.topics.get(batch.topic, 0):
             return True
-        # The batch is first now, and the refusal may be outdated: request its topic again.
+        # The batch is first in the queue now, and the early refusal may be outdated, so request the topic again.
         self._refused_ahead.discard(batch.topic)
-        # Other threads append to the queue, which must not happen during an iteration.
+        # Take the lock, because other threads append to the queue and an append would break the iteration.
         with self.accumulator.lock:
             topics = dict.fromkeys(one.topic for one in itertools.islice(self.source.queue, limits.TOPICS_AHEAD))
-        # Keep only topics that are still ahead, so that the set stays small.
+        # Keep only topics that are still in the queue, so that the set stays small.
         self._refused_ahead &= topics.keys()
         for topic in topics:
             if topic not in self._refused_ahead:
@@ -188,9 +189,10 @@ class Sender(abc.ABC):
         return False
 
     def _on_topic_refused(self, topic: str, error: TuttiError) -> None:
-        """Fail the batches of a rejected topic once one of them is first in the queue; earlier batches are sent first.
+        """Fail the batches of a rejected topic once one of them is first in the queue. Earlier batches of other topics are sent
+        first.
 
-        A topic that was requested early is requested again then.
+        If the topic was requested early, it is requested again at that time.
         """
         queue = self.source.queue
         if queue and queue[0].topic == topic:
@@ -207,16 +209,16 @@ class Sender(abc.ABC):
         messages = list(window.messages(session.number, session.epoch, session.topic_number))
         session.outbox.extend(messages)
         if window.awaits_answer and not awaited:
-            session.received(now)  # the gateway owes an answer from now on, so its silence counts from now on
+            session.received(now)  # the gateway must answer from now on, so the silence timeout starts now
         return messages
 
     def next_time(self, now: float) -> float:
-        """Return the monotonic time of the next action if nothing happens before; infinity if there is none."""
+        """Return the monotonic time of the next action if no event occurs before; infinity if no action is planned."""
         session, oldest = self.session, self._oldest()
         due = session.due()
         if oldest is not None and oldest.deadline < due:
             due = oldest.deadline
-        # A delay counts only if something waits for its end.
+        # A delay counts only if something is waiting for its end.
         if now < session.retry_at < due and session.state is State.OPEN and (self.window.has_unsent or self.source.queue):
             due = session.retry_at
         return due

@@ -1,4 +1,4 @@
-"""Session: the control conversation with one gateway after another: handshake, epoch, topics, and detection of a silent gateway.
+"""Session: the control messages exchanged with one gateway at a time: handshake, epoch, topics, and detection of a silent gateway.
 
 The module is sans-I/O: the caller passes in answers and the time, and sends the messages in `outbox`. The table below is the state
 machine; NOTES.md has the theory of operation and the failure cases. A `Sender` owns a session and decides what each answer means
@@ -26,7 +26,7 @@ _SILENCE_MIN = limits.SILENCE_US_MIN / US
 _SILENCE_MAX = limits.SILENCE_US_MAX / US
 _RETRY_MIN = limits.RETRY_US_MIN / US
 _RETRY_MAX = limits.RETRY_US_MAX / US
-#: Codes of requests that no gateway allows the client.
+#: Codes of refusals after which no gateway will accept the request.
 NOT_ALLOWED = frozenset({"token", "rights"})
 #: Codes of refusals after which another gateway may accept the request.
 ELSEWHERE = frozenset({"not_primary", "leaving", "halted"})
@@ -84,8 +84,8 @@ TRANSITIONS: dict[tuple[State, Event], State] = {
 class Greeting(enum.Enum):
     """Why a gateway sent a Welcome."""
 
-    FIRST = "first"  # it answers the first Hello of a connection, or the Hello of a session that the gateway did not know
-    PROBED = "probed"  # it answers a probe of a silent gateway
+    FIRST = "first"  # the Welcome answers the first Hello of a connection, or the Hello of a session that the gateway did not know
+    PROBED = "probed"  # the Welcome answers a probe of a silent gateway
     CHANGED = "changed"  # the state or the group of the gateway changed
 
 
@@ -101,7 +101,7 @@ class Session:
     """The session of one sender with its gateways, up to an open epoch. Called by one thread."""
 
     def __init__(self, identity: Identity, window: Window) -> None:
-        """Create a session that is offline and has no epoch. The session rewinds `window` when its messages may be lost."""
+        """Create an offline session without an epoch. The session rewinds `window` when messages may have been lost."""
         self.identity = identity
         self.state = State.OFFLINE
         self.outbox: collections.deque[list[Buffer]] = collections.deque()
@@ -111,7 +111,7 @@ class Session:
         self.trouble = ""  # the last error, for messages
         self.number = 0  # producer number in the log, 0 before the first epoch
         self.epoch = 0  # epoch of the batches that were sent
-        self.requested_epoch = 1  # above `epoch` after the end of that epoch, until the next one opens
+        self.requested_epoch = 1  # higher than `epoch` after that epoch has ended, until the next epoch opens
         self.topics: dict[str, int] = {}
         self.token = ""  # authentication token, for encrypted connections only
         self.retry_at = 0.0  # no batch is sent before this time
@@ -119,7 +119,7 @@ class Session:
         self._request = 0
         self._epoch_request = 0
         self._topic_requests: dict[int, str] = {}
-        self._epoch_retry_at: float | None = None  # when the epoch is requested again; None if a request has no answer yet
+        self._epoch_retry_at: float | None = None  # time at which to request the epoch again; None if no retry is scheduled
         self._retry = _RETRY_MIN
         self._received_at = 0.0
         self._silence = _SILENCE_MIN
@@ -150,7 +150,7 @@ class Session:
         self._window.rewind()
 
     def leave(self, reason: str) -> None:
-        """Request that the connection is dropped, and that the next address is tried."""
+        """Request that the caller drops the connection and tries the next address."""
         self.drop = self.trouble = reason
 
     # -- requests
@@ -193,7 +193,7 @@ class Session:
         self.delay_sending(now)
         self._window.rewind()
         if self.state is State.OPEN and self._hello_since is None:
-            # The Welcome that answers Hello leads through the other requests again.
+            # After the Welcome that answers this Hello, the session repeats its other requests.
             self.transition(Event.UNKNOWN)
             self._hello(now)
 
@@ -203,7 +203,7 @@ class Session:
         """Handle a Welcome.
 
         Raises:
-            Refused: the gateway serves another log.
+            Refused: the gateway serves a different log.
         """
         requested, self._hello_since = self._hello_since is not None, None
         if self.log and welcome.log and welcome.log != self.log:
@@ -226,7 +226,7 @@ class Session:
         return Greeting.PROBED
 
     def opened(self) -> None:
-        """Handle that the gateway accepts batches. Topic requests without an answer are repeated with the next batch."""
+        """Record that the gateway accepts batches. Unanswered topic requests are repeated with the next batch."""
         self.transition(Event.OPENED)
         self._topic_requests.clear()
 
@@ -237,13 +237,13 @@ class Session:
             self.topics[topic] = answer.topic
 
     def on_unknown(self, now: float) -> None:
-        """Introduce the session again, because the gateway does not know it."""
+        """Send Hello again, because the gateway does not know the session."""
         if self._hello_since is None:
             self.transition(Event.UNKNOWN)
             self._hello(now)
 
     def pop_topic_request(self, request: int) -> str | None:
-        """Remove a topic request, which the gateway denied, and return its topic."""
+        """Remove a topic request that the gateway denied, and return its topic."""
         return self._topic_requests.pop(request, None)
 
     def is_epoch_request(self, request: int) -> bool:
@@ -251,7 +251,7 @@ class Session:
         return request == self._epoch_request and self.state is State.OPENING
 
     def received(self, now: float) -> None:
-        """Restart the silence timeout: a message arrived, or the first batch without an answer was sent."""
+        """Restart the silence timeout, because a message arrived or the first batch without an answer was sent."""
         self._received_at = now
 
     def reset_timeouts(self) -> None:
@@ -267,7 +267,7 @@ class Session:
         return self._retry < _RETRY_MAX
 
     def back_off(self, now: float, code: str) -> None:
-        """Queue everything again after a delay; change to another gateway if this one cannot order messages."""
+        """Queue everything again after a delay. Change to another gateway if the current one cannot order messages."""
         self.delay_sending(now)
         self._window.rewind()
         if code in ELSEWHERE and self.welcome is not None and len(self.welcome.gateways) > 1:
@@ -288,7 +288,7 @@ class Session:
         return self.state is State.OPEN and self.retry_at <= now and not self.drop
 
     def _awaits_answer(self) -> bool:
-        """Return True if the gateway owes an answer."""
+        """Return True if the session is waiting for an answer of the gateway."""
         if self.state is State.OPENING:
             return self._epoch_retry_at is None
         if self.state is State.OPEN:
@@ -296,7 +296,7 @@ class Session:
         return self.state is State.GREETING
 
     def due(self) -> float:
-        """Return the time of the next action; infinity if there is none."""
+        """Return the time of the next action; infinity if no action is planned."""
         due = self._answer_due() if self._awaits_answer() else inf
         if self._epoch_retry_at is not None and self.state is State.OPENING:
             due = min(due, self._epoch_retry_at)
@@ -316,12 +316,12 @@ class Session:
         if self._hello_since is not None:
             self.leave(f"connected, but got no answer for {now - self._hello_since:.1f} s")
             return
-        # A busy gateway is silent, too: probe it before the connection is given up, and be more patient after each probe.
+        # A busy gateway may also be silent. Probe it before dropping the connection, and wait longer after each probe.
         self._silence = min(2 * self._silence, _SILENCE_MAX)
         self._hello(now)
 
     def transition(self, event: Event) -> None:
-        """Change the state; an event that the table lacks is a defect of this client."""
+        """Change the state. An event without an entry in the table is a defect of this client."""
         after = TRANSITIONS.get((self.state, event))
         invariant(after is not None, f"state {self.state.value!r} has no transition for {event.value!r}")
         self.state = after or self.state

@@ -27,7 +27,7 @@ class UnorderedDelivery:
     """The unordered delivery of one producer. Called by one thread.
 
     Attributes:
-        senders: the senders of the current lanes. One gets new batches; the others wait for outcomes of batches in flight.
+        senders: the senders of the current lanes. One lane gets new batches; the others wait for outcomes of batches in flight.
         accumulator: the accumulator of unordered batches.
     """
 
@@ -43,7 +43,7 @@ class UnorderedDelivery:
 
     @property
     def gateways(self) -> dict[str, str]:
-        """The gateways of the group, name to url, from the latest Welcome."""
+        """The gateways of the group, name -> url, from the latest Welcome."""
         return self._registry.gateways
 
     # -- for the producer's I/O
@@ -53,7 +53,7 @@ class UnorderedDelivery:
         if self._ended:
             return
         self.accumulator.expire_linger(now)
-        # Lanes come first: they return batches to the head of the queue, which then go to another lane before newer ones.
+        # Run the lanes first: they return batches to the head of the queue, so that these go to another lane before newer batches.
         for lane in list(self.senders):
             lane.work(now)
         self._expire_queued(now)
@@ -65,7 +65,7 @@ class UnorderedDelivery:
         self._publish()
 
     def next_time(self, now: float) -> float:
-        """Return the monotonic time of the next action if nothing happens before; infinity if there is none."""
+        """Return the monotonic time of the next action if no event occurs before; infinity if no action is planned."""
         times = [lane.next_time(now) for lane in self.senders]
         queue, linger = self.accumulator.queue, self.accumulator.linger_until
         if queue:
@@ -90,7 +90,7 @@ class UnorderedDelivery:
         return (batch for lane in self.senders for batch in lane.window)
 
     def end(self, error: TuttiError) -> None:
-        """Deliver nothing more; fail all batches without an outcome with `error`."""
+        """Stop delivering; fail all batches without an outcome with `error`."""
         if self._ended:
             return
         self._ended = True
@@ -105,13 +105,13 @@ class UnorderedDelivery:
     # -- choice of the lane for new batches
 
     def _choose_lane(self, now: float) -> None:
-        """Choose the lane for new batches, look for a gateway if there is none, and remove lanes that are not needed."""
+        """Choose the lane for new batches. If there is none, look for a gateway. Remove lanes that are not needed."""
         if self._current is None or self._current not in self.senders or not self._current.accepts_batches:
             if self._current is not None and len(self._current.window):
-                # The gateway may reject batches in flight. They must reach the next lane before newer batches do.
+                # The gateway may reject batches in flight. These must reach the next lane before newer batches do.
                 self._answers_until = now + _ANSWER_WAIT_S
             self._current = next((lane for lane in self.senders if lane.accepts_batches), None)
-        # One lane at a time looks for a gateway, and none while another one accepts batches.
+        # At most one lane at a time looks for a gateway, and no lane does while one accepts batches.
         looking = [lane for lane in self.senders if not lane.lane]  # lanes that look for a gateway
         spare = looking if self._current is not None else looking[1:]
         for lane in self.senders:
@@ -119,7 +119,7 @@ class UnorderedDelivery:
                 spare.append(lane)
         for lane in spare:
             lane.unbind()
-            # The lane disappears before `_publish`, which would miss its outcomes.
+            # The lane is removed before `_publish` runs, so save its outcomes here.
             self._registry.resolved += lane.window.pop_resolved()
             self.senders.remove(lane)
         if self._current is None and self.accumulator.queue and self._needs_gateway():
@@ -130,12 +130,12 @@ class UnorderedDelivery:
         """Return True if an unbound gateway may exist and no lane is looking for one."""
         bound = {lane.gateway for lane in self.senders if lane.lane}
         if len(bound) < len(self.senders) or any(lane.epoch_ended or lane.accepts_batches for lane in self.senders):
-            return False  # a lane is looking for one, or waits for an epoch
-        # With a lane at each gateway, a further one would find none: batches wait for the first gateway that accepts them.
+            return False  # a lane is looking for a gateway, or waits for an epoch
+        # If each gateway has a lane, a new lane would find no gateway. So batches wait for the first gateway that accepts them.
         return not bound or bool(self.gateways.keys() - bound)
 
     def _exclude_pinned(self) -> None:
-        """Exclude batches that wait for another gateway from the pending batches, so that new batches need not wait for them."""
+        """Do not count batches that wait for another gateway as pending, so that new batches need not wait for them."""
         pinned = sum(len(lane.window) for lane in self.senders if lane is not self._current)
         if pinned != self.accumulator.pinned:
             self.accumulator.pinned = pinned
@@ -144,7 +144,7 @@ class UnorderedDelivery:
     def _awaits_refusals(self, now: float) -> bool:
         """Return True if a gateway that accepts no new batches may soon reject a batch in flight.
 
-        New batches wait for that answer, because the rejected batch could not move to another lane after a newer one.
+        New batches wait for that answer: a rejected batch cannot move to another lane if a newer batch is already there.
         """
         return now < self._answers_until and any(
             lane.closed and lane.session.state is State.OPEN and lane.window.in_doubt for lane in self.senders
@@ -172,7 +172,7 @@ class UnorderedDelivery:
         )
         LOG.warning("%s", error)
         late: list[Batch] = []
-        # They were never sent, so later ones need not fail with them.
+        # These batches were never sent, so later batches need not fail with them.
         while queue and queue[0].deadline <= now:
             late.append(queue.popleft())
         self._registry.fail(late, Failure(error))

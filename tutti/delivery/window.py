@@ -1,7 +1,7 @@
 """Window: batches that have sequences and no outcome yet, oldest first.
 
 The window knows which batches were sent on the current connection and which must be sent (again). The window keeps the bytes in
-flight below the limit of the gateway. The window does no I/O and knows nothing of epochs.
+flight below the limit of the gateway. The window does no I/O and does not use epochs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Window:
     """The batches of one producer that are in flight."""
 
     def __init__(self, compression: Compression, unordered: bool = False, staged: bool = False) -> None:
-        """Create an empty window; `unordered` for batches of lanes, `staged` for batches that wait for a TXN frame."""
+        """Create an empty window. `unordered` means that the batches go to lanes; `staged` means that they wait for a TXN frame."""
         self.bytes_max = limits.WINDOW_BYTES
         self.next_sequence = 1
         self.committed = Resume(0, b"")
@@ -74,14 +74,14 @@ class Window:
 
     def rewind(self) -> None:
         """Queue all batches for sending again, in order."""
-        # The gateway removes duplicates, so nothing has to be known of what arrived.
+        # The gateway removes duplicates, so it does not matter which batches arrived.
         self._to_send = collections.deque(self._unanswered)
         self._sent = False
 
     def messages(self, number: int, epoch: int, topic_number: Callable[[str], int]) -> Iterator[list[Buffer]]:
         """Yield submit messages for queued batches, up to the first batch whose topic has no number yet (0).
 
-        Small bodies share a message; a large body has its own.
+        Small bodies share a message; a large body has a message of its own.
         """
         frames: list[Frame] = []
         size = 0
@@ -92,7 +92,7 @@ class Window:
                 self._to_send.popleft()
                 continue
             topic = topic_number(batch.topic)
-            # Later batches wait, too: the gateway accepts sequences only in order.
+            # Later batches also wait, because the gateway accepts sequences only in order.
             if not topic:
                 break
             # Small bodies are copied into their message. A large body is a part of its own message, without a copy.
@@ -111,7 +111,7 @@ class Window:
         if frames:
             yield encode_submit(frames, self._unordered)
 
-    # A spool may have batches that an earlier run wrote with another compression.
+    # A spool may have batches that an earlier run wrote with a different compression.
     def _flags_of(self, batch: Batch) -> int:
         return self._flags if batch.codec == "" else compression_flags(batch.codec)
 
@@ -136,7 +136,7 @@ class Window:
     def commit(self, first_sequence: int, count: int, offset: int) -> bool:
         """Record that a batch committed. Return False if no batch in flight has this sequence and count."""
         batch = self._by_sequence.get(first_sequence)
-        # The receipt may concern an earlier copy, from before committed records were removed.
+        # The receipt may concern an earlier copy that still had the committed records.
         if batch is None or batch.remaining != count:
             return False
         self._committed(batch, offset)
@@ -144,7 +144,7 @@ class Window:
         return True
 
     def commit_upto(self, sequence: int) -> None:
-        """Record that everything up to `sequence` committed, at unknown offsets."""
+        """Record that all batches up to `sequence` committed at unknown offsets."""
         for batch in list(self._unanswered):
             if not batch.resolved and batch.last_sequence <= sequence:
                 self._committed(batch, OFFSET_UNKNOWN)
@@ -171,12 +171,15 @@ class Window:
         self._resolve(batch, OFFSET_UNKNOWN, failure)
 
     def trim_below(self, sequence: int) -> None:
-        """Remove records below `sequence`, which the log has, from the batch that contains `sequence`. Send the rest again."""
+        """Remove the records below `sequence` from the batch that contains `sequence`, because they are in the log.
+
+        Send the rest again.
+        """
         for batch in self._unanswered:
             if not batch.resolved and batch.first_sequence < sequence <= batch.last_sequence:
                 del self._by_sequence[batch.first_sequence]
                 self._bytes -= batch.size
-                # The rest gets its own first sequence, size and CRC, so it is a new copy for the gateway.
+                # The rest gets a new first sequence, size and CRC, so the gateway treats it as a new copy.
                 drop_committed(batch, sequence - batch.first_sequence, self._compression if batch.codec == "" else batch.codec)
                 self._bytes += batch.size
                 self._by_sequence[batch.first_sequence] = batch
@@ -204,7 +207,7 @@ class Window:
         withdrawn: list[Batch] = []
         while self._unanswered:
             batch = self._unanswered[-1]
-            # From the newest on, because `next_sequence` goes back with each batch, and sequences have no gaps.
+            # Start with the newest batch, because each removal lowers `next_sequence`, and sequences have no gaps.
             if batch.copies or batch.resolved or batch.serial <= above:
                 break
             self._unanswered.pop()
@@ -219,7 +222,7 @@ class Window:
         return withdrawn[::-1]
 
     def drain(self) -> list[Batch]:
-        """Remove and return all batches without an outcome, oldest first. They have no sequence any more."""
+        """Remove and return all batches without an outcome, oldest first. The batches no longer have sequences."""
         batches = [batch for batch in self._unanswered if not batch.resolved]
         for batch in batches:
             batch.first_sequence = 0
@@ -236,14 +239,15 @@ class Window:
 
     def _committed(self, batch: Batch, offset: int) -> None:
         if batch.last_sequence > self.committed.sequence:
-            # Outcomes may arrive in another order, so only the highest sequence counts.
+            # Outcomes may arrive out of order, so only the highest sequence counts.
             self.committed = Resume(batch.last_sequence, batch.progress or self._progress_before(batch))
         self._resolve(batch, offset, None)
 
     def _progress_before(self, batch: Batch) -> bytes:
         """Return the last progress before a committed batch.
 
-        All earlier batches have committed, too, even if their outcomes arrive later: another gateway may have ordered another copy.
+        All earlier batches have also committed, even if their outcomes arrive later: different gateways may have ordered different
+            copies.
         """
         progress = self.committed.progress
         for earlier in self._unanswered:
@@ -254,7 +258,7 @@ class Window:
         return progress
 
     def _resolve(self, batch: Batch, offset: int, failure: Failure | None) -> None:
-        # A batch without a sequence was never in the window, and does not count for its bytes.
+        # A batch without a sequence was never in the window, so its bytes are not counted.
         if self._by_sequence.pop(batch.first_sequence, None) is not None:
             self._bytes -= batch.size
         batch.resolve(offset, failure)
@@ -262,7 +266,7 @@ class Window:
 
     def _drop_resolved(self) -> None:
         unanswered = self._unanswered
-        # A batch that is resolved before an older one stays until the older one is resolved, too.
+        # A resolved batch stays until all older batches are resolved.
         while unanswered and unanswered[0].resolved:
             unanswered.popleft()
         if not unanswered:

@@ -30,7 +30,7 @@ from tutti.io.zmtp_connection import ConnectionEvent, ZmtpConnection, connection
 
 _GOODBYE_S = 0.2
 _NO_ANSWER = "connected, but got no answer"
-_CHECK_S = 0.25  # interval at which a queued request checks whether its caller has given up
+_CHECK_S = 0.25  # interval at which a waiting request checks whether its caller has given up
 #: Codes of refusals after which another gateway may accept the request.
 _ELSEWHERE = frozenset({"not_primary", "leaving", "halted", "behind"})
 
@@ -38,14 +38,14 @@ Answer = TypeVar("Answer", client_protocol.Welcome, client_protocol.Done, client
 
 
 class RequestClient:
-    """Requests to one gateway after another. Thread-safe. Connects with the first request, and again after a lost connection.
+    """Sends requests to one gateway at a time. Thread-safe. Connects at the first request, and again after a connection is lost.
 
     Args:
         url: `tutti://HOST:P[,HOST:P...]`, or addresses.
         timeout: seconds for one request, including the connection setup.
-        rounds: how often each address may be tried in that time; None: without limit.
-        learn: True if discovered gateways may answer, too; False: only those of the url.
-        credentials: authenticate the client; the default comes from the environment.
+        rounds: how often each address may be tried in that time; None means no limit.
+        learn: True if discovered gateways may also answer; False to use only the gateways of the url.
+        credentials: credentials of the client; the default comes from the environment.
 
     Raises (all methods):
         Unavailable: no gateway answered in time. The message has the result at each address.
@@ -62,7 +62,7 @@ class RequestClient:
         learn: bool = True,
         credentials: Credentials | None = None,
     ) -> None:
-        """Prepare; nothing is connected yet."""
+        """Prepare the client without connecting."""
         self._credentials = given(credentials)
         self._learn = learn
         self._endpoints = Endpoints(parse_url(url) if isinstance(url, str) else url)
@@ -74,7 +74,7 @@ class RequestClient:
         self._welcome: client_protocol.Welcome | None = None
         self._request = 0
         self._trouble = ""  # the last error that a gateway returned
-        self._last_error = ""  # the last error in place of an answer
+        self._last_error = ""  # the last error that occurred instead of an answer
         self._answered: tuple[Address, str] | None = None  # the gateway that requested a retry, and its reason
         self._retry_us = limits.RETRY_US_MIN
 
@@ -92,7 +92,7 @@ class RequestClient:
 
     @property
     def trouble(self) -> str:
-        """The last error in place of an answer, without its address; empty if there was none."""
+        """The last error that occurred instead of an answer, without the address; empty if there was none."""
         return self._last_error
 
     @property
@@ -128,7 +128,7 @@ class RequestClient:
         with self._lock:
             if self._connection is not None:
                 self._send_control(client_protocol.Bye())
-                # Bye has this time to leave; without it, the gateway learns of the end by the closed connection.
+                # Allow this time for sending Bye. If Bye is lost, the gateway detects the end from the closed connection.
                 self._connection.close(_GOODBYE_S)
                 self._connection = None
 
@@ -143,8 +143,8 @@ class RequestClient:
     def request(self, kind: type[Answer], make: Callable[[int], msgspec.Struct], given_up: Callable[[], bool] = bool) -> Answer:
         """Send a request and return its answer, which has type `kind`. `make` builds the request from its number.
 
-        A request may wait for an earlier one of another thread, within its own timeout. If the caller has `given_up` by then, the
-        request is not sent.
+        A request may wait, within its own timeout, for an earlier request of another thread. If `given_up` returns True during the
+        wait, the request is not sent.
         """
         deadline = time.monotonic() + self._timeout
         with self._exclusive(deadline, given_up):
@@ -159,7 +159,7 @@ class RequestClient:
 
     @contextlib.contextmanager
     def _exclusive(self, deadline: float, given_up: Callable[[], bool] = bool) -> Iterator[None]:
-        # In short steps, so that a caller that gives up does not wait for the request of another thread.
+        # Wait in short steps, so that a caller that gives up does not wait until the other thread's request ends.
         while not self._lock.acquire(timeout=max(0.0, min(deadline - time.monotonic(), _CHECK_S))):
             if given_up() or time.monotonic() >= deadline:
                 raise Unavailable(f"{self.address} has not answered earlier requests within {self._timeout:g} s")
@@ -176,7 +176,7 @@ class RequestClient:
     def _drop_ended(self) -> None:
         """Close a connection that the gateway ended between two requests, for example because a ping was answered too late.
 
-        Such an end does not count as a failure: the next connection goes to the same gateway at once.
+        Such an end does not count as a failure: the client reconnects to the same gateway at once.
         """
         if self._connection is not None and not self._connection.is_alive():
             self._connection.close()
@@ -197,7 +197,7 @@ class RequestClient:
                     self._last_error = self._trouble = connection_failure(error)
                     self._pause(limits.RETRY_US_MAX / 1e6, deadline)
                     continue
-            # An address has its own limit, so that one silent gateway does not use up the time of the request.
+            # Each address has its own time limit, so that one silent gateway does not use up the request's time.
             until = min(deadline, time.monotonic() + limits.ADDRESS_TIMEOUT_US / 1e6)
             if not self._connection.up and not self._await_connection(self._connection, until):
                 self._try_next(self._connection.trouble or None, deadline)
@@ -228,7 +228,10 @@ class RequestClient:
             self._connection.send([client_protocol.encode_control(message)])
 
     def _answer(self, request: int, kind: type[Answer], until: float, deadline: float | None = None) -> Answer | None:
-        """Return the answer to a request (0: to Hello), or None if the request must be sent again, perhaps to another gateway."""
+        """Return the answer to a request (0: to Hello).
+
+        Return None if the request must be sent again, perhaps to another gateway.
+        """
         deadline = until if deadline is None else deadline
         while self._connection is not None:
             connection = self._connection
@@ -246,13 +249,13 @@ class RequestClient:
             if isinstance(message, client_protocol.Denied) and message.request in (0, request):
                 self._on_denied(message, deadline)
                 return None
-            # Other messages are unsolicited, such as a Welcome after a change of the group, or answer an abandoned request.
+            # Other messages are unsolicited, such as a Welcome after a change of the group, or they answer an abandoned request.
             if isinstance(message, kind) and getattr(message, "request", 0) == request:
                 return message
         return None
 
     def _wait_on(self, connection: ZmtpConnection, until: float, deadline: float) -> None:
-        """Wait for a message, or leave the gateway after an error or a timeout."""
+        """Wait for a message. After an error or a timeout, change to the next gateway."""
         if connection.next_event() is not None:
             self._try_next("the connection was lost", deadline)
         elif time.monotonic() >= until:
@@ -267,9 +270,9 @@ class RequestClient:
             self._welcome = None
         elif denied.retry:
             self._last_error = self._trouble = f"{denied.reason} ({denied.code})"
-            # Kept for the timeout error: what a gateway answered says more than how the others failed.
+            # Kept for the timeout error: the answer of a gateway is more informative than the failures of the others.
             self._answered = self._endpoints.current, self._trouble
-            # Other refusals may pass at the same gateway, after a pause.
+            # After other refusals, the same gateway may accept the request after a pause.
             if denied.code in _ELSEWHERE:
                 self._try_next(self._trouble, deadline)
             self._pause(self._retry_us / 1e6, deadline)
@@ -278,11 +281,11 @@ class RequestClient:
             raise (NotAllowed if denied.code in NOT_ALLOWED else Refused)(denied.reason, denied.code)
 
     def _try_next(self, reason: str | None, deadline: float, wrong: bool = False) -> None:
-        """Change to the next gateway. Without a reason, probe the address. `wrong`: the address is not a client port."""
+        """Change to the next gateway. If `reason` is None, probe the address. `wrong`: the address is not a client port."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
-            # Only a probe can find out what is wrong with an address that accepts connections and does not answer.
+            # Only a probe can find out why an address accepts connections but does not answer.
             if reason is None:
                 reason, wrong = probe_port(self._endpoints.current)
         self._last_error = reason or ""
@@ -301,7 +304,7 @@ class RequestClient:
             raise Unavailable(self._timeout_text())
 
     def _timeout_text(self) -> str:
-        """Return the text of the timeout error: what a gateway answered, if one did, then the last result at each address."""
+        """Return the text of the timeout error: the answer of a gateway, if there was one, then the last result at each address."""
         time_text = f"{self._timeout:.2g}" if self._timeout < 10 else f"{self._timeout:.0f}"
         if self._answered is None:
             summary = self._endpoints.summary()
@@ -320,7 +323,7 @@ class RequestClient:
 
 
 class AdminClient(RequestClient):
-    """Status requests and administrative commands. `RequestClient` documents how a gateway is found, and the errors."""
+    """Status requests and administrative commands. For the choice of a gateway and the errors, see `RequestClient`."""
 
     def status(self) -> dict[str, Any]:
         """Return the gateway's status, as `tutti status --json` prints it."""
@@ -337,7 +340,7 @@ class AdminClient(RequestClient):
         return [{**line, "last_seen": line.get("last_seen_us")} for line in answer["producers"]]
 
     def members(self) -> list[dict[str, Any]]:
-        """Return all gateways that the log of the group names, as the answering gateway knows them.
+        """Return all gateways that are named in the group's log, as the answering gateway knows them.
 
         The keys are name, number, address, incarnation, state, voter, coordinator, age, frontier, lag, heard_us, round_trip_us and
         reason.
@@ -348,8 +351,8 @@ class AdminClient(RequestClient):
     def forget(self, names: Iterable[str], instances: Iterable[bytes] = ()) -> None:
         """Delete producers from the received-table, through the log.
 
-        A client with write access may delete its own unnamed producers, if it presents the `instances` of all of them. Other
-        deletions need administrative rights.
+        A client with write access may delete its own unnamed producers if it passes their `instances`. Other deletions need
+        administrative rights.
         """
         checked, shown = tuple(check_producer(name) for name in names), tuple(instances)
         self.request(client_protocol.Done, lambda request: client_protocol.Forget(request, checked, shown))
@@ -362,7 +365,7 @@ class AdminClient(RequestClient):
     def change_roster(self, change: str, name: str, address: str = "", incarnation: bytes = b"") -> None:
         """Change the roster through the log: "add" (at `address`, HOST:P), "remove", or "replace" (by the disk `incarnation`).
 
-        When this method returns, a majority knows the change durably. Temporary refusals are retried.
+        When this method returns, the change is durable on a majority. Temporary refusals are retried.
         """
         check_name("gateway", name)
         self.request(
@@ -370,7 +373,7 @@ class AdminClient(RequestClient):
         )
 
     def force_roster(self, names: Iterable[str]) -> None:
-        """Declare the named gateways, with the one that answers, the entire roster, after a permanent loss of the majority.
+        """After a permanent loss of the majority, reduce the roster to `names`, which must include the answering gateway.
 
         Data that only the lost gateways had is lost. When this method returns, all remaining gateways have decided the roster.
         """
@@ -378,11 +381,11 @@ class AdminClient(RequestClient):
         self.request(client_protocol.Done, lambda request: client_protocol.ForceRoster(request, checked))
 
     def leave(self, name: str) -> None:
-        """Order the gateway `name`, which must be the one that answers, to leave the group and to end."""
+        """Make the gateway `name` leave the group and stop. `name` must be the answering gateway."""
         check_name("gateway", name)
         self.request(client_protocol.Done, lambda request: client_protocol.Leave(request, name))
 
     def save_offset(self, reader: str, offset: int, back: bool = False, given_up: Callable[[], bool] = bool) -> None:
-        """Commit the offset of a named reader, durably. `back` allows an offset below the previous one."""
+        """Commit the offset of a named reader durably. `back` allows an offset below the previous one."""
         check_name("reader", reader)
         self.request(client_protocol.Done, lambda request: client_protocol.SaveOffset(request, reader, offset, back), given_up)

@@ -1,4 +1,4 @@
-"""Endpoints: the addresses of gateways that a client can try, in order, and the last result at each."""
+"""Endpoints: the addresses of gateways that a client can try, in order, and the last result at each address."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ LOG = logging.getLogger("tutti.client")
 
 
 class Endpoints:
-    """Addresses in the order of the url, followed by those of discovered gateways.
+    """Addresses in the order of the url, followed by the addresses of discovered gateways.
 
-    Addresses of the url stay. Addresses of discovered gateways change as gateways move, join or leave. Each client has the
-    discovered addresses in its own random order, so that clients of a failed gateway spread over the others.
+    The addresses of the url stay. The addresses of discovered gateways change when gateways move, join or leave. Each client tries
+    the discovered addresses in its own random order. So the clients of a failed gateway spread over the other gateways.
     """
 
     def __init__(
@@ -34,12 +34,12 @@ class Endpoints:
         Args:
             addresses: addresses of the url.
             chance: source of the random order of discovered addresses.
-            gateways: gateways of the group that are known already, as in `update`.
+            gateways: gateways of the group that are already known, as in `update`.
             last: addresses that are tried after all others.
         """
         self._from_url = list(addresses)
         self._last = frozenset(last)
-        self._named: dict[str, list[Address]] = {}  # by name of the gateway
+        self._named: dict[str, list[Address]] = {}  # gateway name -> addresses
         self._discovered: list[Address] = []
         self._silent: frozenset[Address] = frozenset()
         self._random = chance
@@ -53,7 +53,7 @@ class Endpoints:
 
     @property
     def current(self) -> Address:
-        """The address that is tried now."""
+        """The address that is in use or being tried."""
         return self.addresses[self._index % len(self.addresses)]
 
     def record(self, text: str) -> None:
@@ -73,8 +73,8 @@ class Endpoints:
         """Change to the next address after a failure. `wrong`: the address is certainly not a client port.
 
         Returns:
-            Seconds to wait before the next attempt: 0 in the first round, then longer in each round. The wait has a random part, so
-            that clients of the same gateways do not retry at the same time.
+            Seconds to wait before the next attempt: 0 in the first round, then more in each round. The wait has a random part, so
+            that the clients of a gateway do not all retry at the same time.
         """
         self.record(reason)
         if wrong:
@@ -84,18 +84,18 @@ class Endpoints:
         rounds = self.rounds
         if not rounds:
             return 0.0
-        # The bound of the shift keeps the number small after hours without a gateway.
+        # The shift is bounded, so that the number stays small after hours without a gateway.
         longest_us = min(limits.RETRY_US_MIN << min(rounds, 16), limits.RETRY_US_MAX)
         return longest_us / 1e6 * (1 - self._random() / 2)
 
     def update(self, gateways: Mapping[str, str], silent: Collection[str] = (), authoritative: bool = True) -> None:
-        """Adopt the gateways of the group from an answer of one of them.
+        """Adopt the gateways of the group from a gateway's answer.
 
         Args:
             gateways: address of each gateway, by name.
-            silent: names of gateways that the answering gateway receives nothing from; they are tried last.
-            authoritative: False if the answering gateway may be out of date, because it is outside of the primary view. Such an
-                answer adds gateways, but replaces and removes none.
+            silent: names of gateways from which the answering gateway receives no messages; they are tried last.
+            authoritative: False if the answering gateway is outside of the primary view, so its answer may be outdated. Such an
+                answer adds gateways, but does not replace or remove any.
         """
         if authoritative:
             self._named = {name: found for name, found in self._named.items() if name in gateways}
@@ -106,7 +106,7 @@ class Endpoints:
                     self._named[name] = found
         quiet = {address: name in silent for name, found in self._named.items() for address in found}
         self._silent = frozenset(address for address, silent_too in quiet.items() if silent_too)
-        # Addresses of the url keep their position at the front.
+        # Addresses of the url stay first.
         for address in self._from_url:
             quiet.pop(address, None)
         discovered = [address for address in self._discovered if address in quiet]
@@ -125,7 +125,7 @@ class Endpoints:
             self.addresses.append(current)  # keep the address of the current connection, even if its gateway has a new one
         self._index = self.addresses.index(current)
         self._results = {address: text for address, text in self._results.items() if address in self.addresses}
-        # An address that has disappeared counts again if it returns.
+        # If an address was removed and returns later, it may be probed again.
         self._wrong_ports.intersection_update(self.addresses)
 
     @property

@@ -1,7 +1,7 @@
 """I/O thread: runs the I/O of many producers, and watches their connections with one epoll instance.
 
-A process has at most `IO_THREADS_MAX` of these threads, whatever its number of producers. With more threads, waiting for the
-GIL and for each other costs more than the work of a small producer. No run blocks. An I/O thread ends with its last producer.
+A process has at most `IO_THREADS_MAX` of these threads, whatever its number of producers. With more threads, waiting for the GIL
+and for locks would take longer than the work of a small producer. A run never blocks. An I/O thread ends with its last producer.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from tutti.batching.receipt import outcome_thread
 from tutti.common.fork import after_fork
 
 LOG = logging.getLogger("tutti.client")
-_WAKE_EVENTS = select.EPOLLIN | select.EPOLLET  # edge-triggered: each write to the eventfd wakes once, and nobody reads it
+# edge-triggered: each write to the eventfd wakes the thread once, and the eventfd is never read
+_WAKE_EVENTS = select.EPOLLIN | select.EPOLLET
 
 
 class Watched(Protocol):
@@ -39,7 +40,7 @@ class ThreadedIO(Protocol):
     """The I/O of one producer.
 
     Attributes:
-        io_thread: the I/O thread that runs it, once started.
+        io_thread: the I/O thread that runs this I/O; set when it starts.
         due: monotonic time of the next run if nothing arrives before.
         alarm: monotonic time at which the I/O thread checks `due`; set by the I/O thread alone.
     """
@@ -60,7 +61,7 @@ class ThreadedIO(Protocol):
 
 
 class IOThread:
-    """Runs the I/O of producers. Call `watch` and `unwatch` in its own thread, the other methods in any."""
+    """Runs the I/O of producers. Call `watch` and `unwatch` only in this I/O thread; other methods may be called in any thread."""
 
     def __init__(self, number: int) -> None:
         """Create the thread; `start` runs it.
@@ -70,7 +71,8 @@ class IOThread:
         """
         self._poll = select.epoll()
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        # The eventfd stays open after the thread, as other threads may still write to it, and at interpreter exit, which uses it.
+        # The eventfd stays open after the thread has ended: other threads may still write to it, and the interpreter's exit uses
+        # it.
         weakref.finalize(self, os.close, self._wake_fd).atexit = False
         self._poll.register(self._wake_fd, _WAKE_EVENTS)
         self._producers: set[ThreadedIO] = set()
@@ -84,7 +86,7 @@ class IOThread:
         self.thread = threading.Thread(target=self._run, name=f"tutti-io-{number}", daemon=True)
 
     def __len__(self) -> int:
-        """Return the number of producers that it runs."""
+        """Return the number of producers that this thread runs."""
         return len(self._producers)
 
     def add(self, producer: ThreadedIO) -> None:
@@ -96,12 +98,12 @@ class IOThread:
         """Start the thread.
 
         Raises:
-            RuntimeError: the system has no thread for it. Nothing runs.
+            RuntimeError: the system cannot start a thread. Nothing runs.
         """
         self.thread.start()
 
     def request_run(self, producer: ThreadedIO) -> None:
-        """Request a run of the producer. Any thread."""
+        """Request a run of the producer. May be called in any thread."""
         self._run_requests.append(producer)
         if self._sleeping:
             self._sleeping = False
@@ -129,7 +131,7 @@ class IOThread:
         try:
             while not _unregister_if_idle(self):
                 self._run_ready(self._sleep())
-        except BaseException as error:  # whatever the error is, waiting threads must get an outcome
+        except BaseException as error:  # after any error, waiting threads must get an outcome
             LOG.exception("an I/O thread of the client ended with an internal error")
             _unregister(self)
             for producer in list(self._producers):
@@ -137,7 +139,7 @@ class IOThread:
         finally:
             self._poll.close()
             for kept in (self._run_requests, self._alarms, self._connections, self._producers):
-                kept.clear()  # no reference cycle remains, so that the eventfd closes with the last producer
+                kept.clear()  # break the reference cycle, so that the eventfd is closed with the last producer
 
     def _sleep(self) -> list[tuple[int, int]]:
         """Wait for events, run requests or alarms. Return the epoll events."""
@@ -160,13 +162,13 @@ class IOThread:
                 connection.is_ready = True
                 ready[producer] = None
         called = self._run_requests
-        # Only the requests of now: a producer that requests another run must not keep the others waiting.
+        # Handle only the requests that exist now, so that a producer that requests another run does not delay the others.
         for _ in range(len(called)):
             ready[called.popleft()] = None
         if self._alarms:
             self._fire_alarms(ready, time.monotonic())
         for producer in ready:
-            # It may have ended since it requested this run.
+            # The producer may have ended since it requested this run.
             if producer in self._producers:
                 self._run_once(producer)
 
@@ -174,7 +176,7 @@ class IOThread:
         alarms = self._alarms
         while alarms and alarms[0][0] <= now:
             at, _, producer = heapq.heappop(alarms)
-            # An entry with another time is stale: an earlier alarm replaced it.
+            # An entry whose time is not the producer's `alarm` is stale: an earlier alarm replaced it.
             if at == producer.alarm:
                 producer.alarm = inf
                 if producer.due <= now:
@@ -183,7 +185,7 @@ class IOThread:
                     self._set_alarm(producer)
 
     def _set_alarm(self, producer: ThreadedIO) -> None:
-        """Set an alarm for the producer's time. A later time gets its alarm when the earlier one fires."""
+        """Set an alarm for the producer's time. If an earlier alarm is set, the later one is set when the earlier one fires."""
         if producer.due < producer.alarm:
             producer.alarm = producer.due
             heapq.heappush(self._alarms, (producer.due, next(self._serial), producer))
@@ -209,24 +211,24 @@ def _fail_producer(producer: ThreadedIO, error: BaseException) -> None:
         try:
             producer.fail(error)
             return
-        except BaseException:  # other producers must get their outcomes, too
+        except BaseException:  # the other producers must still get their outcomes
             LOG.exception("failing the records of producer %s raised an exception", producer.name)
 
 
 _threads: list[IOThread] = []  # I/O threads that are running
 _serial = itertools.count(1)
-_lock = threading.RLock()  # reentrant, as a signal handler may open a producer while its thread opens one
+_lock = threading.RLock()  # reentrant, because a signal handler may open a producer while the interrupted thread is opening one
 
 
 def run(producer: ThreadedIO) -> None:
-    """Run the producer in an I/O thread of the process: a new one, or the one with the fewest producers if the limit is reached.
+    """Run the producer in a new I/O thread of the process. If the limit is reached, use the thread with the fewest producers.
 
     Raises:
         OSError: no descriptor is free for a new thread.
-        RuntimeError: the system has no thread.
+        RuntimeError: the system cannot start a thread.
     """
     with _lock:
-        # Under the lock of `_unregister_if_idle`, so that a thread that is about to end gets no producer.
+        # Hold the same lock as `_unregister_if_idle`, so that a thread that is about to end gets no producer.
         if len(_threads) < limits.IO_THREADS_MAX:
             producer.io_thread = thread = IOThread(next(_serial))
             thread.add(producer)
@@ -243,7 +245,7 @@ def run(producer: ThreadedIO) -> None:
 
 
 def _unregister_if_idle(thread: IOThread) -> bool:
-    """Return True, and unregister the I/O thread, if it has no producers; it gets none any more."""
+    """If the I/O thread has no producers, unregister it and return True. It then gets no further producers."""
     if len(thread):
         return False
     with _lock:

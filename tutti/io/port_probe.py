@@ -1,8 +1,9 @@
-"""Port probe: detects the protocol on a port that did not answer as a gateway, so that the error can name the problem.
+"""Port probe: detects the protocol of a port that did not answer as a client port, so that the error can name the problem.
 
-A gateway has several ports (client P, group P+1, reads P+2, admin P+3), which a plain TCP connection can distinguish. ZeroMQ
-sends its greeting at once, gRPC its HTTP/2 settings, and HTTP answers a request. The group port also speaks ZeroMQ. With keys,
-its greeting names CURVE (RFC 23, 26); without keys, it answers a client's message with a refusal.
+A gateway has several ports (client P, group P+1, reads P+2, admin P+3), which a plain TCP connection can distinguish. A ZeroMQ port
+sends its greeting at once, a gRPC port sends its HTTP/2 settings at once, and an HTTP port answers a request. The group port also
+uses ZeroMQ. With keys, the group port's greeting names CURVE (RFC 23, 26); without keys, the group port answers a client's message
+with a refusal.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from tutti.data.frames.frame import Buffer
 _HTTP_2_SETTINGS = re.compile(rb"\x00..\x04", re.DOTALL)
 _ZEROMQ = b"\xff"
 _GREETING_BYTES = 64  # RFC 23
-_GREETING = _ZEROMQ + bytes(8) + b"\x7f\x03"  # the part of a greeting after which the peer sends the rest of its own
+_GREETING = _ZEROMQ + bytes(8) + b"\x7f\x03"  # after this part of a greeting, the peer sends the rest of its own greeting
 _MECHANISM = slice(12, 32)
-_PARTS_MAX = 3  # TCP segments in which a greeting may arrive
+_PARTS_MAX = 3  # number of TCP segments in which a greeting may arrive
 _REFUSAL = b"R"
 #: Advice for an address that accepts connections and stays silent.
 SILENT_ADVICE = "the process may be stopped or its machine overloaded; check the process, or name another gateway"
@@ -40,7 +41,7 @@ class ProbeResult(NamedTuple):
 
 
 class _Refusal(msgspec.Struct):
-    """The refusal that the group port sends to unknown peers, as far as this module reads it."""
+    """The refusal that the group port sends to unknown peers, with only the fields that this module reads."""
 
     protocol: int
     group: str
@@ -58,7 +59,7 @@ def probe_port(address: Address) -> ProbeResult:
             try:
                 first = connection.recv(limits.PROBE_BYTES_MAX)
             except TimeoutError:
-                # ZeroMQ and gRPC speak first. A port that waits for the client may be HTTP.
+                # ZeroMQ and gRPC servers send first. A port that waits for the client may be HTTP.
                 connection.sendall(_REQUEST)
                 first = connection.recv(limits.PROBE_BYTES_MAX)
             if first.startswith(_ZEROMQ):
@@ -75,7 +76,7 @@ def probe_port(address: Address) -> ProbeResult:
 
 
 def _greeting(connection: socket.socket, first: bytes) -> bytes:
-    """Return the greeting as far as it arrives. The peer sends its mechanism only after it receives a greeting."""
+    """Return the part of the greeting that arrives. The peer sends its mechanism only after it receives a greeting."""
     try:
         connection.sendall(_GREETING)
         for _ in range(_PARTS_MAX):
@@ -128,7 +129,10 @@ def _wrong(language: str, port: str, above: int, address: Address) -> str:
 
 
 class RunningProbe:
-    """A probe in a thread, shared by all callers that wait for the address. `result` is None until its end, after some seconds."""
+    """A probe in a thread, shared by all callers that wait for the address.
+
+    `result` is None until the probe ends, after some seconds.
+    """
 
     def __init__(self, address: Address) -> None:
         """Called by `start_probe` alone."""
@@ -150,7 +154,7 @@ class RunningProbe:
             self.result = result
             if _running.get(self.address) is self:
                 del _running[self.address]
-        # Outside of the lock: no caller joins a finished probe, so the list does not change any more.
+        # No lock is needed: callers cannot join a finished probe, so the list no longer changes.
         for wake in self.wakes:
             wake()
 
@@ -160,7 +164,7 @@ _lock = threading.Lock()
 
 
 def start_probe(address: Address, wake: Callable[[], None]) -> RunningProbe:
-    """Start a probe of the address, or join the running one. `wake` is called when `result` is set."""
+    """Start a probe of the address, or join a running one. `wake` is called when `result` is set."""
     with _lock:
         running = _running.get(address)
         if running is not None:

@@ -1,6 +1,7 @@
-"""Producer I/O: moves the messages of one producer over its connections, one for the ordered delivery and one for each lane.
+"""Producer I/O: moves one producer's messages over its connections. The ordered delivery and each lane have a connection of their
+own.
 
-An I/O thread of the process runs it.
+An I/O thread of the process runs the producer I/O.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ProducerIO:
         self.due = self.alarm = inf
         self._addresses = addresses
         self._asleep = False
-        self._run_requested = False  # a run was requested since the current one checked for unsent batches
+        self._run_requested = False  # True if a run was requested after the current run checked for unsent batches
         self._stopping = False
         self._released = False
         self._finished = threading.Event()
@@ -78,15 +79,18 @@ class ProducerIO:
             raise Unavailable(what) from error
 
     def add_lanes(self, lanes: UnorderedDelivery) -> None:
-        """Run these lanes, too, from now on. Any thread."""
-        # Before the lanes become visible, so that their first record already wakes the I/O thread.
+        """Also run these lanes from now on. May be called in any thread."""
+        # Set this before the lanes become visible, so that their first record wakes the I/O thread.
         lanes.accumulator.wake = self.wake
         self.lanes = lanes
         self.wake()
 
     def wake(self) -> None:
-        """Request a run, unless the current thread is in one. Any thread, with or without the accumulator's lock."""
-        # The end of a run sets `_asleep` and then reads `_run_requested`, so that no request is lost.
+        """Request a run, unless the current thread is in a run.
+
+        May be called in any thread, with or without the accumulator's lock.
+        """
+        # A run ends by setting `_asleep` and then reading `_run_requested`, so that no request is lost.
         self._run_requested = True
         if self._asleep:
             self._asleep = False
@@ -97,7 +101,7 @@ class ProducerIO:
         """Stop the producer. Records without an outcome fail; a spool keeps its records."""
         self._stopping = True
         self.wake()
-        # In a callback, this is the I/O thread, which cannot wait for its own end.
+        # A callback runs in the I/O thread, which cannot wait for its own end.
         if self.io_thread is not None and not getattr(outcome_thread, "here", False):
             self._finished.wait(limits.STOP_US_MAX / US)
         if self.disk_thread is not None:
@@ -109,7 +113,7 @@ class ProducerIO:
         self.wake()
 
     def orphan(self) -> None:
-        """In a forked child, fail everything, as no I/O thread exists here."""
+        """In a forked child, fail everything, because the child has no I/O thread."""
         self._asleep = False
         self._finished.set()
         self.delivery.source.orphan(self.delivery.window, self.pid)
@@ -139,7 +143,7 @@ class ProducerIO:
         return (self.delivery.accumulator,) if self.lanes is None else (self.delivery.accumulator, self.lanes.accumulator)
 
     def undelivered(self) -> int:
-        """Return the number of records without an outcome."""
+        """Return the number of records that have no outcome."""
         return sum(accumulator.undelivered() for accumulator in self.accumulators)
 
     def flush(self, timeout: float | None) -> int:
@@ -149,7 +153,7 @@ class ProducerIO:
             UsageError: called in `on_delivery`, in a signal handler that interrupted this producer, or in a forked child.
         """
         if self.pid != os.getpid():
-            self.delivery.accumulator.check()  # raises: records of the parent process have no outcome here
+            self.delivery.accumulator.check()  # raises in a forked child, where records of the parent process have no outcome
         deadline = None if timeout is None else time.monotonic() + timeout
         accumulators = self.accumulators
         for accumulator in accumulators[1:]:
@@ -161,7 +165,7 @@ class ProducerIO:
     # -- in the I/O thread
 
     def watch(self, connection: ZmtpConnection) -> None:
-        """Watch a new connection, whose events need a run."""
+        """Watch a new connection; its events request a run."""
         if self.io_thread is not None:
             self.io_thread.watch(connection, self)
 
@@ -199,7 +203,7 @@ class ProducerIO:
 
     def _detach(self) -> None:
         for accumulator in self.accumulators:
-            accumulator.wake = do_nothing  # no reference cycle remains
+            accumulator.wake = do_nothing  # break the reference cycle
 
     def _end_if_due(self) -> bool:
         delivery = self.delivery
@@ -221,7 +225,7 @@ class ProducerIO:
 
     def _work(self, now: float) -> None:
         accumulator, lanes = self.delivery.accumulator, self.lanes
-        # Callbacks run while answers are handled, and may send. Their records leave as one batch.
+        # Callbacks run while answers are handled, and may send records. These records form one batch.
         accumulator.cork()
         for connection in self._connections.values():
             connection.receive(now)
@@ -243,7 +247,8 @@ class ProducerIO:
             self._connections.pop(sender).bye()
         for lane in lanes.senders:
             if lane not in self._connections:
-                # Gateways whose lanes wait for outcomes were unavailable a moment ago, so a new lane tries them last.
+                # If a gateway's lane waits for outcomes, the gateway was unavailable recently. So a new lane tries that gateway
+                # last.
                 waiting = {
                     address
                     for connection in self._connections.values()
@@ -255,9 +260,9 @@ class ProducerIO:
                 connection.probes = False
 
     def _next_time(self, now: float) -> float:
-        """Return the monotonic time of the next run if nothing arrives before; 0 for at once."""
+        """Return the monotonic time of the next run if no message arrives before; 0 means at once."""
         delivery, lanes = self.delivery, self.lanes
-        # More may have become possible since `work`, for example by a callback that sent.
+        # There may be new work since `work` ran, for example because a callback sent records.
         if self._stopping or delivery.accumulator.rejected or (delivery.source.queue and delivery.may_send(now)):
             return 0.0
         until = min(now + _POLL_S, delivery.next_time(now))

@@ -1,4 +1,4 @@
-"""Session connection: moves messages between one sender and its current connection, to one address after another."""
+"""Session connection: moves messages between one sender and its current connection. It tries one address after another."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ US = 1e6
 
 
 class ConnectionWatch(Protocol):
-    """What a session connection needs of the producer's I/O."""
+    """The part of the producer's I/O that a session connection uses."""
 
     def watch(self, connection: ZmtpConnection) -> None:
-        """Watch a new connection, whose events need a run."""
+        """Watch a new connection; its events request a run."""
 
     def unwatch(self, connection: ZmtpConnection) -> None:
         """Stop watching a connection that is about to be closed."""
 
     def wake(self) -> None:
-        """Request a run. Any thread."""
+        """Request a run. May be called in any thread."""
 
 
 class _NoWatch:
@@ -49,17 +49,17 @@ class _NoWatch:
 
 
 class SessionConnection:
-    """Used by one thread, which calls `receive`, lets the session work, then calls `send`.
+    """Connection of one sender. Used by one thread, which calls `receive`, runs the sender, and then calls `send`.
 
     Attributes:
         connection: the current connection, or None.
-        probes: True if a silent address is probed before the next one is tried.
+        probes: True if a silent address is probed before the next address is tried.
     """
 
     def __init__(
         self, sender: Sender, endpoints: Endpoints, watch: ConnectionWatch, credentials: Credentials | None = None
     ) -> None:
-        """Prepare; `watch` gets the connections, and `credentials` authenticate them."""
+        """Prepare without connecting. `watch` is informed of each connection; `credentials` authenticate the client."""
         self.sender = sender
         self.session = sender.session
         self._credentials = credentials
@@ -76,7 +76,7 @@ class SessionConnection:
 
     @property
     def endpoints(self) -> Endpoints:
-        """The endpoints that are tried now."""
+        """The endpoints that are currently in use."""
         return self._pinned or self._endpoints
 
     @property
@@ -92,7 +92,7 @@ class SessionConnection:
         if connection is None and self._connect_at <= now:
             connection = self._connect(now)
         if connection is not None:
-            # Without an event, this saves a system call in each run.
+            # Without an event there is nothing to read; returning here saves a system call in each run.
             if connection.is_ready or connection.due() <= now:
                 connection.wait(0.0)
             self._handle_events(connection, now)
@@ -109,13 +109,13 @@ class SessionConnection:
         return self.connection
 
     def send(self, now: float) -> None:
-        """Drop the connection if the session asks for that; otherwise send the session's messages."""
+        """Drop the connection if the session requests that; otherwise send the session's messages."""
         connection, outbox = self.connection, self.session.outbox
         if connection is not None and self.session.drop:
             self._disconnect(connection, self.session.drop, now)
             connection = None
         while outbox:
-            # The rest stays in the outbox until the connection is up, or has free space.
+            # The remaining messages stay in the outbox until the connection is up and has free space.
             if connection is None or not connection.up or not connection.send(outbox[0]):
                 return
             outbox.popleft()
@@ -137,7 +137,7 @@ class SessionConnection:
         """Drop the connection, with everything queued in it."""
         self._connect_at, self._probe = inf, None
         self._drop()
-        # The producer I/O refers to this object and back. Without the cycle, both are freed at once.
+        # The producer I/O and this object refer to each other. Break the cycle, so that both are freed at once.
         self._watch = _NoWatch()
 
     def _drop(self) -> None:
@@ -149,7 +149,8 @@ class SessionConnection:
     def _handle_events(self, connection: ZmtpConnection, now: float) -> None:
         while connection.has_events and (event := connection.next_event()) is not None:
             if event is ConnectionEvent.UP:
-                # The session starts with Hello; the loop continues, as the end may have followed already.
+                # The session starts with Hello. The loop continues, because the end of the connection may already have been
+                # reported.
                 self.endpoints.record("connected")
                 self.session.connected(now)
                 continue
@@ -163,7 +164,7 @@ class SessionConnection:
     def _read(self, connection: ZmtpConnection, now: float) -> None:
         data: Buffer | None = None
         try:
-            # Bounded, so that one busy connection does not delay the other producers of the thread.
+            # The number is bounded, so that one busy connection does not delay the other producers of the thread.
             for _ in range(limits.ANSWERS_A_TURN_MAX):
                 data = connection.receive()
                 if data is None:
@@ -175,7 +176,7 @@ class SessionConnection:
                 LOG.warning("%s: %s", connection.address, error)
 
     def _disconnect(self, connection: ZmtpConnection, reason: str | None, now: float) -> None:
-        """Drop the connection. Without a reason, probe the address."""
+        """Drop the connection. If `reason` is None, probe the address."""
         self._drop()
         session, endpoints = self.session, self.endpoints
         # The gateway worked, so the retry delay starts again at its minimum.
@@ -187,7 +188,7 @@ class SessionConnection:
             self._endpoints.update(welcome.gateways, welcome.silent, welcome.state == "primary")
         wrong, self._wrong_port = self._wrong_port, False
         if reason is None and self.probes:
-            # The probe wakes the I/O thread at its end, and only then the next address is tried.
+            # The probe wakes the I/O thread when it ends. The next address is tried only then.
             self._connect_at = inf
             self._probe = start_probe(connection.address, self._watch.wake)
         else:
@@ -204,12 +205,12 @@ class SessionConnection:
             self.sender.end(ConfigError(endpoints.summary()))
 
     def _pin(self, gateway: tuple[str, str], address: Address) -> None:
-        """Use only the given gateway (name and url), at its known or announced addresses; any gateway if the name is empty."""
+        """Use only the given gateway (name and url), at its known or announced addresses. An empty name allows any gateway."""
         name, url = gateway
         if not name:
             self._pinned = None
             return
-        # Kept across attempts, as it has the results and the retry delay of this gateway.
+        # Keep the endpoints across attempts, because they hold the results and the retry delay of this gateway.
         if self._pinned is None:
             self._pinned = Endpoints([address])
         if url:

@@ -1,7 +1,8 @@
-"""ZMTP connection: one connection to the client port of one gateway, over a plain socket. It acts as a DEALER without reconnect.
+"""ZMTP connection: one connection to the client port of one gateway, over a plain socket. The connection acts as a DEALER that does
+not reconnect.
 
-A broken connection is dropped with everything queued in it. The sender knows which messages have no answer, and sends them again in
-order over a new connection. The thread that owns the connection does its I/O, so that no other thread has to wake up.
+A broken connection is dropped with all messages queued in it. The sender knows which messages have no answer, and sends them again
+in order over a new connection. The owning thread does the connection's I/O itself, so that no other thread has to wake up.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ConnectionEvent(enum.Enum):
 
     UP = "up"
     REFUSED = "refused"  # no process listens, or the host is unreachable; `trouble` has the reason
-    DOWN = "down"  # the connection ended; without an earlier UP, the peer does not speak ZMTP
+    DOWN = "down"  # the connection ended; without an earlier UP, the peer does not use ZMTP
 
 
 class ZmtpConnection:
@@ -59,7 +60,7 @@ class ZmtpConnection:
     """
 
     def __init__(self, address: Address, credentials: Credentials | None = None) -> None:
-        """Start to connect; `next_event()` returns the result. With `credentials`, the gateway must have one of their keys.
+        """Start to connect; `next_event()` returns the result. With `credentials`, the gateway must have one of the keys in them.
 
         Raises:
             OSError: no descriptor is free.
@@ -78,8 +79,8 @@ class ZmtpConnection:
         self._opening: CurveReceiver | None = None
         self._stream: FrameReader | None = None
         self._outgoing: SendQueue | None = None
-        self._keepalive_at = 0.0  # when the next keepalive interval ends
-        self._unanswered = 0  # keepalive intervals in which nothing arrived
+        self._keepalive_at = 0.0  # time at which the current keepalive interval ends
+        self._unanswered = 0  # number of successive keepalive intervals in which nothing arrived
         self._mask = 0
         self._poll = select.epoll()
         self._lookup: Resolver | None = None
@@ -93,7 +94,7 @@ class ZmtpConnection:
             self._poll.register(self._lookup.fd, _READ)
 
     def orphan(self) -> None:
-        """In a forked child, mark the connection as broken; it belongs to the parent."""
+        """In a forked child, mark the connection as broken, because it belongs to the parent."""
         self._poll.close()  # a change here would change the parent's epoll instance
         self._poll = select.epoll()
         self._close_lookup()
@@ -105,7 +106,7 @@ class ZmtpConnection:
 
     @property
     def trouble(self) -> str:
-        """The reason for a missing connection, as far as this end knows; empty if only a port probe can find it."""
+        """The reason why there is no connection, if this client knows it; empty if only a port probe can find it."""
         if self._lookup is not None:
             return "the host name is not resolved yet: no name server answered in time"
         return self._refused
@@ -193,7 +194,7 @@ class ZmtpConnection:
             if self._credentials is not None:
                 self._refused = "the gateway ended the connection: it has no keys, or its keys are not those of the credentials"
             raise ConnectionEnded
-        # The bytes after the handshake belong to the stream: the peer does not wait before it sends.
+        # The bytes after the handshake belong to the stream, because the peer sends without waiting.
         rest = handshake.receive_data(data)
         if answer := handshake.data_to_send():
             connection.sendall(answer)  # fits, as in `_greet`
@@ -212,7 +213,7 @@ class ZmtpConnection:
         self._stream = FrameReader(source, scratch, limits.ANSWER_BYTES_MAX, lambda _: True, rest, on_command=self._command)
         self._keepalive_at = time.monotonic() + _KEEPALIVE_S
         self._events.append(ConnectionEvent.UP)
-        # These bytes were read already, so epoll reports no event for them.
+        # These bytes have already been read, so epoll reports no event for them.
         if rest or (self._opening is not None and self._opening.unread):
             self._read(self._stream)
 
@@ -223,7 +224,7 @@ class ZmtpConnection:
             self._send()
 
     def next_event(self) -> ConnectionEvent | None:
-        """Return the next event of the connection, or None. The end is returned after all received messages."""
+        """Return the next event of the connection, or None. The end of the connection is reported after all received messages."""
         if not self._events:
             self._poll_events(0.0)
         # Messages that arrived before the end are handled first.
@@ -237,14 +238,14 @@ class ZmtpConnection:
     # Messages
 
     def send(self, parts: Sequence[Buffer]) -> bool:
-        """Send one message. Return False if the queue is full. Large parts are not copied, and must not change."""
+        """Send one message. Return False if the queue is full. Large parts are not copied, so the caller must not change them."""
         outgoing = self._outgoing
         if outgoing is None:
-            return True  # the connection broke: the message is lost, and `next_event` reports the end
+            return True  # the connection has broken: the message is lost, and `next_event` reports the end
         if len(outgoing) >= limits.CLIENT_WINDOW_FRAMES:
             return False
         outgoing.append(encode_message(parts))
-        # Only the first message is written at once. Others wait until the socket is writable.
+        # Only the first message is written at once. Later ones wait until the socket is writable.
         if len(outgoing) == 1:
             self._send()
         return True
@@ -258,7 +259,7 @@ class ZmtpConnection:
         except OSError:
             self._outgoing = None
             if self._socket is not None:
-                with contextlib.suppress(OSError):  # the peer may have closed its end, too
+                with contextlib.suppress(OSError):  # the peer may also have closed its end
                     self._socket.shutdown(socket.SHUT_RDWR)
         self._watch(_READ | _WRITE if self._outgoing else _READ)  # the next read gets the remaining messages, then the end
 
@@ -275,7 +276,7 @@ class ZmtpConnection:
         """Return the next message of the gateway, or None.
 
         Raises:
-            FormatError: the peer sent something that no gateway sends. No further message follows.
+            FormatError: the peer sent a message that no gateway sends. No further message is returned.
         """
         if not self._received:
             return None
@@ -287,7 +288,7 @@ class ZmtpConnection:
     # Waiting
 
     def is_alive(self) -> bool:
-        """Return True if the kernel knows of no end of the connection, even if messages are unread."""
+        """Return True unless the kernel has seen the end of the connection. Unread messages do not hide the end."""
         if self._socket is None:
             return False
         # POLLRDHUP reports the end of the stream even while messages before it are unread.
@@ -315,7 +316,7 @@ class ZmtpConnection:
             self._on_socket_event(mask)
             return
         found = names.drain()[self.address.host]
-        # Before the lookup closes its descriptor, whose number the new socket may get.
+        # Unregister before the lookup closes its descriptor, because the new socket may get the same number.
         self._poll.unregister(fd)
         self._close_lookup()
         if found:
@@ -324,7 +325,7 @@ class ZmtpConnection:
             self._refuse(f"the host name is unknown ({names.error(self.address.host)})")
 
     def due(self) -> float:
-        """Return the monotonic time at which `wait` must run if nothing arrives before, to return events or send a ping."""
+        """Return the monotonic time at which `wait` must run, to return events or send a ping, if nothing arrives before."""
         if self._received or self._events:
             return 0.0
         return inf if self._stream is None else self._keepalive_at
@@ -341,12 +342,12 @@ class ZmtpConnection:
         return 0.0 if self._events else max(0.0, min(timeout_s, self._keepalive_at - now))
 
     def _keepalive(self, now: float) -> None:
-        """Count a keepalive interval without received data. Time in which this process is suspended does not count."""
+        """Count a keepalive interval without received data. Time during which this process is suspended does not count."""
         self._keepalive_at = now + _KEEPALIVE_S
         self._unanswered += 1
         if self._unanswered > _UNANSWERED_MAX:
             self._end(ConnectionEvent.DOWN)
-        # A ping is of use only if nothing else is queued that the peer answers.
+        # A ping is useful only if no queued message makes the peer answer.
         elif self._unanswered > 1 and self._outgoing is not None and not self._outgoing:
             self._outgoing.append(EncodedMessage([PING], len(PING)))
             self._send()
@@ -356,7 +357,7 @@ class ZmtpConnection:
         return self._poll.fileno()
 
     def close(self, linger_s: float = 0.0) -> None:
-        """Drop the connection. Queued messages have `linger_s` seconds to leave."""
+        """Drop the connection. Allow `linger_s` seconds for sending queued messages."""
         _connections.discard(self)
         self._close_lookup()
         connection, self._socket = self._socket, None

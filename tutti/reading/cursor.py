@@ -23,7 +23,7 @@ class CursorProtocol(Protocol):
 
     @property
     def mark(self) -> object:
-        """The current position, for a comparison that shows whether another call has moved it."""
+        """The current position. A caller compares it later to detect that another call has moved the position."""
 
     @property
     def lane(self) -> str:
@@ -91,7 +91,7 @@ class Cursor:
         self.position = offset
 
     def skip_to(self, start: int) -> None:
-        """Move the start of an unread range to a later offset, and its end too if that would lie below the start."""
+        """Move the start of an unread range to a later offset. If the end would be below the start, move the end too."""
         self.position = start
         self.end = None if self.end is None else max(self.end, start)
 
@@ -133,7 +133,7 @@ class Cursor:
 
     def next_batch(self) -> ScanBatch | None:
         """As `CursorProtocol.next_batch`; after the last batch, the position is the end of the scan."""
-        batches, self._batches = self._batches, None  # a generator that raises is finished: the next call opens a new one
+        batches, self._batches = self._batches, None  # a generator that has raised is finished, so the next call opens a new one
         batch = None if batches is None else next(batches, None)
         if batch is None:
             self.position = self._upto

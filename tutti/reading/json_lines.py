@@ -41,7 +41,7 @@ def _truncated(name: str, value: bytes | None, bytes_max: int) -> dict[str, obje
         return dict([bytes_field(name, value)])
     field, _ = bytes_field(name, value)
     part = value[:bytes_max]
-    # `ignore` drops a character of which only some bytes are left.
+    # `ignore` drops a character that was cut in the middle.
     shown = part.decode(errors="ignore") if field == name else b64encode(part).decode()
     return {field: shown, f"{name}_bytes": len(value)}
 
@@ -53,7 +53,7 @@ def values(batch: pa.RecordBatch) -> list[bytes | None]:
 
 
 def with_key(batch: pa.RecordBatch, key: bytes | None) -> pa.RecordBatch:
-    """Return the records with this key; all for None."""
+    """Return the records with this key; None returns all records."""
     return batch if key is None else batch.filter(pc.equal(batch.column("key"), pa.scalar(key, pa.binary())))
 
 

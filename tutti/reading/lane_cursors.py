@@ -35,8 +35,8 @@ def find_lane(reads: FlightSource, origin: str) -> LaneInfo:
 class LaneCursors:
     """Cursors of all lanes, read one lane after another. With `follow`, lanes that appear later are read from their start.
 
-    "earliest" is the first record that a lane holds when its reading begins: records that retention removed before that are not
-    part of the range. If retention removes unread records later, the read fails with `OffsetOutOfRange`.
+    "earliest" is the first record in a lane when its reading begins. Records that retention removed before that time are not part
+    of the range. If retention removes unread records later, the read fails with `OffsetOutOfRange`.
 
     Args:
         reads: lists the lanes.
@@ -70,10 +70,11 @@ class LaneCursors:
         self._sources: dict[str, FlightSource] = {}
         self._frontiers: dict[str, int] = {}
         self._unread_from_earliest: set[str] = set()  # unread lanes whose range starts at "earliest"
-        self._start_tried: dict[str, int] = {}  # lane -> its position at the last search for the lowest start
+        self._start_tried: dict[str, int] = {}  # lane -> the lane's position at the last search for the lowest start
         self._current: str = ""  # the lane of the last batch
         self._pause = _PAUSE_S
-        self._unknown_since: dict[str, float] = {}  # lane -> time (monotonic) since which no gateway answers with its frontier
+        # lane -> monotonic time since which no gateway has answered with the lane's frontier
+        self._unknown_since: dict[str, float] = {}
         for lane in reads.lanes():
             self._add(lane, start, self._frontier(lane))
 
@@ -128,7 +129,7 @@ class LaneCursors:
         return False
 
     def _next(self, deadline: Deadline) -> bool:
-        """Open the next lane with unread records, round-robin. Return False if no lane has any."""
+        """Open the next lane with unread records, round-robin. Return False if no lane has unread records."""
         names = list(self._cursors)
         after = 0
         if self._current:
@@ -154,9 +155,9 @@ class LaneCursors:
         return batch
 
     def _recover_start(self, name: str) -> bool:
-        """Recover an unread lane whose first records retention has removed. Return True if the caller can retry.
+        """Recover an unread lane after retention has removed its first records. Return True if the caller can retry.
 
-        The lane moves to a gateway that still holds the records, or else to the first offset that a gateway holds.
+        Read the lane from a gateway that still has the records. If there is none, start at the first offset that a gateway has.
         """
         cursor, source = self._cursors[name], self._sources[name]
         position = cursor.position
@@ -175,7 +176,7 @@ class LaneCursors:
         return True
 
     def _frontier(self, lane: LaneInfo, patience: float | None = None) -> Frontier:
-        """Return the frontier of a lane, from other gateways if the lane is lost or halted at the gateway that listed it.
+        """Return the frontier of a lane. If the lane is lost or halted at the gateway that listed it, ask other gateways.
 
         Raises:
             Unavailable: no other gateway answers with the frontier.
@@ -187,7 +188,7 @@ class LaneCursors:
         return Frontier("", lane.start, lane.frontier, lane.position, 0, 0, "")
 
     def _poll_frontier(self, lane: LaneInfo) -> Frontier | None:
-        """As `_frontier` with one attempt, for polling; None if the frontier is unknown. Other lanes stay readable meanwhile.
+        """As `_frontier` with one attempt, for polling; None if the frontier is unknown. So other lanes stay readable.
 
         Raises:
             Unavailable: the frontier has been unknown for the reader's patience.
@@ -213,7 +214,8 @@ class LaneCursors:
             if start in (None, "earliest"):
                 self._unread_from_earliest.add(lane.lane)
         if self._cursors[lane.lane].position >= frontier.offset:
-            self._unread_from_earliest.discard(lane.lane)  # read to its end: records removed unread from now on raise
+            # the lane is read to its end; if unread records are removed from now on, the reader raises
+            self._unread_from_earliest.discard(lane.lane)
         self._sources[lane.lane].note_frontier(frontier.offset)
         self._frontiers[lane.lane] = max(frontier.offset, self._frontiers.get(lane.lane, 0))
 

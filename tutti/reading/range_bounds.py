@@ -9,7 +9,7 @@ from tutti.errors import UsageError
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _OFFSET = re.compile(r"[0-9]+\Z")
-_OFFSET_DIGITS = 19  # of the largest offset, 2**63 - 1
+_OFFSET_DIGITS = 19  # digits of the largest offset, 2**63 - 1
 _FINER = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")  # digits below a microsecond
 _SPACE_FOR_PLUS = re.compile(r" [0-9]{2}:?[0-9]{2}\Z")  # URL decoding turns a raw + into a space
 #: Reason in the error for a time between the last microsecond of 9999 and the year 10000.
@@ -22,8 +22,8 @@ Bound = int | str | datetime
 def read_time(text: str) -> datetime:
     """Return the time of ISO 8601 text, with its zone if the text has one.
 
-    Record times are whole microseconds. A time with finer digits is rounded up, because the first record at or after it is the
-    first record at or after the next microsecond.
+    Record times are whole microseconds. A time with more digits is rounded up: the first record at or after that time is the first
+    record at or after the next microsecond.
 
     Raises:
         ValueError: the text is not ISO 8601.
@@ -34,7 +34,8 @@ def read_time(text: str) -> datetime:
 
 
 def parse_time(text: str) -> datetime:
-    """Return an aware datetime from ISO 8601 text with a zone. It is in UTC unless UTC would leave the calendar's range.
+    """Return an aware datetime from ISO 8601 text with a zone. The result is in UTC, unless the time in UTC would be outside of the
+    calendar's range.
 
     Raises:
         UsageError: the text is not a time, or the time is after the year 9999.
@@ -58,7 +59,7 @@ def parse_bound(text: str) -> Bound:
     """Parse the bound of a range: an offset, "earliest", "latest", or an ISO 8601 time with a zone.
 
     Raises:
-        UsageError: the text is none of these.
+        UsageError: the text has none of these forms.
     """
     if _OFFSET.match(text):
         if len(text.lstrip("0")) > _OFFSET_DIGITS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class Backoff:
-    """Waits between retries in seconds: each doubles the one before, from `least_s` up to `most_s`."""
+    """Waits between retries, in seconds. Each wait is twice as long as the previous one, from `least_s` up to `most_s`."""
 
     __slots__ = ("_least_s", "_most_s", "_next_s")
 

@@ -15,7 +15,7 @@ _LIBC = ctypes.CDLL(None)  # loaded at import, because loading between fork and 
 def end_with_parent(parent: int, number: int) -> None:
     """Make the kernel send signal `number` to this process when the parent *thread* ends (prctl(2), PR_SET_PDEATHSIG).
 
-    The parent must start the child from a long-lived thread. If process `parent` has ended already, send the signal now.
+    The parent must start the child from a long-lived thread. If process `parent` has already ended, send the signal now.
     """
     _LIBC.prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:

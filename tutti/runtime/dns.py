@@ -1,8 +1,8 @@
 """DNS lookups in background threads, so that a slow name server never blocks an I/O thread.
 
-A blocking lookup in an I/O thread would stop every connection for seconds. Here each lookup has its own thread, so no name waits
-for another one. The process runs at most one lookup of a name at a time: all callers share its answer. A late answer is cached for
-a short time, for a caller that gave up and repeats its request.
+A blocking lookup in an I/O thread would stop every connection for seconds. Here each lookup has its own thread, so lookups of
+different names do not delay each other. The process runs at most one lookup of a name at a time, and all callers share the answer.
+A late answer is cached for a short time, because a caller that gave up may repeat the request.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class Resolver:
     def address(self, host: str) -> str:
         """Return the address of a host; empty while it is unknown.
 
-        An IP address is returned as it is. Each call for a name starts a new lookup, and returns the last known address meanwhile.
+        An IP address is returned unchanged. Each call for a name starts a new lookup, and returns the last known address until the
+        answer arrives.
         """
         found = ip_literal(host)
         if found:
@@ -129,7 +130,7 @@ class Resolver:
 
 
 _Key = tuple[Lookup, str]
-_lock = threading.Lock()  # guards the tables below, and keeps answers and the eventfd counter consistent
+_lock = threading.Lock()  # guards the tables below, and keeps the answers consistent with the eventfd counter
 _waiting: dict[_Key, list[Resolver]] = {}  # running lookup -> resolvers that wait for it
 _late: dict[_Key, tuple[float, str, str]] = {}  # late answers: time (monotonic), address, error
 

@@ -7,12 +7,13 @@ import os
 import stat
 from pathlib import Path
 
-#: Mode of a new directory for records: access for owner and group only, whatever the umask allows. Existing ones keep their mode.
+#: Mode of a new directory for records: only owner and group have access, even if the umask allows more. Existing directories keep
+#: their mode.
 DIRECTORY_MODE = 0o750
 
 
 def make_directory(directory: str | Path, mode: int = DIRECTORY_MODE) -> None:
-    """Create a directory for records and its parents if they do not exist. Give another `mode` if it will hold no records.
+    """Create a directory for records, and its missing parents. Pass a different `mode` for a directory without records.
 
     Raises:
         OSError: the directory cannot be created, or the path is a file.
@@ -56,7 +57,7 @@ def open_file(path: str | Path, flags: int, mode: int = 0o644) -> int:
 
 
 def sync_directory(directory: str | Path) -> None:
-    """Make added, changed and removed names of the directory durable, which a file's own sync does not.
+    """Make added, changed and removed names of the directory durable. The sync of a file does not do this.
 
     Raises:
         OSError: the sync failed, so the names may not be durable.

@@ -1,8 +1,8 @@
 """Strict HTTP/1.1 parser (RFC 9112): h11 with additional checks against request smuggling.
 
-A proxy and the port after it must agree where each request ends; otherwise an attacker can hide one request inside another. So
-ambiguous requests are refused with 400: lines that end with LF alone, folded headers, control characters, a repeated length, or a
-length beside chunked encoding. A major version other than 1 is refused with 505.
+A proxy and the server must agree where each request ends; otherwise an attacker can hide one request inside another. So ambiguous
+requests are refused with 400. A request is ambiguous if it has lines that end with LF alone, folded headers, control characters, a
+repeated length, or both a length and chunked encoding. A major version other than 1 is refused with 505.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ _HOST = re.compile(rb"[A-Za-z0-9._~!$&'()*+,;=:%\[\]-]*")
 _ABSOLUTE = re.compile(rb"https?://[^/?#@]+(?=[/?]|\Z)", re.IGNORECASE)
 _QUOTED = re.compile(
     r"""(bytearray\()?\bb('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?(1)\))""", re.DOTALL
-)  # byte literals in h11's error texts
+)  # matches byte literals in h11's error texts
 _CRLF = b"\r\n"
 
 
 class _Buffer(ReceiveBuffer):
     """Receive buffer that accepts only lines ending with CRLF.
 
-    h11's own buffer is private. h11 has no public way to check the bytes of a head before it parses them: its events no longer
-    show how lines ended, or that a header was given twice. `_check_h11` checks that h11 uses its buffer as this class expects.
+    The buffer class of h11 is private. h11 has no public way to check the bytes of a head before parsing: its events do not show
+    how lines ended, or that a header was repeated. `_check_h11` checks that h11 uses the buffer as this class expects.
     """
 
     def skip_empty_line(self) -> None:
@@ -90,7 +90,8 @@ _check_h11(h11.Connection(h11.SERVER))
 class ServerConnection(h11.Connection):
     """The server's side of a connection.
 
-    After the client has closed its side, `next_event` returns only `NEED_DATA`: the server answers complete requests and closes.
+    After the client has closed its side, `next_event` returns only `NEED_DATA`. The server then answers complete requests and
+        closes the connection.
     """
 
     def __init__(self, head_bytes_max: int | None) -> None:
@@ -123,7 +124,7 @@ class ServerConnection(h11.Connection):
 
 
 def _checked(request: h11.Request) -> h11.Request:
-    """Return the request, with an absolute URL as target reduced to its path.
+    """Return the request. If the target is an absolute URL, reduce it to its path.
 
     Raises:
         h11.RemoteProtocolError: the request is not HTTP/1, or is ambiguous.

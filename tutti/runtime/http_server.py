@@ -63,15 +63,15 @@ def _last_answer(status: HTTPStatus, message: str) -> bytes:
 
 
 class BoundedProtocol(H11Protocol):
-    """A connection with a deadline for each request, however slowly the client reads or writes.
+    """A connection with a deadline for each request, even if the client reads or writes slowly.
 
-    The time starts with the connection and again after each answer. A client of another protocol gets an explanation. A client that
-    closes its side still gets the answers to its complete requests.
+    The deadline is set when the connection starts, and again after each answer. A client that uses a different protocol gets an
+    explanation. A client that closes its side still gets the answers to its complete requests.
     """
 
-    #: Error for clients of another protocol, which `{spoken}` names.
+    #: Error for clients that use a different protocol; `{spoken}` is the protocol.
     wrong_port: ClassVar[str]
-    #: Number of connections closed without an answer of the application, by status of the refusal, or `listener.CROWDED`.
+    #: Number of connections closed without an answer of the application, by the refusal's status or `listener.CROWDED`.
     rejected: ClassVar[Counter[str]]
     #: Connection limit of the port; the server sets it before the connection is made.
     limit: ConnectionLimit
@@ -109,7 +109,7 @@ class BoundedProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Process received bytes; the first ones show whether the client uses HTTP."""
         if self.transport.is_closing():
-            return None  # buffered TLS data after a refusal or a last answer is not a request
+            return None  # after a refusal or a last answer, buffered TLS data is not a request
         self._request_begun = True
         if not self._protocol_checked:
             self._protocol_checked = True
@@ -122,7 +122,7 @@ class BoundedProtocol(H11Protocol):
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's never keeps the connection
         """Handle a client that closes its side, as `nc -N` does after a request. Return True while it still gets an answer.
 
-        A vanished client looks the same: the write to it fails and ends the connection.
+        A client that has vanished looks the same; then the write fails and ends the connection.
         """
         if self.transport.is_closing():
             return False
@@ -155,11 +155,14 @@ class BoundedProtocol(H11Protocol):
             self.transport.close()
 
     def _can_refuse(self) -> bool:
-        """True if no answer has started: the client would take a second one for a part of it, or for the next answer."""
+        """True if no answer has started.
+
+        A second answer would be read as a part of the first, or as the answer to the next request.
+        """
         return self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE)
 
     def on_response_complete(self) -> None:
-        """Start the time of the next request after an answer."""
+        """After an answer, set the deadline of the next request."""
         self._request_begun = False
         self.limit.waiting(self._number, answered=True)
         self.arm()
@@ -194,20 +197,22 @@ class BoundedProtocol(H11Protocol):
 
     def _answer_last(self, status: HTTPStatus, message: str) -> None:
         if self.cycle is not None:
-            self.cycle.disconnected = True  # the application's own answer must not follow this one
+            self.cycle.disconnected = True  # the application's own answer must not follow this answer
             self.cycle.message_event.set()
         self.transport.write(_last_answer(status, message))
 
 
 def _handle_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Ignore the lack of descriptors, which asyncio would log for each waiting connection; the listener counts it once."""
+    """Ignore errors from a lack of descriptors. asyncio would log an error for each waiting connection; the listener counts the
+    lack once.
+    """
     error = context.get("exception")
     if not (isinstance(error, OSError) and error.errno in TOO_MANY):
         loop.default_exception_handler(context)
 
 
-#: Private parts of asyncio's `SSLProtocol` that `_Tls` relies on. asyncio has no public way to keep a TLS connection whose client
-#: has closed its side. `_Tls` reads the state, and replaces how the end of the client's side is handled.
+#: Private parts of asyncio's `SSLProtocol` that `_Tls` relies on. asyncio has no public way to keep a TLS connection after its
+#: client has closed its side. `_Tls` reads the state, and replaces the handling of the client's end.
 _PRIVATE_PARTS = (
     "_state", "_app_protocol", "_app_transport", "_app_reading_paused",
     "_do_read", "_call_eof_received", "_start_shutdown", "_do_shutdown", "_on_shutdown_complete",
@@ -215,18 +220,20 @@ _PRIVATE_PARTS = (
 
 
 class _Tls(SSLProtocol):
-    """TLS connection whose client can close its side first, as in plain TCP. asyncio's own class would close both sides."""
+    """TLS connection that stays open when the client closes its side first, as in plain TCP. asyncio's own class would close both
+    sides.
+    """
 
     # Attributes of asyncio that its type stubs lack:
     _state: SSLProtocolState
     _app_reading_paused: bool
     _app_protocol: BoundedProtocol
     # Names that asyncio does not use. (asyncio's `_eof_received` would end TLS without a close_notify to the client.)
-    _client_closed = False  # True if the client has closed TCP without closing TLS before
-    _awaits_answer = False  # True if the client has closed its side while an answer was under way
+    _client_closed = False  # True if the client has closed TCP without closing TLS first
+    _awaits_answer = False  # True if the client has closed its side while an answer was in progress
 
     def eof_received(self) -> bool | None:  # type: ignore[override]  # as any protocol's
-        """Handle a client that closes TCP without closing TLS before."""
+        """Handle a client that closes TCP without closing TLS first."""
         if self._state is not SSLProtocolState.WRAPPED:
             closed: bool | None = super().eof_received()
             return closed
@@ -245,12 +252,15 @@ class _Tls(SSLProtocol):
             self._awaits_answer = self._app_protocol.eof_received()
 
     def _start_shutdown(self) -> None:
-        """Close, unless only the client has closed: then the protocol closes after its answer."""
+        """Close, unless only the client has closed its side. In that case, the protocol closes after its answer."""
         if not self._awaits_answer or self._app_transport.is_closing():
             super()._start_shutdown()
 
     def _do_shutdown(self) -> None:
-        """Close TLS, so that the client can verify that its answer is complete. A client without TCP cannot confirm this."""
+        """Close TLS, so that the client can verify that its answer is complete.
+
+        A client that has closed TCP cannot confirm the close.
+        """
         super()._do_shutdown()  # type: ignore[misc]  # not in the stubs
         if self._client_closed:
             self._on_shutdown_complete(None)  # type: ignore[attr-defined]  # not in the stubs
@@ -271,10 +281,10 @@ def _check_tls(protocol: SSLProtocol) -> None:
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server with limits of connections and of the TLS handshake time, and without its periodic timer.
+    """uvicorn's server without its periodic timer, and with limits for connections and for the TLS handshake.
 
-    The timer wakes ten times a second, a tenth of an idle gateway's cost, to update an unused date header and to check for the end.
-    Here `end` wakes the server instead.
+    The timer would wake ten times a second, to update an unused date header and to check for the end of the server. This takes a
+    tenth of the CPU time of an idle gateway. Instead, `end` wakes the server.
     """
 
     def __init__(self, config: uvicorn.Config, connections_max: int, handshake_s: float) -> None:
@@ -295,7 +305,7 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave signals to the caller, who ends the server with `end`."""
+        """Do not handle signals. The caller handles them and ends the server with `end`."""
         yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

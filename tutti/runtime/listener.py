@@ -13,16 +13,17 @@ from typing import Any
 
 from tutti.runtime.reserved_fds import descriptor_bound, lowest_free_descriptor
 
-_SHARES = 2  # shares of spare descriptors that connections leave to the rest of the process
+_SHARES = 2  # number of shares of spare descriptors that connections leave to the rest of the process
 CROWDED = "crowded"  # reason of a connection closed at the limit
 
 
 class ConnectionLimit:
-    """The open connections of a port, and the choice of the one to evict for a new connection.
+    """The open connections of a port. Chooses the connection to evict when a new one arrives at the limit.
 
-    A connection waits while it has no complete unanswered request. Connections that never sent a complete request go first. Within
-    a class, the victim is the longest-waiting connection of the network with the most waiting ones. So a client with many
-    connections evicts its own, and a client that sends its request at once gets its answer.
+    A connection counts as waiting while it has no complete unanswered request. Waiting connections that never sent a complete
+    request are evicted first. Among equals, the victim belongs to the network with the most waiting connections, and has waited
+    longest there. So a client with many connections evicts its own connections, and a client that sends its request at once gets an
+    answer.
     """
 
     def __init__(self, connections_max: int, rejected: Counter[str]) -> None:
@@ -30,7 +31,7 @@ class ConnectionLimit:
         self._connections_max = connections_max
         self.rejected = rejected
         self._open: dict[int, tuple[str, Callable[[], None]]] = {}
-        # Waiting connections without and with an earlier answer, by network, the longest-waiting first.
+        # Waiting connections, first those without an earlier answer, then those with one; by network, the longest-waiting first.
         self._waiting: tuple[dict[str, dict[int, None]], ...] = ({}, {})
         self._leaving: set[int] = set()
 
@@ -56,7 +57,7 @@ class ConnectionLimit:
             self._waiting[answered].setdefault(self._open[number][0], {})[number] = None
 
     def working(self, number: int) -> None:
-        """Register a complete request: the connection cannot be evicted until the answer."""
+        """Register a complete request. The connection cannot be evicted before the answer."""
         if number in self._open:
             network = self._open[number][0]
             for networks in self._waiting:
@@ -72,7 +73,7 @@ class ConnectionLimit:
         self._leaving.discard(number)
 
     def evict(self) -> bool:
-        """Close a waiting connection, in the next iteration of the event loop. Return False if none waits."""
+        """Close a waiting connection in the next iteration of the event loop. Return False if no connection is waiting."""
         if self._leaving:
             return True
         for networks in self._waiting:
@@ -114,10 +115,10 @@ class _Connection(socket.socket):
 class Listener(socket.socket):
     """A listening socket with a connection limit.
 
-    The limit includes connections in their TLS handshake, which asyncio does not expose and which have buffers. At the limit, or if
-    descriptors run short, a waiting connection is evicted, and the new one stays in the backlog until the event loop has closed the
-    evicted one. If none waits, the new connection is closed after `refusal`. Without this class, asyncio would stop accepting for a
-    second after each lack of descriptors.
+    The limit includes connections in their TLS handshake: asyncio does not expose these, but they have buffers. At the limit, or if
+    descriptors run short, a waiting connection is evicted. The new connection stays in the backlog until the event loop has closed
+    the evicted one. If no connection is waiting, the new connection gets `refusal` and is closed. Without this class, asyncio would
+    stop accepting for a second after each lack of descriptors.
     """
 
     def __init__(self, like: socket.socket, limit: ConnectionLimit, refusal: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Lossy log file: a log output that never blocks its writers for long, because I/O threads log too."""
+"""Lossy log file: a log output that never blocks its writers for long. I/O threads also write logs and must not block."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import TextIO
 from tutti import limits
 
 MS = 1000
-_WAIT_PART = 100  # waits take at most one part in 100 of the time
-_BLOCKING_TERMINAL_BYTES = 1  # a writable blocking terminal does not report its free space; one byte never blocks
+_WAIT_PART = 100  # waits take at most one hundredth of the total time
+_BLOCKING_TERMINAL_BYTES = 1  # a writable blocking terminal does not report its free space, but one byte never blocks
 
 
 class LossyLogFile:
-    """A file that drops and counts lines on a full disk, or if no process reads the pipe or terminal. Thread-safe.
+    """A file that drops and counts lines if the disk is full, or if no process reads the pipe or terminal. Thread-safe.
 
-    Writes wait for a slow reader for at most `LOG_WAIT_MS_MAX`, and one hundredth of the total time, because other threads wait for
-    the threads that log.
+    A write waits for a slow reader for at most `LOG_WAIT_MS_MAX`. All waits together take at most one hundredth of the total time,
+    because other threads wait for the threads that log.
 
     Attributes:
         lost: number of dropped lines.
@@ -32,7 +32,7 @@ class LossyLogFile:
         """Write to `file`."""
         self._file = file
         self._lock = threading.Lock()
-        self._stuck = False  # True if another thread holds the lock too long, because its disk hangs
+        self._stuck = False  # True if another thread has held the lock for too long, because the disk hangs
         self._pipe, self._chunk_bytes = _pipe_of(file)
         self._poll = select.poll()
         if self._pipe is not None:
@@ -89,10 +89,10 @@ class LossyLogFile:
 
 
 def _pipe_of(file: TextIO) -> tuple[int | None, int]:
-    """Return the descriptor of a file that is a pipe, terminal or socket (else None), and the bytes per write.
+    """Return the descriptor if the file is a pipe, terminal or socket, else None. Also return the number of bytes per write.
 
-    A pipe or terminal is opened again without blocking, so that other users of it keep their mode. If that is not permitted, the
-    original descriptor is used.
+    A pipe or terminal is opened again in non-blocking mode, so that the mode of the original descriptor does not change. If that is
+    not permitted, the original descriptor is used.
     """
     try:
         number = file.fileno()

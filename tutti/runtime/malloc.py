@@ -1,6 +1,6 @@
 """Settings of the C library's allocator for messages of some hundred kilobytes, thousands of times a second.
 
-With glibc's defaults, each of them is mapped, faulted in page by page, and unmapped. On the heap, they cost 10 to 20 % less CPU
+With glibc's defaults, each message is mapped, faulted in page by page, and unmapped. Messages on the heap take 10 to 20 % less CPU
 time in total. The heap then stays large after load, until `release_free_memory` returns free pages to the system.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 _HUGE_BYTES = 2 << 20  # size of a huge page
 _PAGES = _HUGE_BYTES // os.sysconf("SC_PAGE_SIZE")
-_FULL_PAGES = _PAGES * 3 // 4  # resident pages from which on a huge page wastes little memory
+_FULL_PAGES = _PAGES * 3 // 4  # with at least this many resident pages, a huge page wastes little memory
 _ENTRY = struct.Struct("<Q")  # entry of /proc/self/pagemap for one page; the highest bit means resident
 _MADV_COLLAPSE = 25
 _MMAP_THRESHOLD, _TRIM_THRESHOLD, _TOP_PAD, _ARENA_MAX = -3, -1, -2, -8
@@ -27,7 +27,7 @@ def configure_allocator(
 
     Args:
         mmap: size in bytes from which on blocks are mapped instead of allocated on the heap.
-        trim: free bytes at the heap's end above which they return to the system.
+        trim: number of free bytes at the heap's end above which free memory is returned to the system.
         top_pad: additional bytes for each growth of the heap.
         arenas: number of heaps of the process; set it before other threads start.
     """
@@ -53,8 +53,8 @@ def release_free_memory() -> bool:
 def use_huge_pages() -> int:
     """Move the process's mostly resident memory into huge pages, and return the bytes moved. Call this after all imports.
 
-    After each context switch a process has TLB misses; with huge pages there are far fewer, above all in a virtual machine. This
-    needs Linux 6.1 (madvise(2), MADV_COLLAPSE); on other systems, and with huge pages disabled, nothing happens.
+    A process has TLB misses after each context switch. With huge pages there are far fewer, especially in a virtual machine. This
+    function needs Linux 6.1 (madvise(2), MADV_COLLAPSE). On other systems, or if huge pages are disabled, it does nothing.
     """
     madvise = getattr(ctypes.CDLL(None), "madvise", None)
     done = 0
@@ -62,7 +62,7 @@ def use_huge_pages() -> int:
         with contextlib.suppress(OSError, ValueError):  # /proc is missing or has another format
             for start in _full():
                 if madvise(ctypes.c_void_p(start), ctypes.c_size_t(_HUGE_BYTES), _MADV_COLLAPSE) != 0:
-                    break  # the system does not support it: stop
+                    break  # the system does not support huge pages: stop
                 done += _HUGE_BYTES
     return done
 

@@ -1,6 +1,7 @@
 """Metrics page of connectors and the archiver, served by one thread.
 
-The page has limits of connections and time, because any client that reaches the port can send requests as slowly as it likes.
+The page limits the number of connections and the time for a request, because any client that reaches the port can send requests
+slowly.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Reserved descriptors for a process's own files, so that connections cannot exhaust them and look like a disk failure.
+"""Reserved descriptors for a process's own files. Without them, connections could exhaust the descriptors, which would look like a
+disk failure.
 
-Libraries accept connections until the descriptors run out. So a process lowers its soft limit to reserve some, and raises the limit
-for a moment when its own files need one. The libraries retry after a second.
+Libraries accept connections until the descriptors run out. So a process lowers its soft limit to reserve some descriptors, and
+raises the limit for a moment when its own files need one. At the lower limit, the libraries retry after a second.
 
-Ports with accept loops of this project need no lower limit. The kernel gives a new descriptor the lowest free number, so
-connections that must have a number below a bound leave all numbers above it to the rest of the process.
+Ports with this project's own accept loops need no lower limit. The kernel gives a new descriptor the lowest free number. So if
+connections must have numbers below a bound, all higher numbers stay free for the rest of the process.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _US = 1_000_000
 Result = TypeVar("Result")
 
 _lock = threading.Lock()
-_bounds: list[int] = []  # soft limit without and with the reserved descriptors
+_bounds: list[int] = []  # the soft limit without the reserved descriptors, and the soft limit with them
 
 
 def raise_limit() -> None:
@@ -44,7 +45,10 @@ def spare_descriptors(soft: int) -> int:
 
 
 def descriptor_bound(shares: int) -> int:
-    """Return the bound below which a port's connections must lie, so that they leave `shares` shares of spare descriptors free."""
+    """Return the bound for the descriptors of a port's connections.
+
+    Below the bound, `shares` shares of spare descriptors stay free.
+    """
     import resource  # noqa: PLC0415 - as above
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -110,7 +114,7 @@ def with_descriptor_wait(act: Callable[[], Result]) -> Result:
     Raises:
         OSError: as `act`; also if no descriptor was free for `FILES_WAIT_US_MAX`.
     """
-    # Counted, not timed: a suspended process must not use up its wait.
+    # Count the attempts instead of the time, so that a suspended process does not use up its wait.
     for _ in range(limits.FILES_WAIT_US_MAX // limits.FILES_RETRY_US):
         try:
             return with_reserved_descriptor(act)

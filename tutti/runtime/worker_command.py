@@ -22,7 +22,8 @@ class Worker(Protocol):
     """A task that runs until it is stopped."""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Transfer records until `stop` is set. Deliver records already accepted before the return, within a time limit.
+        """Transfer records until `stop` is set. Before returning, deliver the records that are already accepted, within a time
+        limit.
 
         Args:
             stop: set by SIGTERM and Ctrl-C.
@@ -46,8 +47,9 @@ def run(
 
     Args:
         worker: the worker, not connected yet.
-        ready_fields: fields of the readiness line on standard output beside `"ready": true`, read when the line is printed.
-        metrics: HOST:PORT of the page for Prometheus; empty for none. Port 0 selects a free port, which the readiness line names.
+        ready_fields: additional fields of the readiness line (`"ready": true`) on standard output; read when the line is printed.
+        metrics: HOST:PORT of the page for Prometheus; empty for none. Port 0 selects a free port, and the readiness line contains
+            the port.
         collector: metrics of the page; called from another thread.
         insecure: allow other hosts to read the page.
         file: configuration file with `metrics`, for error messages.

@@ -1,7 +1,8 @@
 """Tokens, their rights, and the file that lists them (docs/how-to/security.md).
 
-A token is 32 random bytes as text; a client that shows it has the rights listed for it. The file contains only the SHA-256 of each
-token, so readers of the file cannot use it for access. A fast hash is enough, because 256 random bits cannot be guessed.
+A token is 32 random bytes as text; a client that presents the token has the rights listed for it. The file contains only the
+SHA-256 of each token, so a reader of the file cannot use the tokens. A fast hash is enough, because 256 random bits cannot be
+guessed.
 
     [tokens.jfk-feed]
     sha256 = "<64 hexadecimal digits>"
@@ -11,8 +12,8 @@ token, so readers of the file cannot use it for access. A fast hash is enough, b
     admin = true                        # right to administer the group; default: no
     expires = 2027-01-31T00:00:00Z      # default: never
 
-The file is read again after a change that stays unmodified for a moment. A file without tokens contains `[tokens]` alone. If the
-changed file has a mistake, the tokens read before stay valid.
+After a change, the file is read again once it has been unmodified for a moment. A file without tokens contains only `[tokens]`. If
+the changed file has a mistake, the tokens that were read before stay valid.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from tutti.errors import ConfigError, NotAllowed, UsageError
 from tutti.runtime.durable_files import make_directory
 from tutti.security.user_files import FileWatcher, check_not_world_writable, file_stamp, read_toml, replace_text
 
-PREFIX = "tutti_"  # makes a leaked token recognisable
+PREFIX = "tutti_"  # the prefix makes a leaked token recognisable
 TOKEN_BYTES = 32
 _MADE_BY = "`tutti tokens new` makes it"
 _KEYS = frozenset({"sha256", "produce", "read", "producers", "admin", "expires"})
@@ -111,7 +112,7 @@ class Access(NamedTuple):
         """Check the right to read topics (None: all).
 
         Raises:
-            NotAllowed: the caller cannot read one of them.
+            NotAllowed: the caller cannot read one of the topics.
         """
         if self.may_read_all:
             return
@@ -152,7 +153,7 @@ FULL_ACCESS = Access("", produce=("*",), read=("*",), admin=True)
 
 
 def gateway_access(name: str) -> Access:
-    """Return the access of a gateway of the group, which its key authenticates: all rights."""
+    """Return the access of a gateway of the group: all rights. Its key authenticates the gateway."""
     return Access(name, produce=("*",), read=("*",), admin=True)
 
 
@@ -223,7 +224,7 @@ class Tokens:
                 "missing", "this gateway requires a token, and the client sent none: set TUTTI_TOKEN_FILE, or give `credentials`"
             )
         digest = digest_of(token[: limits.TOKEN_CHARACTERS_MAX])
-        found = self._known.get(digest)  # timing reveals only a hash, which callers cannot choose
+        found = self._known.get(digest)  # a timing attack reveals only the hash, and callers cannot choose a hash
         if found is not None and not hmac.compare_digest(found.sha256, digest):
             found = None
         unknown = "the token is unknown to this gateway, or has expired: ask for a new one (`tutti tokens new`)"
@@ -234,7 +235,7 @@ class Tokens:
         return found
 
     def current_access(self, access: Access) -> Access | None:
-        """Return the current access for one returned by `authenticate`; None if the token was removed or has expired."""
+        """Return the current access for an earlier result of `authenticate`; None if the token was removed or has expired."""
         found = self._known.get(access.sha256)
         return found if found is not None and self._is_valid(found) else None
 
@@ -260,7 +261,7 @@ class Tokens:
                 return
             try:
                 known = read_tokens(self._path)
-            except ConfigError as error:  # retried even if the file stays unchanged, because the cause can be temporary
+            except ConfigError as error:  # retry even if the file stays unchanged, because the cause can be temporary
                 self.trouble = f"the tokens read before stay valid: {error}"
                 return
             self._changes.mark_read(seen)

@@ -1,4 +1,4 @@
-"""Safe access to user files (configurations, keys, tokens): reads have limits of bytes and time.
+"""Safe access to user files (configurations, keys, tokens): size and time of reads are limited.
 
 Files with secrets must have restrictive modes, and are replaced atomically.
 """
@@ -45,7 +45,8 @@ def monotonic_us() -> int:
 class FileWatcher:
     """Detects that a file changed and then stayed unchanged for `KEYS_UNCHANGED_US`. Owned by one thread at a time.
 
-    The delay skips half-written files: `cp` and editors that write in place leave a partial file, which can look complete.
+    The delay avoids half-written files: `cp`, and editors that write in place, produce a partial file for a moment, and it can look
+    complete.
     """
 
     def __init__(self, path: str | Path, read_stamp: Stamp, clock_us: Callable[[], int] = monotonic_us) -> None:
@@ -68,10 +69,11 @@ class FileWatcher:
 
 
 def read_limited(path: str | Path, bytes_max: int = FILE_BYTES_MAX) -> tuple[bytes, os.stat_result]:
-    """Return what a file holds and its status. The path may be a pipe (`<(...)` of a shell) or a device.
+    """Return the content of a file and its status. The path may be a pipe (`<(...)` of a shell) or a device.
 
     Raises:
-        OSError: the file cannot be read, holds more than `bytes_max` bytes, or nothing writes into the pipe; it names the path.
+        OSError: the file cannot be read, has more than `bytes_max` bytes, or no process writes into the pipe; the error names the
+            path.
     """
     # A plain open of a pipe waits without limit for a process that writes into it.
     try:
@@ -153,7 +155,7 @@ def check_private(path: str | Path, found: os.stat_result) -> None:
     """Check that only its owner can read or write a file with a secret.
 
     Raises:
-        ConfigError: other users can.
+        ConfigError: other users can read or write the file.
     """
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o077:
@@ -164,7 +166,7 @@ def check_not_world_writable(path: str | Path, found: os.stat_result) -> None:
     """Check that not every user can write a file that grants access.
 
     Raises:
-        ConfigError: every user can.
+        ConfigError: every user can write the file.
     """
     mode = stat.S_IMODE(found.st_mode)
     if mode & 0o002:
@@ -186,7 +188,7 @@ def write_new(path: Path, text: str, mode: int) -> None:
 
 
 def replace_text(path: str | Path, text: str, mode: int) -> None:
-    """Replace a file atomically, so that concurrent readers never see a partial one.
+    """Replace a file atomically, so that concurrent readers never see a partial file.
 
     Raises:
         OSError: the file cannot be written.
@@ -209,7 +211,7 @@ def check_certificate(certificate: str | Path, key: str | Path) -> None:
     try:
         for path in (certificate, key):
             found = read_limited(path)[1]
-            if not stat.S_ISREG(found.st_mode):  # pipes do not work: the library reads the file again, also after changes
+            if not stat.S_ISREG(found.st_mode):  # pipes do not work, because the library reads the file again after changes
                 raise OSError(errno.EINVAL, "it is not a regular file", str(path))
         check_private(key, found)
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, password=_no_password)
@@ -226,5 +228,5 @@ def check_certificate(certificate: str | Path, key: str | Path) -> None:
 
 
 def _no_password() -> str:
-    """Return no password: a gateway cannot ask for one."""
+    """Return an empty password, because a gateway cannot ask for one."""
     return ""

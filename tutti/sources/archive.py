@@ -1,4 +1,4 @@
-"""A `Source` that reads an archive alone, from its manifests and Parquet files."""
+"""A `Source` that reads only an archive, from its manifests and Parquet files."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class ArchiveSource:
         return _joined(parts, goal)
 
     def _ranges(self, start: int, end: int, topics: Sequence[str] | None) -> Iterator[Range]:
-        """Yield the archived ranges of [start, end). An archived range that is partly outside counts with its share."""
+        """Yield the archived ranges of [start, end). Of an archived range that is partly outside, only its share counts."""
         wanted = None if topics is None else frozenset(topics)
         for low, high, span in self.archive.covering(start, end):
             files = [file for file in self.archive.manifest(span).files if wanted is None or not wanted.isdisjoint(file.topics)]
@@ -96,7 +96,8 @@ class ArchiveSource:
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         """As `Source.tick_end`, over archived ticks. A tick after the last archived record is unknown."""
-        # First the last tick in (start, limit], then the first one in (limit, end]. A search ends at the first range with a tick.
+        # Search for the last tick in (start, limit], then for the first tick in (limit, end]. Each search ends at the first range
+        # with a tick.
         for low, high, backwards in ((start, limit, True), (max(start, limit), end, False)):
             spans = [span for _, _, span in self.archive.covering(low, min(high + 1, self.archive.end))] if high > low else []
             pairs = list(zip([None, *spans], spans, strict=False))
@@ -111,12 +112,15 @@ class ArchiveSource:
         manifest = self.archive.manifest(span)
         tick = manifest.tick_first if before is None else self.archive.manifest(before).tick_last
         for number, offset in ((manifest.tick_first, span.first), *manifest.ticks):
-            if number // every > tick // every:  # a multiple of `every` lies after `tick`, up to `number`
+            if number // every > tick // every:  # a multiple of `every` is above `tick` and at most `number`
                 yield offset
             tick = number
 
     def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
-        """Return the end of the longest prefix of [start, end) that takes about `bytes_max` bytes of files, at least one record."""
+        """Return the end of the longest prefix of [start, end) with about `bytes_max` bytes in files.
+
+        The prefix has at least one record.
+        """
         total = 0
         for part in self._ranges(start, end, topics):
             if total + part.bytes > bytes_max:
@@ -141,7 +145,7 @@ class ArchiveSource:
         return sorted(found.values())
 
     def readers(self) -> dict[str, int]:
-        """Return nothing: only the log holds the committed offsets of named readers."""
+        """Return an empty dict, because only the log has the committed offsets of named readers."""
         return {}
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A `Source` that reads the committed log from data directories, with the gateways up or down."""
+"""A `Source` that reads the committed log from data directories, whether the gateways are running or not."""
 
 from __future__ import annotations
 
@@ -23,22 +23,23 @@ from tutti.sources.source import Frontier, Range, Topic, time_us_of
 Answer = TypeVar("Answer")
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 _PAUSE_S = 0.005
-_PAUSE_DOWN_S = 0.1  # longer, because without a running gateway each poll scans the directory again
+_PAUSE_DOWN_S = 0.1  # a longer pause, because each poll without a running gateway scans the directory again
 _UNREADABLE = (Damaged, DirectoryRefused)
 
 
 class FileSource:
-    """Reads one data directory, or several of one log. If a directory is corrupt, another one serves the rest of the range.
+    """Reads one data directory, or several of one log. If a directory is corrupt, the rest of the range is read from another one.
 
-    If its gateway is down, a directory ends at its last stored watermark, at most one heartbeat old. This class neither changes
-    nor locks the directories. Thread-safe.
+    If the gateway of a directory is down, the directory can be read up to its last stored watermark, which is at most one heartbeat
+    old. This class neither changes nor locks the directories. Thread-safe.
 
     Args:
         paths: a directory, or several.
 
     Raises (all methods):
         DirectoryRefused: no directory is readable.
-        WrongDirectory: a path is not a gateway's data directory, or it is a lane's, or the directories hold different logs.
+        WrongDirectory: a path is not a gateway's data directory, or is the directory of a lane, or the directories have different
+            logs.
         OffsetOutOfRange: the log does not hold the offsets.
         UsageError: an argument is wrong.
         Damaged: the data is corrupt in every directory that holds it.
@@ -51,7 +52,7 @@ class FileSource:
         if len(logs) > 1:
             found = ", ".join(f"{path} holds log {log}" for log, path in logs.items())
             raise WrongDirectory(f"the directories hold different logs: {found}. Give directories of one log")
-        self._seen = 0  # the highest frontier shown to the reader: a directory below it must not answer (C7)
+        self._seen = 0  # the highest frontier returned so far: a directory with a lower frontier must not answer (C7)
 
     # -- requests
 
@@ -72,7 +73,8 @@ class FileSource:
     responsive = addresses
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
-        """Return the highest frontier of the directories; with `beyond`, wait up to `timeout` seconds for one above that offset.
+        """Return the highest frontier of the directories; with `beyond`, wait up to `timeout` seconds for a frontier above that
+        offset.
 
         `patience` is ignored: no gateway is involved.
         """
@@ -111,7 +113,7 @@ class FileSource:
         return self._query(lambda reader: bytes_end(reader.rows(start, end, chosen), start, end, bytes_max))
 
     def topics(self, upto: int = 0) -> list[Topic]:
-        """Return all topics; fail unless the directory has at least the frontier `upto`."""
+        """Return all topics. Raise unless the directory's frontier is at least `upto`."""
         self._seen = max(self._seen, upto)
         return [
             Topic(one.name, one.records, one.bytes, one.first_offset, one.last_offset, one.first_time, one.last_time)
@@ -139,7 +141,7 @@ class FileSource:
                     found = request.scan_batch(batch, position)
                     position = found.next
                     yield found
-                position = upto  # the records after the last batch are of other topics
+                position = upto  # the records after the last batch belong to other topics
                 if position >= request.end:
                     return
             except _UNREADABLE as error:
@@ -154,7 +156,7 @@ class FileSource:
             except _UNREADABLE as error:
                 unreadable.setdefault(reader.path, error)
                 continue
-            # The last condition: an empty range at the frontier is valid, although no directory holds its start.
+            # The last condition allows an empty range at the frontier, although no directory has a record at its start.
             if reader.path not in unreadable and (reader.start <= position < frontier or position == end == frontier):
                 found.append((min(frontier, end), reader))
         if found:
@@ -162,7 +164,7 @@ class FileSource:
             return reader, upto
         if unreadable:
             raise next(iter(unreadable.values()))
-        # No directory holds the position: the check of the one with the highest frontier raises the right error.
+        # No directory has the position. The range check of the directory with the highest frontier raises the right error.
         best = max(self._readers, key=lambda reader: reader.frontier().offset)
         best.check_range(position, end)
         if position >= end:
@@ -199,7 +201,10 @@ class FileSource:
         return frontier, found.live
 
     def _query(self, query: Callable[[LogReader], Answer]) -> Answer:
-        """Query the directory with the highest frontier; if it is unreadable or corrupt, the next one that is not below `_seen`."""
+        """Query the directory with the highest frontier.
+
+        If it is unreadable or corrupt, query the next one that is not below `_seen`.
+        """
         failed: TuttiError | None = None
         found: list[tuple[int, int]] = []
         for index, reader in enumerate(self._readers):
@@ -208,7 +213,7 @@ class FileSource:
             except _UNREADABLE as error:
                 failed = failed or error
         for offset, index in sorted(found, reverse=True):
-            if offset < self._seen:  # all further directories are lower still
+            if offset < self._seen:  # the frontiers of all further directories are even lower
                 path = self._readers[-index].path
                 failed = failed or Behind(
                     f"{path} ends at offset {offset}, below the frontier {self._seen} seen before: check whether it is an old copy"

@@ -34,8 +34,8 @@ Seconds = float | None
 _METADATA_KEY = b"tutti"
 _SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # time allowed for an answer beyond the requested wait
 #: States in which another gateway may have more of the log.
-_MAY_LAG = CUT_OFF | {"joining"}  # a joining gateway catches up, so a waiting reader need not leave it
-_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of that time for callers with little patience
+_MAY_LAG = CUT_OFF | {"joining"}  # a joining gateway is catching up, so a waiting reader can stay at it
+_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of `_SLACK_S` for callers with little patience
 
 LOG = logging.getLogger("tutti.client")
 _locations: dict[tuple[int, Address], str] = {}  # location of the reads port by (process id, client address)
@@ -44,8 +44,8 @@ _locations: dict[tuple[int, Address], str] = {}  # location of the reads port by
 class FlightSource:
     """Reads from the gateways of a url. Thread-safe; the whole process shares the connections.
 
-    Each request carries the highest frontier seen so far, so no gateway answers with less (C7). After a failure, a scan continues
-    at another gateway, or at the same one when it is back, from the offset reached.
+    Each request carries the highest frontier seen so far, so no gateway answers with a lower one (C7). After a failure, a scan
+    continues from the offset that it reached, at another gateway or at the same gateway after its return.
 
     Args:
         url: `tutti://HOST:P[,HOST:P...]`, or addresses.
@@ -53,15 +53,16 @@ class FlightSource:
         patience: seconds that a running scan searches for a gateway before it fails.
         seen: highest frontier that another instance has seen.
         log: uuid of the only accepted log; "" accepts the first log found.
-        lane: NUMBER-INCARNATIONHEX of a lane of unordered records; offsets then count in this lane. "" reads the ordered log.
+        lane: NUMBER-INCARNATIONHEX of a lane of unordered records; offsets then count the records of this lane. "" reads the
+            ordered log.
         credentials: credentials for the gateways. The default comes from the environment.
 
     Raises (all methods):
         Unavailable: no gateway answered in time; the message lists the failure of each.
-        Behind: as `Unavailable`, and a gateway that answered is below a frontier seen before.
+        Behind: as `Unavailable`, and the frontier of a gateway that answered is below one seen before.
         OffsetOutOfRange: the log does not hold the offsets.
         UsageError: an argument is wrong.
-        Refused: a gateway serves another log than before (code "log"), or refused the request.
+        Refused: a gateway serves a different log than before (code "log"), or refused the request.
         Damaged: a stored frame fails its checksum; all records returned before it are correct.
     """
 
@@ -89,14 +90,14 @@ class FlightSource:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """The gateways of the url and those that gateways have named since; the current one first."""
+        """The gateways of the url, and the gateways discovered since; the current one first."""
         with self._lock:
             known, present = self._route.addresses, self._route.current
             return tuple(dict.fromkeys([present, *known]))
 
     @property
     def responsive(self) -> tuple[Address, ...]:
-        """Those of `addresses` that answer, as far as is known, in a stable order."""
+        """The subset of `addresses` that are known or assumed to answer, in a stable order."""
         with self._lock:
             return tuple(sorted(set(self._route.responsive)))
 
@@ -106,22 +107,22 @@ class FlightSource:
         """Return the frontier; with `beyond`, wait up to `timeout` seconds until the frontier is above that offset.
 
         `patience` replaces the time to search for a gateway. Without `beyond`, the gateway confirms its frontier with a majority;
-        if it cannot, the request goes to the next gateway. If no gateway can, the highest frontier counts and is `stale`, with a
-        warning: reads of committed records still work. With `beyond`, the request also goes to the next gateway while this one has
-        no majority.
+        if it cannot, the request goes to the next gateway. If no gateway can confirm it, the highest frontier is returned as
+        `stale`, with a warning; reads of committed records still work. With `beyond`, the request also goes to the next gateway
+        while the current one has no majority.
         """
         deadline = time.monotonic() + timeout
         best: Frontier | None = None
         no_majority: set[Address] = set()
         while True:
             left = max(0.0, deadline - time.monotonic())
-            # One long poll a round: after a gateway without a majority, the others only report their frontier.
+            # Each round has only one long poll: after a gateway without a majority, the other gateways only report their frontiers.
             wait = 0.0 if no_majority else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
             try:
                 found = self._request_frontier(beyond, wait, patience)
             except Unavailable:
                 if best is None or (beyond is not None and not no_majority):
-                    raise  # the gateways that answered before do not answer any more
+                    raise  # the gateways that answered before no longer answer
                 return self._warn_if_stale(best)
             if best is None or found.offset >= best.offset:
                 best = found
@@ -167,7 +168,8 @@ class FlightSource:
             answer["time_us"],
             answer["tick"],
             answer["state"],
-            # A gateway of an earlier release, or an answer about a lane, has no confirmation: its state decides.
+            # A gateway of an earlier release, or an answer about a lane, has no confirmation. In these cases the gateway's state
+            # decides.
             beyond is None and not answer.get("confirmed", answer["state"] not in _MAY_LAG),
         )
 
@@ -209,16 +211,16 @@ class FlightSource:
         return [Topic(*(line[name] for name in Topic._fields)) for line in self._request("topics", {})]
 
     def lanes(self, patience: float | None = None) -> list[LaneInfo]:
-        """Return the lanes of unordered records that a gateway knows, the oldest of each origin first."""
+        """Return the lanes of unordered records that a gateway knows. The lanes of one origin are sorted, the oldest first."""
         answer = self._request("lanes", {}, _SLACK_S, patience)
         return [LaneInfo(**{name: line[name] for name in LaneInfo._fields if name in line}) for line in answer]
 
     def lane_source(self, lane: LaneInfo) -> FlightSource:
-        """Return a source for a lane; gateways below the frontier in `lane` do not answer it."""
+        """Return a source for a lane. Gateways whose frontier is below the one in `lane` refuse its requests."""
         return FlightSource(self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane, self._credentials)
 
     def with_earliest_start(self) -> tuple[FlightSource, int]:
-        """Return a source that prefers the gateway with the lowest start of the log, and that start.
+        """Find the gateway with the lowest start of the log. Return a source that prefers it, and that start.
 
         Each gateway has its own retention. Gateways that do not answer at once are skipped, unless none answers.
         """
@@ -240,7 +242,7 @@ class FlightSource:
     def readers(self, patience: float | None = None, *, linearizable: bool = True) -> dict[str, int]:
         """Return the committed offsets of named readers and named queries, as of this call or later.
 
-        Without `linearizable`, a gateway answers from its own log without confirmation: use that for display only.
+        Without `linearizable`, a gateway answers from its own log without confirmation. Use this for display only.
         """
         return dict(self._request("readers", {}, patience=patience, linearizable=linearizable))
 
@@ -264,12 +266,14 @@ class FlightSource:
             try:
                 with contextlib.closing(self._stream(ticket)) as stream:
                     for batch in stream:
-                        failing_since, kind = None, Unavailable  # each batch starts the patience afresh
+                        failing_since, kind = None, Unavailable  # the patience restarts with each batch
                         found = request.scan_batch(batch, position)
                         position = found.next
                         yield found
                         if time.monotonic() > reopen_at:
-                            break  # the stream's deadline also counts the caller's time: reopen early, before it can expire
+                            # the stream's deadline includes the time that the caller spends; reopen the stream before the deadline
+                            # expires
+                            break
                     else:
                         if request.topics is None and position != request.end:
                             raise FormatError(
@@ -279,7 +283,8 @@ class FlightSource:
             except Unavailable as error:
                 now = time.monotonic()
                 failing_since = now if failing_since is None else failing_since
-                kind = Behind if isinstance(error, Behind) else kind  # reaching a lagging gateway says more than reaching none
+                # the error for a lagging gateway is more informative than the error for unreachable ones
+                kind = Behind if isinstance(error, Behind) else kind
                 until = failing_since + self._patience
                 until = until if request.time_left is None else min(until, now + request.time_left())
                 self._fail_over(str(error), until, until - failing_since, kind)
@@ -292,7 +297,7 @@ class FlightSource:
                 client, headers = client_of(self._location(), self._credentials)
                 options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6, headers=headers)
                 stream = client.do_get(flight.Ticket(ticket), options)
-                # The schema arrives before the first batch, so a stream of another log is refused before any record of it.
+                # The schema arrives before the first batch, so a stream of a different log is refused before its first record.
                 answer = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
                 self._check_log(answer.get("log", ""))
                 self.note_frontier(answer.get("frontier", 0))
@@ -327,7 +332,10 @@ class FlightSource:
     # -- failover
 
     def _guard_fields(self) -> dict[str, object]:
-        """Return the fields of every request by which a gateway that lags, or has another log, refuses it."""
+        """Return fields that are part of every request.
+
+        With them, a gateway that lags or has a different log refuses the request.
+        """
         with self._lock:
             return {"seen": self._seen, "log": self._log}
 
@@ -336,7 +344,8 @@ class FlightSource:
     ) -> Any:
         """Perform an action at a gateway and return its answer. With `linearizable`, the gateway first confirms its frontier."""
         fields = body | self._guard_fields()
-        confirm = {"linearizable": True} if linearizable and not self._lane_field else {}  # a lane has no majority to confirm it
+        # the frontier of a lane is not confirmed by a majority
+        confirm = {"linearizable": True} if linearizable and not self._lane_field else {}
 
         def perform(client: Any, options: flight.FlightCallOptions) -> Any:
             try:
@@ -375,7 +384,7 @@ class FlightSource:
                 except (ConfigError, Unavailable) as error:
                     if isinstance(error, ConfigError) and len(self._route.addresses) == 1:
                         raise
-                    raise Unavailable(client.trouble or str(error)) from error  # the route adds the address
+                    raise Unavailable(client.trouble or str(error)) from error  # the endpoints add the address
             if not welcome.reads:
                 raise Unavailable(f"gateway {welcome.gateway} serves no reads: its configuration has no reads port")
             with self._lock:
@@ -391,7 +400,7 @@ class FlightSource:
     def _fail_over(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
         """Switch to the next gateway after a failure; raise `kind` when the time is over."""
         with self._lock:
-            # After a restart the gateway may serve reads at another port: request it again at the next attempt.
+            # After a restart, the gateway's reads port may be different, so request it again at the next attempt.
             location = _locations.pop((os.getpid(), self._route.current), None)
             if location is not None:
                 drop_client(location)
@@ -412,7 +421,7 @@ class FlightSource:
         return self._log
 
     def note_frontier(self, offset: int) -> int:
-        """Record a frontier that a reader has seen, so that no gateway below it answers from now on. Return it."""
+        """Record and return a frontier that a reader has seen. From now on, gateways with a lower frontier refuse requests."""
         with self._lock:
             self._seen = max(self._seen, offset)
         return offset

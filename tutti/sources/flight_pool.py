@@ -35,8 +35,8 @@ _CODES: dict[str, type[TuttiError]] = {
 #: Exceptions that a Flight call can raise.
 FLIGHT_EXCEPTIONS = (flight.FlightError, pa.ArrowException, OSError)
 
-#: gRPC keepalive detects a gateway that vanishes during a stream. The interval is long, because a server that sends no data (for
-#: example to a slow reader) closes the connection at the third ping.
+#: gRPC keepalive detects a gateway that vanishes during a stream. The interval is long, because a server that sends no data, for
+#: example to a slow reader, closes the connection at the third ping.
 _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.keepalive_time_ms", limits.FLIGHT_KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", limits.FLIGHT_SILENCE_MS_MAX),
@@ -48,7 +48,7 @@ _OPTIONS: list[tuple[str, int | str]] = [
 _UNANSWERED = "ping timeout"
 
 _lock = threading.Lock()
-_clients: dict[tuple[str, str], Any] = {}  # by location and trusted certificates
+_clients: dict[tuple[str, str], Any] = {}  # (location, trusted certificates) -> client
 _TLS = "grpc+tls://"
 _pid = 0
 
@@ -110,7 +110,10 @@ def lacks_field(error: BaseException, field: str) -> bool:
 
 
 def translate(error: BaseException) -> TuttiError:
-    """Return the `TuttiError` for a Flight error. `Unavailable` and `Behind` are worth a retry at another gateway, or later."""
+    """Return the `TuttiError` for a Flight error.
+
+    After `Unavailable` and `Behind`, a retry at another gateway or at a later time can succeed.
+    """
     info = getattr(error, "extra_info", None)
     if info:
         try:

@@ -1,4 +1,4 @@
-"""Waits until a query has processed a record, with one shared request for all receipts that wait for the same query."""
+"""Waits until a query has processed a record. All receipts that wait for the same query share one request."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ _NAMES_SHOWN = 10
 
 
 class _Query:
-    """State of one query: its highest known position, the offsets waited for, and the thread that sends the shared request."""
+    """State of one query: its highest known position, the offsets that receipts wait for, and the thread that sends the shared
+    request.
+    """
 
     def __init__(self) -> None:
         self.position = -1
@@ -35,7 +37,7 @@ class QueryWait:
     """Waits for queries on behalf of receipts. Thread-safe; the first wait connects."""
 
     def __init__(self, route: Endpoints, log: str, credentials: Credentials | None = None) -> None:
-        """Use the gateways that `route` knows at the first wait, and log `log`."""
+        """Use the log `log`, and the gateways that `route` has at the time of the first wait."""
         self._route = route
         self._credentials = credentials
         self._log = log
@@ -50,10 +52,10 @@ class QueryWait:
         Return the query's position: it has processed all records below it.
 
         Raises:
-            TimeoutError: the query is not that far after `timeout` seconds; the message gives its position.
+            TimeoutError: the query has not reached the record after `timeout` seconds; the message contains the query's position.
             Unavailable: no gateway answered for a minute.
             Refused: the gateway is of an older release.
-            UsageError: called in a forked child, or by a signal handler whose thread is already waiting here.
+            UsageError: called in a forked child, or by a signal handler whose thread is already in this method.
         """
         if os.getpid() != self._pid:
             raise UsageError("this receipt belongs to a producer of the parent process: call wait there, not in the forked child")
@@ -77,7 +79,10 @@ class QueryWait:
             raise TimeoutError(self._timeout_message(self._gateways, name, offset, timeout)) from None
 
     def _wait_shared(self, gateways: QueryProgress, name: str, query: _Query, end: int, deadline: float) -> int:
-        """Wait until the query is at `end`; return its position. One waiting thread requests the lowest offset, for all."""
+        """Wait until the query has reached `end`; return its position.
+
+        One waiting thread requests the lowest offset for all threads.
+        """
         me = threading.get_ident()
         with self._changed:
             if query.requester == me:
@@ -86,7 +91,7 @@ class QueryWait:
         try:
             while True:
                 with self._changed:
-                    # Wait while another thread sends the request, and send the next one if that ends below this offset.
+                    # Wait while another thread sends the request. If its result is below this offset, send the next request.
                     while query.requester is not None and query.position < end and time.monotonic() < deadline:
                         self._changed.wait(min(_REQUEST_S_MAX, deadline - time.monotonic()))
                     if query.position >= end:

@@ -1,9 +1,9 @@
 """Short-circuit reads: a client on a gateway's host maps the gateway's files instead of receiving records from it.
 
-The gateway's public status names the data directory. The path could hold another directory, such as a copy, or one in another
-container. So the client checks that log and gateway name match the status, and that a running local process writes the live page.
-Decided records are the same in every directory of the log, except in one that a forced roster left behind without its gateway.
-Therefore the check runs again for each range.
+The gateway's public status contains the path of the data directory. On this host, the path may refer to a different directory, for
+example a copy, or a directory of another container. So the client checks that log and gateway name match the status, and that a
+running local process writes the live page. Decided records are the same in every directory of the log, except in the directory of a
+gateway that a forced roster removed. Therefore the check runs again for each range.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from tutti.sources.source import Source
 
 LOG = logging.getLogger("tutti.client")
 
-#: By process, gateway and log: the files (None if they are not readable here), and the end of that failure's caching (monotonic s).
+#: (process, gateway, log) -> the files (None if not readable here), and the time until which a failure is cached (monotonic s).
 _known: dict[tuple[int, Address, str], tuple[FileSource | None, float]] = {}
 
 
 def scan_local_first(
     addresses: Iterable[Address], source: Source, log: str, request: ScanRequest, credentials: Credentials | None = None
 ) -> Iterator[ScanBatch]:
-    """As `source.scan`, from a local gateway's files as long as they are readable.
+    """As `source.scan`, but read from a local gateway's files as long as these are readable.
 
     Args:
         addresses: gateways of this host. The lowest address comes first, so all readers share one copy in the page cache.
         source: serves the rest of the range if the files are unreadable, corrupt, removed or too short.
         log: uuid of the log.
-        request: of a decided range of the log.
+        request: a request for a decided range of the log.
         credentials: credentials for the status request that returns the data directory.
     """
     position = request.start
@@ -70,7 +70,7 @@ def local_files_of(
     if time.monotonic() < until:
         return None
     try:
-        # Without a running gateway, the directory may be one that a forced roster left behind: check it again.
+        # If the gateway is not running, a forced roster may have removed it, so check the directory again.
         if files is None or not files.written_by():
             files = _open((status_of or _status)(address), log)
             _cache(address, log, files, 0.0)
@@ -81,7 +81,7 @@ def local_files_of(
 
 
 def _cache(address: Address, log: str, files: FileSource | None, until: float) -> None:
-    """Cache the files of a gateway, or the time until which a failure stands; drop the oldest entry of a full cache."""
+    """Cache the files of a gateway, or the time until which a failure counts. If the cache is full, drop its oldest entry."""
     key = os.getpid(), address, log
     _known.pop(key, None)
     while len(_known) >= limits.SPARK_DIRECTORIES_MAX:
@@ -95,7 +95,7 @@ def _status(address: Address, credentials: Credentials | None = None) -> dict[st
 
 
 def _open(status: dict[str, object], log: str) -> FileSource:
-    """Open the data directory that a gateway's status names.
+    """Open the data directory whose path is in a gateway's status.
 
     Raises:
         TuttiError: the directory does not exist here, belongs to another gateway, or is not readable.

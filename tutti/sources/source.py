@@ -13,7 +13,7 @@ from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import Behind, OffsetOutOfRange, Unavailable, UsageError
 from tutti.log.read.splits import Range
 
-#: Explanation in the error for gateways without a log.
+#: Explanation in the error if the gateways have no log yet.
 NOT_FOUNDED = "the group is founded once all its gateways run; `tutti members` lists the missing ones"
 
 _LOG_POLL_S = 0.25  # interval between checks whether the log exists
@@ -40,10 +40,10 @@ class Frontier(NamedTuple):
 
     Attributes:
         log: uuid of the log, hex.
-        start: first offset that the log still holds.
+        start: first offset that is still in the log.
         offset: the frontier: all records below it are committed.
         position: last decided position.
-        time_us, tick: time (us, UTC) and number of the last tick, 0 before any.
+        time_us, tick: time (us, UTC) and number of the last tick, 0 before the first.
         state: the gateway's state (primary, minority, ...); "files" for data directories.
         stale: True if no gateway could confirm the frontier with a majority, so other gateways may have more records.
     """
@@ -63,7 +63,7 @@ class LaneInfo(NamedTuple):
 
     Attributes:
         lane: NUMBER-INCARNATIONHEX: number of the origin, and incarnation of the origin's disk.
-        gateway: name of the origin; "" while the log does not hold the name.
+        gateway: name of the origin; "" if the log does not have the name yet.
         newest: True if the origin writes this lane now.
         start, frontier: first offset, and first undecided offset.
         position: last decided position.
@@ -84,7 +84,8 @@ class LaneInfo(NamedTuple):
 class Topic(NamedTuple):
     """A topic with the count and bytes of all records ever committed, and offsets and times (us, UTC) of two records.
 
-    The first record is the first that the log still holds (-1 and 0 if it holds none). The last is the last ever committed.
+    `first` refers to the first record that is still in the log (-1 and 0 if there is none); `last` refers to the last record ever
+    committed.
     """
 
     name: str
@@ -105,13 +106,13 @@ class Source(Protocol):
 
     @property
     def responsive(self) -> tuple[Address, ...]:
-        """Those of `addresses` that answer, as far as is known, in a stable order; empty for files."""
+        """The subset of `addresses` that are known or assumed to answer, in a stable order; empty for files."""
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
         """Return the frontier; with `beyond`, wait up to `timeout` seconds until the frontier is above that offset.
 
-        `patience` limits the search for a gateway. Without `beyond`, the answer covers everything committed before the call, or is
-        `stale`.
+        `patience` limits the search for a gateway. Without `beyond`, the frontier is above all records committed before the call,
+        or is marked as `stale`.
         """
 
     def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
@@ -123,16 +124,18 @@ class Source(Protocol):
         """
 
     def plan(self, request: ScanRequest, splits: int | None = None, split_bytes: int | None = None) -> list[Range]:
-        """Split the requested range between batches into parts for parallel reads; give at most one of the two sizes.
+        """Split the requested range at batch boundaries into parts for parallel reads. Pass at most one of `splits` and
+        `split_bytes`.
 
-        Topics that do not exist are empty.
+        Topics that do not exist count as empty.
         """
 
     def offset_for_time(self, time: int | datetime) -> int:
         """Return the offset of the first record at or after a time (us since 1970 UTC, or an aware datetime), else the frontier."""
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """Return the offset of the last tick in (start, limit], else of the first tick in (limit, end], else `start`.
+        """Return the offset of the last tick in (start, limit]. Without one, return that of the first tick in (limit, end], or else
+        `start`.
 
         Only ticks with a number divisible by `every` count.
         """
@@ -141,22 +144,22 @@ class Source(Protocol):
         """Return the end of the longest prefix of [start, end) with at most `bytes_max` bytes of `topics`, at least one batch."""
 
     def topics(self, upto: int = 0) -> list[Topic]:
-        """Return all topics, including every topic with a record below `upto`, a frontier that is known to exist."""
+        """Return all topics, including every topic with a record below `upto`. `upto` is a frontier that a gateway has reported."""
 
     def readers(self) -> dict[str, int]:
-        """Return the committed offsets of named readers. Gateways return them as of this call or later."""
+        """Return the committed offsets of named readers. Gateways return the offsets as of the time of this call or later."""
 
     def close(self) -> None:
         """Release connections or files."""
 
 
 def wait_for_log(source: Source, patience: float | None = None) -> Frontier:
-    """Wait until the log exists, and return its frontier. A group has no log before it is founded.
+    """Wait until the log exists, and return its frontier. A group that has not been founded has no log.
 
-    The wait for gateways is `patience` seconds, by default the read patience. Files are checked once.
+    The wait takes at most `patience` seconds (default: the read patience). Files are checked only once, without a wait.
 
     Raises:
-        Unavailable: the log does not exist in time.
+        Unavailable: the log does not exist at the end of the wait.
     """
     seconds = limits.CONNECT_TIMEOUT_US / 1e6 if patience is None else patience
     deadline = time.monotonic() + (seconds if source.addresses else 0.0)

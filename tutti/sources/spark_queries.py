@@ -1,4 +1,4 @@
-"""Query progress: reads from gateways, and reports to them, how far queries and named readers have processed the log."""
+"""Query progress: how far queries and named readers have processed the log. Reads this from gateways, and reports it to them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ class QueryProgress(FlightSource):
         back: bool = False,
         patience: float | None = None,
     ) -> str:
-        """Report the progress of a query run. Return why the log cannot store it under the query's name; empty if it is stored.
+        """Report the progress of a query run. Return the reason why the log cannot store the offset under the query's name; empty
+        if it is stored.
 
         An offset below the stored one needs `back`.
         """

@@ -1,4 +1,4 @@
-"""Tiered reads: records that retention has removed come from the archive, and the rest from the log."""
+"""Tiered reads: records that retention has removed are read from the archive, and all others from the log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answer = TypeVar("Answer")
 
 
 class TieredSource:
-    """Reads a log, and its archive for records below the start of the log, even if retention removes records during the read.
+    """Reads a log, and its archive for records below the start of the log. Retention may remove records during the read.
 
     Args:
         log: gateways, or directories.
@@ -68,7 +68,7 @@ class TieredSource:
     def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
         """As `Source.scan`, from archive and log."""
         if request.topics is not None and not request.absent_ok:
-            # The log keeps topics whose records retention has removed. A scan of an empty range only checks them.
+            # The log keeps topics whose records retention has removed. So scan an empty range of the log, only to check the topics.
             end = self.log.frontier().offset
             for _ in self.log.scan(replace(request, start=end, end=end)):
                 pass
@@ -79,7 +79,7 @@ class TieredSource:
         return self.log_start
 
     def _with_retries(self, query: Callable[[], Answer]) -> Answer:
-        """Return the result of a query; repeat it if retention has removed records meanwhile.
+        """Return the result of a query. If retention removes records during the query, repeat it.
 
         Raises:
             OffsetOutOfRange: neither the archive nor the log holds the range.
@@ -108,7 +108,7 @@ class TieredSource:
             return self.log.plan(logged, splits)
         archived_bytes = self._archive.bytes_of(request.start, border, request.topics)
         logged_bytes = sum(part.bytes for part in self.log.plan(logged, splits=1))
-        # Each side gets splits by its bytes, and at least one.
+        # Archive and log each get a share of the splits according to their bytes, and at least one.
         share = round(splits * archived_bytes / max(archived_bytes + logged_bytes, 1))
         archived_splits = min(max(1, share), max(splits - 1, 1))
         return [
@@ -133,14 +133,14 @@ class TieredSource:
         border = self.log_start
         if start >= border:
             return self.log.tick_end(start, limit, end, every)
-        # The last tick in (start, limit]: in the log, else where archive and log meet, else in the archive.
+        # Find the last tick in (start, limit]: search the log, then the point where archive and log meet, then the archive.
         if limit > border and (found := self.log.tick_end(border, limit, limit, every)) > border:
             return found
         if limit >= border > start and self._has_tick_at(border, every):
             return border
         if limit > start and (found := self._archive.tick_end(start, min(limit, border), min(limit, border), every)) > start:
             return found
-        # There is none, so the first tick in (limit, end], from the same three parts in the opposite order.
+        # There is none, so find the first tick in (limit, end], in the same three parts in the opposite order.
         first = max(start, limit)
         if first < border:
             if (found := self._archive.tick_end(first, first, min(end, border), every)) > first:
@@ -152,7 +152,7 @@ class TieredSource:
         return found if found > first else start
 
     def _has_tick_at(self, offset: int, every: int) -> bool:
-        """True if a tick that counts lies between the records before and at `offset`, where archive and log meet."""
+        """True if a tick divisible by `every` is directly before the record at `offset`, where archive and log meet."""
         if offset >= self.log.frontier().offset:
             return False
         after = next(iter(self.log.scan(ScanRequest(offset, offset + 1, columns=("tick",))))).batch
@@ -160,7 +160,7 @@ class TieredSource:
         return bool(after.column("tick")[0].as_py() // every > before.column("tick")[0].as_py() // every)
 
     def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
-        """As `Source.bytes_end`; archived records count with their bytes in the files."""
+        """As `Source.bytes_end`; for archived records, the bytes in the archive's files count."""
         return self._with_retries(lambda: self._bytes_end(start, end, bytes_max, topics))
 
     def _bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None) -> int:
@@ -196,7 +196,7 @@ def scan_tiered(
 
     Args:
         log_start: start of the log at the last check.
-        request: of the whole range.
+        request: the request for the whole range.
         scan_log: scans the log.
         refresh_log_start: returns the current start of the log.
 
@@ -219,7 +219,7 @@ def scan_tiered(
                 position = batch.next
             return
         except OffsetOutOfRange as error:
-            # Retention removed records during the scan: the archive has them by now, or they are lost.
+            # Retention removed records during the scan: the archive has these records by now, or they are lost.
             log_start = refresh_log_start()
             if log_start <= position:
                 raise

@@ -7,8 +7,8 @@ All numbers are little-endian. The head has 512 bytes, so that its write is atom
 36 before_end u64     44 before_records u64   52 progress, zeros   508 crc u32
 ```
 
-`before_end` and `before_records` are the valid length of the previous segment, which is found before a new segment is created.
-`progress` is the application's last one before this segment. A block:
+`before_end` and `before_records` are the valid length of the previous segment in bytes and records. It is determined before a new
+segment is created. `progress` is the application's last progress before this segment. A block:
 
 ```
  0 magic b"TSB1"   4 flags u8   5 atomic u8   6 topic_length u16   8 progress_length u16   10 zero u16
@@ -16,9 +16,10 @@ All numbers are little-endian. The head has 512 bytes, so that its write is atom
 44 first u64      52 synced u64        60 crc u32          64 topic, progress, body
 ```
 
-`first` counts the records of the segment before the block. `synced` counts the bytes that were durable before its write:
-corruption below `synced` is not a torn write. `crc` is CRC32C over the preceding bytes and the topic. Its seed depends on id and
-number, so that a block of another segment never matches. `body_crc` is the CRC of the batch, over progress and body.
+`first` is the number of records in the segment before the block. `synced` is the number of bytes that were durable before the block
+was written, so corruption below `synced` is not a torn write. `crc` is CRC32C over the preceding bytes and the topic. Its seed
+depends on id and number, so that a block of a different segment never matches. `body_crc` is the CRC of the batch, over progress
+and body.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Block(msgspec.Struct, frozen=True):
 
     @property
     def before(self) -> SpoolPosition:
-        """The position before its first record."""
+        """The position before the block's first record."""
         return SpoolPosition(self.position.segment, self.position.records - self.count)
 
 
@@ -111,7 +112,7 @@ def seed_of(spool: bytes, number: int) -> int:
 
 
 def encode_block(block: Block, seed: int) -> tuple[bytes, Buffer]:
-    """Encode a block in two parts, for one write without a copy of the body: everything before the body, and the body."""
+    """Encode a block in two parts: everything before the body, and the body. So one write is enough, without a copy of the body."""
     topic = block.topic.encode()
     fields = _BLOCK.pack(
         _MAGIC,
@@ -133,9 +134,10 @@ def encode_block(block: Block, seed: int) -> tuple[bytes, Buffer]:
 
 
 def decode_block(data: Buffer, at: int, start: int, number: int, seed: int, *, content: bool = True) -> Block | None:
-    """Decode the block at `at` of `data`, which is byte `start` of segment `number`; None if `data` ends within the block.
+    """Decode the block at `at` in `data`. That byte is byte `start` of segment `number`. Return None if `data` ends within the
+    block.
 
-    Without `content`, `data` needs neither progress nor body, which are then omitted and not checked.
+    Without `content`, progress and body are not decoded or checked, and may be missing from `data`.
 
     Raises:
         FormatError: the bytes are not a block, or fail their CRC.
@@ -173,7 +175,7 @@ Fetch = Callable[[int, int], bytes]  # (size, at): bytes of a segment; fewer at 
 
 
 class BlockIterator:
-    """Iterator over the blocks of a segment, which it reads in large chunks.
+    """Iterator over the blocks of a segment. The segment is read in large chunks.
 
     Attributes:
         at: byte offset after the last returned block.
@@ -203,7 +205,7 @@ class BlockIterator:
             if self.at < end:
                 block = decode_block(self._data, self.at - self._data_at, self.at, self._number, self._seed)
             if block is not None:
-                # A valid block at the wrong position: a part of the file was lost or repeated.
+                # The block is valid but at the wrong position: a part of the file was lost or repeated.
                 if block.before.records != self.records:
                     raise FormatError(f"the block at byte {self.at} begins with record {block.before.records}, not {self.records}")
                 self.at, self.records = block.end, block.position.records
@@ -224,7 +226,7 @@ class BlockIterator:
 
 
 def find_block_heads(fetch: Fetch, at: int, size: int, number: int, seed: int) -> Iterator[Block]:
-    """Find the heads of blocks in bytes `at` to `size` of a segment, whatever lies between them."""
+    """Find the heads of blocks in bytes `at` to `size` of a segment. The bytes between them can be anything."""
     while at < size:
         data = fetch(_CHUNK_BYTES, at)
         if not data:
@@ -238,7 +240,7 @@ def find_block_heads(fetch: Fetch, at: int, size: int, number: int, seed: int) -
                 if block is not None:
                     yield block
             found = data.find(_MAGIC, found + 1)
-        # The chunks overlap, as a magic may lie across their boundary.
+        # The chunks overlap, because a magic may cross a chunk boundary.
         at += max(1, len(data) - len(_MAGIC) + 1)
 
 

@@ -1,4 +1,4 @@
-"""Commit marks: from the log's last progress, find which records of a spool are committed. No I/O.
+"""Commit marks: determine from the log's last progress which records of a spool are committed. No I/O.
 
 Each batch from a spool has a *mark* as progress: the spool's id, and the position after the batch. Batch and mark commit
 together or not at all, so the log's last progress of the producer identifies the last committed batch of the spool exactly.
@@ -19,7 +19,7 @@ from tutti.errors import Damaged, FormatError, Refused
 FORMAT = 1
 _MAGIC = b"\x00TSP"
 _MARK = struct.Struct("<4s16sQQ")
-#: Bytes that an application's own progress may have in a producer with a spool.
+#: Maximum size in bytes of an application's own progress in a producer with a spool.
 APPLICATION_PROGRESS_BYTES_MAX = PROGRESS_BYTES_MAX - _MARK.size
 START = SpoolPosition(0, 0)
 
@@ -37,7 +37,7 @@ def encode_mark(spool: bytes, position: SpoolPosition, progress: bytes) -> bytes
 
 
 def decode_mark(progress: bytes) -> tuple[Mark | None, bytes]:
-    """Return the mark of a progress, if it has one, and the application's part."""
+    """Return the mark in a progress, if there is one, and the application's part."""
     if len(progress) < _MARK.size or progress[: len(_MAGIC)] != _MAGIC:
         return None, progress
     _, spool, segment, records = _MARK.unpack_from(progress)
@@ -45,7 +45,7 @@ def decode_mark(progress: bytes) -> tuple[Mark | None, bytes]:
 
 
 class EpochStart(msgspec.Struct, frozen=True):
-    """The log's answer at the begin of an epoch: the producer's number, its last committed sequence and its last progress."""
+    """The log's answer at the start of an epoch: the producer's number, its last committed sequence and its last progress."""
 
     number: int = 0
     sequence: int = 0
@@ -60,10 +60,10 @@ class State(msgspec.Struct, frozen=True):
         producer: name of the owner.
         log: uuid (hex) of the log that received its records; empty before the first record was sent.
         first: number of the first segment that is still needed.
-        known: position up to which the log is known to have the spool.
+        known: position up to which the log is known to hold the spooled records.
         done: position up to which all records are committed or refused.
         aside: start positions of refused batches above `done`.
-        sent: highest segment number of which records may have been sent.
+        sent: number of the highest segment whose records may have been sent.
         since: the log's answer in the epoch in which the first record of segment `sent` was sent.
         format: format version of the directory.
     """
@@ -97,7 +97,7 @@ def decode_state(data: bytes) -> State:
     if crc != b"%08x\n" % crc32c(line):
         raise Damaged("spool.json fails its CRC")
     try:
-        # The format comes first, as a newer release may have changed the type of a field.
+        # Check the format first, because a newer release may have changed the type of a field.
         form = msgspec.json.decode(line).get("format")
         if form != FORMAT:
             raise FormatError(f"format {form} of a spool is unknown, and this release reads {FORMAT}: use a newer release")
@@ -107,7 +107,8 @@ def decode_state(data: bytes) -> State:
 
 
 def committed_position(state: State, start: EpochStart, counts: Mapping[int, int]) -> SpoolPosition:
-    """Return the position up to which the log is known to have the spool; `counts` are the records of its segments.
+    """Return the position up to which the log is known to hold the spooled records. `counts` has the number of records in each
+    segment.
 
     Raises:
         Refused: the log and the spool do not belong together, or the committed records cannot be determined. The message has the
@@ -130,8 +131,8 @@ def committed_position(state: State, start: EpochStart, counts: Mapping[int, int
                 "spool",
             )
         return mark.position
-    # The last progress is not from this spool. This is safe if nothing of the spool was sent, or if the log has not changed since:
-    # then nothing that was sent has committed.
+    # The last progress is not from this spool. This is safe in two cases: nothing of the spool was sent, or the log has not changed
+    # since then, so nothing that was sent has committed.
     doubtful = any(
         number <= state.sent and SpoolPosition(number, count) > max(state.done, SpoolPosition(number, 0))
         for number, count in counts.items()

@@ -9,7 +9,7 @@ from tutti.errors import Damaged, FormatError
 from tutti.log.files.storage import Storage
 from tutti.spool.block_format import Block, BlockIterator, seed_of
 
-#: The remedy for an unreadable spool.
+#: Remedy for an unreadable spool.
 REMEDY = "`tutti spool DIR --records` lists the readable records: send them again, and start with a new directory"
 
 
@@ -39,13 +39,13 @@ class Cursor:
         self.position = position
         self._segments, self._id, self._storage = segments, spool, storage
         self._walk: BlockIterator | None = None
-        self._next: Block | None = None  # returned by `next`, and not processed yet
+        self._next: Block | None = None  # the block that `next` returned and that is not processed yet
         self._fd = -1
 
     def skip(self, before: SpoolPosition, position: SpoolPosition, end: int) -> bool:
         """See `SpoolStore.skip`."""
         segment = self._segment()
-        # The cursor lags, so there are blocks before this one that must be read first.
+        # The cursor lags, so earlier blocks must be read before this one.
         if segment is None or self.position != before or segment.number != position.segment:
             return False
         if self._walk is None:
@@ -68,11 +68,11 @@ class Cursor:
             self.position, self._next = self._next.position, None
 
     def _segment(self) -> Segment | None:
-        """Return the segment of the position, or a later one if that segment is exhausted or deleted."""
+        """Return the segment of the position. If that segment is exhausted or deleted, return a later one."""
         segments = self._segments
         while True:
             there = segments.get(self.position.segment)
-            # The map is live: `prune` may have deleted the segment, and a write may have extended it.
+            # The map can change: `prune` may have deleted the segment, and a write may have extended it.
             if there is not None and self.position.records < there.records:
                 return there
             later = min((number for number in segments if number > self.position.segment), default=None)
@@ -91,13 +91,13 @@ class Cursor:
         self._walk = BlockIterator(lambda size, at: storage.read(fd, size, at), segment.number, seed)
 
     def _read(self, segment: Segment) -> Block:
-        """Return the block after the position, which the segment must have."""
+        """Return the block after the position. The segment must have such a block."""
         try:
             if self._walk is None:
                 self._open(segment)
             walk = self._walk
             while walk is not None and (block := walk.next(segment.end)) is not None:
-                # Segments have no index: after a seek, reading starts at the head, and skips to the position.
+                # Segments have no index, so after a seek, reading starts at the head and skips the blocks before the position.
                 if block.position > self.position:
                     return block
         except (FormatError, OSError) as error:

@@ -17,7 +17,7 @@ LOG = logging.getLogger("tutti.client")
 
 
 class SpooledDelivery(OrderedDelivery):
-    """A `OrderedDelivery` that continues after every end of an epoch: it reads the spool again from the log's position."""
+    """An `OrderedDelivery` that continues after every end of an epoch. It then reads the spool again from the log's position."""
 
     def __init__(self, identity: Identity, spool: Spool) -> None:
         """Deliver the batches of the spool."""
@@ -26,7 +26,7 @@ class SpooledDelivery(OrderedDelivery):
 
     def work(self, now: float) -> None:
         """See `OrderedDelivery.work`."""
-        # Without its disk, the producer can neither read batches back nor keep refused ones.
+        # If the disk has failed, the producer cannot read batches back or store refused ones.
         if self._spool.broken is not None and self.session.state is not State.ENDED:
             self.end(self._spool.broken)
         super().work(now)
@@ -37,7 +37,7 @@ class SpooledDelivery(OrderedDelivery):
         if left:
             kept = f"{left} records of producer {self.name!r} stay in spool {self._spool.path}"
             LOG.warning("%s: %s", kept, error)
-            # The record will commit if the spool is used again, so the usual text of `Unknown` would mislead.
+            # The record will commit if the spool is used again, so the usual text of `Unknown` would be misleading.
             if type(error) is Unknown:
                 error = Unknown(f"{error}: {kept}, and the next producer with this spool sends them")
         super().end(error)
@@ -61,7 +61,7 @@ class SpooledDelivery(OrderedDelivery):
             self._start_over(now)
         elif isinstance(answer, client_protocol.RefusedAnswer) and not answer.retry and answer.code not in NOT_KNOWN_YET:
             batch = self.window.batch_at(answer.first_sequence)
-            # Otherwise this is a further answer about an epoch that has ended.
+            # Otherwise this is a repeated answer about an epoch that has already ended.
             if self.session.running and batch is not None:
                 subject = f"{batch.count} records of producer {self.name!r}"
                 text = f"{subject} to topic {batch.topic!r} were refused: {answer.reason}"
@@ -78,7 +78,10 @@ class SpooledDelivery(OrderedDelivery):
             super()._on_batch_answer(answer, now)
 
     def _ends(self, error: TuttiError) -> bool:
-        """Return True if a refusal ends the producer: a missing right can be granted, but a refused batch is never sent again."""
+        """Return True if a refusal ends the producer.
+
+        A missing right does: it can be granted later, but a refused batch is never sent again.
+        """
         return isinstance(error, NotAllowed) and not self.accumulator.options.dead_letters_denied
 
     def _refuse(self, batch: Batch, error: TuttiError) -> None:
@@ -92,12 +95,12 @@ class SpooledDelivery(OrderedDelivery):
         if self.session.running:
             self._spool.set_opened(None)
             self.session.request_next_epoch(now)
-            # Otherwise repeated aborts would open epochs in a tight loop.
+            # Without the delay, repeated aborts would open epochs in a tight loop.
             self.session.delay_sending(now)
 
     def _begin_epoch(self, opened: client_protocol.EpochOpened, *, renumbered: bool) -> None:
-        """Compare the log's position with the spool, and continue there. The spool detects by itself if the producer is new."""
-        # Outcomes come first: what committed must not be read again.
+        """Compare the log's position with the spool, and continue there. The spool itself detects whether the producer is new."""
+        # Process the outcomes first, because committed batches must not be read again.
         self.window.commit_upto(opened.sequence)
         self._publish()
         try:
@@ -105,7 +108,7 @@ class SpooledDelivery(OrderedDelivery):
         except TuttiError as error:
             self.end(error)
             return
-        # The rest of the window did not commit, and returns from the disk in order.
+        # The other batches of the window did not commit. They are read again from the disk in order.
         self._spool.release_bodies(self.window.drain())
         self.window.next_sequence = opened.sequence + 1
         self.window.committed = Resume(opened.sequence, opened.progress)
@@ -120,7 +123,7 @@ class SpooledDelivery(OrderedDelivery):
             self.end(error)
             return
         refused = []
-        # They have no sequences yet. The disk thread moves them to `refused/` when it reads them again.
+        # These batches have no sequences yet. The disk thread moves them to `refused/` when it reads them again.
         for batch in self._spool.queue:
             if batch.topic != topic:
                 break

@@ -45,14 +45,14 @@ def replace(storage: Storage, path: str, data: bytes) -> None:
 
 
 def keep_reserve(storage: Storage, path: str) -> None:
-    """Create the reserve file, whose space a full disk gives to the state file.
+    """Create the reserve file. On a full disk, its space is used for the state file.
 
-    When the spool itself has filled the disk, only sending frees space, and the state must be written before anything is sent.
+    If the spool itself has filled the disk, only sending records frees space. The state must be written before records are sent.
     """
     with suppress(OSError):  # the next update of the state tries again
         if os.path.exists(path) and os.path.getsize(path) >= limits.SPOOL_RESERVE_BYTES:
             return
-        # Allocated, not written: blocks of a sparse file would not be reserved.
+        # Allocate the blocks, because a sparse file would not reserve them.
         fd = storage.open(path, create=True)
         try:
             storage.allocate(fd, limits.SPOOL_RESERVE_BYTES)
@@ -69,7 +69,7 @@ def take_lock(path: str, spool: str) -> int:
     """
     import fcntl  # noqa: PLC0415 - clients are imported also on systems without it, and lock nothing
 
-    # The kernel releases the lock at the end of the process, so a crash leaves none behind.
+    # The kernel releases the lock when the process ends, so a crash leaves no stale lock.
     lock = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -77,7 +77,7 @@ def take_lock(path: str, spool: str) -> int:
         holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
         raise DirectoryRefused(f"spool {spool} is in use by process {holder}: give each producer its own spool") from None
-    with suppress(OSError):  # the pid is informative, and a full disk may have no space for it
+    with suppress(OSError):  # the pid is only informative, and a full disk may have no space for it
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock

@@ -19,12 +19,13 @@ US = 1e6
 
 
 class DiskTask:
-    """One task of the thread. On a full disk, a task may free the space that another one needs, so each is retried alone.
+    """One task of the thread. On a full disk, one task may free the space that another task needs, so each task is retried
+    separately.
 
     Attributes:
         due: returns True if there is something to do. Called with the accumulator's lock.
-        act: does it, or raises without effect.
-        consequence: what follows from a failure, for the log.
+        act: performs the task, or raises without effect.
+        consequence: the consequence of a failure, as text for the log.
         retry_at: monotonic time of the next attempt after a full disk; 0 otherwise.
     """
 
@@ -55,7 +56,7 @@ class DiskThread:
         """Start the thread.
 
         Raises:
-            RuntimeError: the system has no thread for it. The directory is closed.
+            RuntimeError: the system cannot start a thread. The directory is closed.
         """
         try:
             self._thread.start()
@@ -64,7 +65,7 @@ class DiskThread:
             raise
 
     def stop(self) -> None:
-        """Wait until all accepted records are durable, or cannot be. The accumulator is closed already."""
+        """Wait until all accepted records are durable or have failed. The accumulator must be closed before."""
         self._spool.wake_disk_thread()
         if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(limits.STOP_US_MAX / US)
@@ -79,7 +80,7 @@ class DiskThread:
                 self._work()
         except TuttiError as error:
             spool.fail(error)
-        except BaseException as error:  # whatever the error is, waiting threads must get an outcome
+        except BaseException as error:  # after any error, waiting threads must get an outcome
             LOG.exception("the spool's thread of producer %s ended with an internal error", spool.state.producer)
             spool.fail(DiskFailed(f"the spool's thread ended with an internal error: {error!r}"))
         finally:
@@ -137,30 +138,31 @@ class DiskThread:
             batches = spool.group()
         if not batches:
             return
-        # Without the lock: `send` continues while the disk works.
+        # Write without the lock, so that `send` continues while the disk works.
         positions = store.append(batches, self._flags)
         try:
             self._mark_sent(positions[-1][0].segment)
         except DiskFull:
-            pass  # the batches are not queued, and are read back once the state can be written
+            pass  # the batches are not queued; they are read back once the state can be written
         finally:
-            spool.wrote(store, batches, positions)  # runs once in every case, as the batches are on the disk
+            spool.wrote(store, batches, positions)  # call this exactly once, because the batches are on the disk
         self._may_have_blocks = not store.read_all
 
     def _mark_sent(self, segment: int) -> bool:
-        """Note durably that records of that segment are sent. Return True if they may be sent."""
+        """Record durably that records of that segment are about to be sent. Return True if they may be sent."""
         spool, store = self._spool, self._store
         with self._accumulator.lock:
             if self._accumulator.opened is None or self._accumulator.ended:
                 return False
             log, start = spool.log, spool.epoch_start
-        # Before anything of the segment is sent, as only sent records can be in doubt (NOTES.md, rule 7). Once a segment.
+        # Write this once per segment, before any of its records is sent, because only sent records can be in doubt (NOTES.md, rule
+        # 7).
         if segment > store.state.sent:
             store.note_sent(segment, log, start)
         return True
 
     def _read(self) -> None:
-        """Read back the next batches of the delivery. An unfinished block is the next block of the next call."""
+        """Read back the next batches for the delivery. The next call continues with a block that was not processed."""
         spool, store = self._spool, self._store
         with self._accumulator.lock:
             if not self._may_read():
@@ -178,7 +180,7 @@ class DiskThread:
             if failure is not None and block.before not in store.aside:
                 store.refuse(block, failure.error)
             if block.before in store.aside:
-                # The state has the batch as refused before a later batch is sent, so that no crash sends it again.
+                # Store that the batch is refused before a later batch is sent, so that it is not sent again after a crash.
                 store.note_aside(*spool.state_without(block))
                 spool.skip_refused(block)
                 store.advance()
@@ -207,7 +209,7 @@ class DiskThread:
                 while self._accumulator.queue:  # accepted batches are written even if an earlier block is corrupt
                     self._write()
                 try:
-                    # Also the segment of this run: the next run writes a new one.
+                    # Also delete the segment of this run, because the next run writes a new one.
                     store.prune(*spool.reached(), closing=True)
                     if store.segments:
                         store.seal()

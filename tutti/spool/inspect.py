@@ -1,4 +1,4 @@
-"""Read-only inspection of a spool, whether its producer runs or not. Corrupt parts are reported and skipped."""
+"""Read-only inspection of a spool, whether its producer is running or not. Corrupt parts are reported and skipped."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def scan_blocks(path: str, state: State) -> Iterator[Block | CorruptPart]:
     """Yield all blocks that are not known to be committed or refused, in order, and the unreadable parts between them."""
     numbers = sorted(int(match[1]) for name in os.listdir(path) if (match := SEGMENT.match(name)))
     numbers = [number for number in numbers if number >= state.first]
-    # Segments are numbered without gaps, and those up to `sent` existed when their records were sent.
+    # Segments are numbered without gaps. All segments up to `sent` existed when their records were sent.
     for missing in sorted(set(range(state.first, max([*numbers, state.sent]) + 1)) - set(numbers)):
         yield CorruptPart(_name(missing), 0, "the file is not there")
     found = {number: _head(path, state, number) for number in numbers}
@@ -104,20 +104,20 @@ def _segment(path: str, state: State, number: int, end: int | None) -> Iterator[
             if intact:
                 return
             yield CorruptPart(_name(number), blocks.at, why)
-            # Records may contain what looks like a head, so the block that follows must be valid, too.
+            # Records may contain bytes that look like a head, so the block after the head must also be valid.
             after = next(
                 (head for head in find_block_heads(fetch, blocks.at + 1, size, number, seed) if _good(fetch, head, seed)), None
             )
             if after is None:
                 return
-            # Continue after the gap, with the record number that the next block names.
+            # Continue after the gap, with the record number in the next block.
             blocks.go(after.start, after.before.records)
     finally:
         os.close(fd)
 
 
 def _good(fetch: Fetch, head: Block, seed: int) -> bool:
-    """Return True if the records after a block head are intact, too."""
+    """Return True if the records after a block head are also intact."""
     one = BlockIterator(fetch, head.position.segment, seed)
     one.go(head.start, head.before.records)
     try:

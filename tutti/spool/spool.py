@@ -1,13 +1,15 @@
-"""Spool: the stage between an accumulator and the delivery. Closed batches go to the disk first, and from there to the delivery.
+"""Spool: the stage between an accumulator and the delivery. Closed batches are written to the disk first, then passed to the
+delivery.
 
 Rules
-- The disk thread writes the closed batches of the accumulator (its `queue`), and the delivery sends those of the spool's `queue`.
-- The delivery gets a batch only after the batch is durable here, and only after the log reported its position in the spool.
-- `queue` continues the window without a gap. While the delivery keeps up, it holds batches as they were written, otherwise batches
-  that were read back. Other batches have no body in memory, and a batch without a receipt is not in memory at all.
-- At the begin of each epoch, reading restarts at the log's position (`began`). `restarts` counts that, so that blocks read before a
-  restart are dropped.
-- The lock of the accumulator guards the state of both, so that each record is counted once while it moves from one to the other.
+- The disk thread writes the closed batches in the accumulator's `queue`. The delivery sends the batches in the spool's `queue`.
+- The delivery gets a batch only after the batch is durable in the spool, and only after the log has reported its position in the
+  spool.
+- `queue` continues the window without a gap. While the delivery keeps up, `queue` holds batches as they were written. Otherwise it
+  holds batches that were read back. Other batches have no body in memory, and a batch without a receipt is not in memory at all.
+- At the start of each epoch, reading restarts at the log's position (`began`). `restarts` counts the restarts, so that blocks read
+  before a restart are dropped.
+- The accumulator's lock guards the state of accumulator and spool, so that each record is counted once while it moves between them.
 """
 
 from __future__ import annotations
@@ -35,19 +37,19 @@ LOG = logging.getLogger("tutti.client")
 
 
 class Spool:
-    """Moves the batches of an accumulator to the spool, and from there to the delivery; `work` wakes the disk thread.
+    """Moves the batches of an accumulator to the disk, and from there to the delivery; `work` wakes the disk thread.
 
     Attributes:
-        accumulator: the accumulator, whose `pending` and `buffered` count what is not durable yet, and whose `pending_records` also
-            count what is in the spool and not committed.
-        queue: durable batches for the delivery, in order, after those of the window.
+        accumulator: the accumulator. Its `pending` and `buffered` count records that are not durable yet. Its `pending_records`
+            also counts uncommitted records in the spool.
+        queue: durable batches for the delivery, in order; they follow the batches in the window.
         done: position up to which all records are committed or refused.
-        known: position up to which the log is known to have the spool.
+        known: position up to which the log is known to hold the spooled records.
         seek: position at which reading must restart; None once the disk thread has done so.
         ready_bytes: bytes of bodies in the queue and in the window.
-        broken: why the spool is unusable.
+        broken: the reason why the spool is unusable; None otherwise.
         disk_full: the error of a full disk; empty otherwise.
-        epoch_start: the log's answer at the begin of the epoch.
+        epoch_start: the log's answer at the start of the epoch.
         log: uuid of the log that has the records.
         refusals: failures of refused batches that are not in `refused/` yet, by position.
         release: closes the directory.
@@ -76,7 +78,8 @@ class Spool:
         self._spool_bytes = spool_bytes
         self._flags = compression_flags(accumulator.options.compression)
         self._live: weakref.WeakValueDictionary[SpoolPosition, Batch] = weakref.WeakValueDictionary()
-        self._watched: dict[SpoolPosition, Batch] = {}  # spooled batches with callbacks, which may have no other reference
+        # spooled batches with callbacks; there may be no other reference to these batches
+        self._watched: dict[SpoolPosition, Batch] = {}
         self._counts = store.counts()
         self._late: list[Batch] = []  # batches written after the end of the producer
         self._earlier = max(self._counts, default=0)  # the last segment of earlier runs
@@ -88,7 +91,7 @@ class Spool:
 
     @property
     def state(self) -> State:
-        """The state that `spool.json` holds."""
+        """The state in `spool.json`."""
         return self._store.state
 
     # -- for the accumulator
@@ -98,7 +101,7 @@ class Spool:
         accumulator = self.accumulator
         buffered, limit = accumulator.buffered, accumulator.options.buffer_bytes
         waiting = buffered + need
-        # More than one batch would only delay the error.
+        # Waiting for more than one batch would only delay the error.
         if self.disk_full and waiting > accumulator.options.batch_bytes:
             return self.disk_full
         if buffered and waiting > limit:
@@ -106,7 +109,7 @@ class Spool:
         if accumulator.pending_records and self._used + waiting > self._spool_bytes:
             what = f"spool {self.path} has {self._used} uncommitted bytes"
             return f"{what}, and {need} more exceed spool_bytes={self._spool_bytes}"
-        # A callback keeps its batch in memory until the outcome, however long the outage lasts.
+        # A callback keeps its batch in memory until the outcome, even during a long outage.
         if len(self._watched) >= limits.SPOOL_WATCHED_MAX:
             return f"{len(self._watched)} batches with on_delivery have no outcome yet, which is the limit"
         return ""
@@ -148,7 +151,8 @@ class Spool:
             return Spooled(self._uncommitted(), self._uncommitted(self._earlier), self._used, self._refused, self._progress)
 
     def resume(self, deadline: float) -> Resume:
-        """Return where the application continues: after the last committed or spooled record. Called with an open epoch.
+        """Return the point at which the application continues: after the last committed or spooled record. Called with an open
+        epoch.
 
         Raises:
             Unavailable: the disk did not write all sent records by `deadline` (monotonic).
@@ -162,15 +166,15 @@ class Spool:
                 accumulator.changed.wait(limits.POLL_US_MAX / 1e6)
             if accumulator.ended:
                 accumulator.check()
-            # Spooled records will commit, and get the sequences after the last committed one.
+            # Spooled records will commit, with the sequences that follow the last committed one.
             left, committed = self._uncommitted(), accumulator.committed
             return Resume(committed.sequence + left, (self._progress if left else b"") or decode_mark(committed.progress)[1])
 
     def uncommitted(self) -> int:
         """Return the number of records that the log does not have yet.
 
-        After the end of the producer, `Accumulator.undelivered` counts fewer: the disk thread fails the records that stay in the
-        spool.
+        After the end of the producer, `Accumulator.undelivered` is lower, because the disk thread fails the records that stay in
+        the spool.
         """
         with self.accumulator.lock:
             return self._uncommitted() + sum(batch.count for batch in self.accumulator.queue) + self.accumulator.open_records()
@@ -215,7 +219,7 @@ class Spool:
                 else:
                     self._live[position] = batch
                 before = SpoolPosition(position.segment, position.records - batch.count)
-                # `skip` fails if the cursor lags: then the batch is read back in its turn, after those before it.
+                # `skip` returns False if the cursor lags. The batch is then read back later, after the batches before it.
                 if self._may_queue(position.segment) and self.has_space(batch.size) and store.skip(before, position, end):
                     self._enqueue(batch)
                 else:
@@ -235,9 +239,9 @@ class Spool:
         return not self.ready_bytes or self.ready_bytes + size <= self.accumulator.options.buffer_bytes // 2
 
     def read(self, block: Block, restarts: int) -> None:
-        """Queue a block that was read back after that restart."""
+        """Queue a block that was read back. `restarts` is the number of restarts when the block was read."""
         with self.accumulator.lock:
-            # An epoch began or ended since the disk thread read the block without the lock.
+            # An epoch began or ended after the disk thread read the block without the lock.
             if restarts != self.restarts or self.accumulator.opened is None or self.accumulator.ended:
                 return
             batch = self._batch_of(block)
@@ -245,7 +249,7 @@ class Spool:
             batch.raw_length, batch.size = block.raw_length, len(block.body)
             batch.min_timestamp, batch.max_timestamp = block.min_timestamp, block.max_timestamp
             if block.flags != self._flags:
-                # Another run may have used more compression, without which the batch could exceed the frame limit.
+                # An earlier run may have used compression. Without it, the batch could exceed the frame limit.
                 batch.codec = compression_of(block.flags)
             self._enqueue(batch)
         self.accumulator.wake()
@@ -279,7 +283,7 @@ class Spool:
             return done, tuple(sorted(before for before, after in aside.items() if after > done))
 
     def skip_refused(self, block: Block) -> None:
-        """Skip a batch, which is noted durably."""
+        """Skip a refused batch. Its refusal is already durable."""
         with self.accumulator.lock:
             self._refused_ranges[block.before] = block.position
             self._move_done(self.done)
@@ -291,7 +295,7 @@ class Spool:
 
     def _batch_of(self, block: Block) -> Batch:
         """Return the batch that receipts refer to, or a new one for the block. Called with the lock."""
-        # Outcomes must reach the receipts, which refer to the batch that was written.
+        # Receipts refer to the batch object that was written, so outcomes must be set on that object.
         batch = self._watched.get(block.position) or self._live.get(block.position)
         if batch is None:
             batch = Batch(block.topic, 0, float("inf"), self.accumulator.query_wait)
@@ -305,7 +309,7 @@ class Spool:
             self.accumulator.space_freed.notify_all()
 
     def set_disk_full(self, error: DiskFull) -> None:
-        """Store the error of a full disk, on which closed batches wait."""
+        """Store the error of a full disk. Closed batches wait until the disk has space."""
         with self.accumulator.lock:
             self.disk_full = str(error)
 
@@ -320,7 +324,7 @@ class Spool:
         self._counts, self._used, self._progress = store.counts(), store.used, store.progress
 
     def await_end(self) -> None:
-        """Wait for the end of the delivery. The wait is short, as the delivery checks if the spool is unusable."""
+        """Wait for the end of the delivery. The wait is short, because the delivery checks whether the spool is unusable."""
         accumulator = self.accumulator
         with accumulator.lock:
             while not accumulator.ended:
@@ -337,7 +341,7 @@ class Spool:
             reason = Unknown(f"the producer ended before the record had an outcome: the record stays in spool {self.path}")
         kept = Failure(reason)
         with accumulator.lock:
-            # `_late` is on the disk and will be sent by the next run; the rest of the queue is lost.
+            # The batches in `_late` are on the disk and the next run will send them; the rest of the queue is lost.
             batches = [*self._late, *accumulator.queue]
             accumulator.queue.clear()
             self._late.clear()
@@ -359,7 +363,7 @@ class Spool:
         return self.queue[0] if self.queue else None
 
     def began(self, log: str, start: EpochStart) -> None:
-        """Handle the begin of an epoch: read the spool from the log's position on.
+        """Handle the start of an epoch: read the spool from the log's position on.
 
         Raises:
             Refused: the log and the spool do not belong together.
@@ -369,19 +373,21 @@ class Spool:
             position = committed_position(state, start, self._counts)
             self.epoch_start, self.log, self.known = start, log, position
             self._move_done(position)
-            # The window and the queue of the previous epoch are void: its sequences mean nothing in the new one.
+            # Clear the window and the queue of the previous epoch, because its sequences are not valid in the new epoch.
             self.rewind(self.done)
             for refused in [refused for refused in self.refusals if refused <= position]:
                 del self.refusals[refused]
             self._recount()
 
     def reached(self) -> tuple[SpoolPosition, SpoolPosition]:
-        """Return the position up to which the log has the spool, and the position up to which all batches have outcomes."""
+        """Return the position up to which the log holds the spooled records, and the position up to which all batches have
+        outcomes.
+        """
         with self.accumulator.lock:
             return self.known, self.done
 
     def _move_done(self, position: SpoolPosition) -> None:
-        """Advance `done` to that position, and over refused batches that follow."""
+        """Advance `done` to that position, and past refused batches that follow it."""
         self.done = advance_over_refused(max(self.done, position), self._refused_ranges, self._counts)
         for before in [before for before, after in self._refused_ranges.items() if after <= self.done]:
             del self._refused_ranges[before]
@@ -389,7 +395,7 @@ class Spool:
     def rewind(self, position: SpoolPosition) -> None:
         """Clear the queue, and read the spool again from that position."""
         with self.accumulator.lock:
-            # Batches keep their identity for receipts, and lose only what the disk has, too.
+            # Receipts still refer to these batch objects. Release only the data that is also on the disk.
             for batch in self.queue:
                 self.ready_bytes -= batch.charge
                 batch.body, batch.first_sequence = b"", 0
@@ -413,18 +419,19 @@ class Spool:
             if committed is not None:
                 accumulator.committed = committed
             for batch in batches:
-                if batch.failure is None or ended:  # a refused batch was skipped, and is not counted any more
+                if batch.failure is None or ended:  # a refused batch was skipped and is no longer counted
                     accumulator.pending_records = max(0, accumulator.pending_records - batch.count)
-                # A batch without a body was not read for the delivery, and does not count.
+                # A batch without a body was not read for the delivery, so it is not counted.
                 if batch.body and batch.spool_position is not None:
                     self.ready_bytes -= batch.charge
                 if batch.failure is not None and type(batch.failure.error) is not Unknown:
-                    accumulator.keep_failure(batch.failure)  # a record that is `Unknown` is safe in the spool
+                    # keep other failures only; a record that is `Unknown` is safe in the spool
+                    accumulator.keep_failure(batch.failure)
                 if batch.spool_position is not None and not ended:
                     if batch.failure is None:
                         self.known = max(self.known, batch.spool_position)
                         self._move_done(batch.spool_position)
-                    # No block will be matched with it any more, so nothing needs to find it.
+                    # No later block will match this batch, so remove it from the lookup table.
                     self._live.pop(batch.spool_position, None)
                     self._watched.pop(batch.spool_position, None)
                 batch.finish()
@@ -434,15 +441,15 @@ class Spool:
             accumulator.changed.notify_all()
 
     def set_opened(self, opened: Resume | None) -> None:
-        """See `Accumulator.set_opened`; also wakes the disk thread, which reads only in an open epoch."""
+        """See `Accumulator.set_opened`; also wakes the disk thread, because it reads only in an open epoch."""
         with self.accumulator.lock:
             self.accumulator.set_opened(opened)
             self.work.notify()
 
     def drain_unsent(self, stop: TuttiError | None, ended: bool = False) -> list[Batch]:
-        """End the producer: return all batches in the spool that have receipts or callbacks, and no outcome.
+        """End the producer: return all batches in the spool that have receipts or callbacks but no outcome.
 
-        Closed batches stay in the accumulator, as the disk thread still writes them.
+        Closed batches stay in the accumulator, because the disk thread still writes them.
         """
         accumulator = self.accumulator
         with accumulator.lock:

@@ -4,7 +4,7 @@
 LOCK          locked by flock; has the pid of the holder
 spool.json    state of the spool (commit_mark.py)
 RESERVE       disk space for the next spool.json, freed on a full disk
-00000007.seg  segments (block_format.py): each run of a producer writes new ones, and never changes old ones
+00000007.seg  segments (block_format.py): each run of a producer writes new segments and never changes old ones
 refused/      refused batches, one Arrow stream each, with the reason in the metadata of its schema
 ```
 
@@ -56,7 +56,7 @@ class SpoolStore:
     Attributes:
         state: content of `spool.json`.
         segments: existing segments by number, in order.
-        aside: start positions of refused batches, which are not sent any more.
+        aside: start positions of refused batches; these are not sent again.
         refused_bytes: size of the files of refused batches.
         progress: the application's last progress in the spool, b"" if there is none.
     """
@@ -76,7 +76,7 @@ class SpoolStore:
         self.progress = b""
         self._segment_bytes = segment_bytes
         self._producer = producer
-        self._current: tuple[Segment, int, int] | None = None  # the segment that is written, its descriptor and its CRC seed
+        self._current: tuple[Segment, int, int] | None = None  # the segment being written, its descriptor and its CRC seed
         self._cursor: Cursor | None = None
         self._lock = -1
         try:
@@ -100,7 +100,7 @@ class SpoolStore:
         return os.path.join(self.path, name)
 
     def _check_is_spool(self) -> None:
-        """Raise if the directory is not a spool, before this process creates a file in it."""
+        """Raise if the directory is not a spool. Called before this process creates a file in it."""
         names = set(os.listdir(self.path)) - {LOCK, STATE + ".tmp", "lost+found"}
         if STATE not in names and names:
             raise WrongDirectory(
@@ -112,7 +112,7 @@ class SpoolStore:
             with open(self._file(STATE), "rb", opener=open_file) as file:
                 self.state = decode_state(file.read(1 << 20))
         except FileNotFoundError:
-            # The id goes into each mark, so that the log's answer shows which spool it concerns.
+            # Each mark contains the id, so that the log's answer shows which spool it refers to.
             self.state = State(secrets.token_bytes(16), self._producer)
             self._write_state()
         except (Damaged, FormatError) as error:
@@ -132,7 +132,7 @@ class SpoolStore:
         with suppress(FileNotFoundError):
             for entry in os.scandir(self._file(REFUSED)):
                 self.refused_bytes += entry.stat().st_size
-                # A crash may come between the file and its note in the state: the file alone decides.
+                # A crash may occur after the file is written and before the state records it, so only the file decides.
                 if match := _REFUSED_FILE.match(entry.name):
                     self.aside.add(SpoolPosition(int(match[1]), int(match[2]) - 1))
 
@@ -140,7 +140,7 @@ class SpoolStore:
         """Find the valid length of each segment: the head of the next segment has it, and the last segment is scanned."""
         heads = {number: self._head(number, number == numbers[-1]) for number in numbers}
         there = [number for number in numbers if heads[number] is not None]
-        # Up to `sent` at least: records of those segments may have been sent, and not committed.
+        # All segments up to `sent` must exist: their records may have been sent without being committed.
         wanted = range(self.state.first, max([*there, self.state.sent]) + 1)
         for missing in (number for number in wanted if number not in there):
             raise Damaged(
@@ -156,7 +156,7 @@ class SpoolStore:
                 self.segments[number] = Segment(number, path, following.before_end, following.before_records)
             else:
                 self.segments[number] = self._scan(number, path)
-            # The last segment may have no records yet. Its head repeats the progress of the previous one.
+            # The last segment may have no records yet. Its head repeats the previous segment's progress.
             if own is not None and number == there[-1]:
                 self.progress = self.progress or own.progress
 
@@ -170,7 +170,7 @@ class SpoolStore:
             if head.number != number or head.id != self.state.id:
                 raise FormatError("it belongs to another spool")
         except (Damaged, FormatError) as error:
-            # The process ended while it created the file, so no block is in it.
+            # The process ended while it was creating the file, so the file has no blocks.
             if last and size <= HEAD_BYTES and number > self.state.sent:
                 self.storage.remove(path)
                 return None
@@ -195,7 +195,7 @@ class SpoolStore:
                     f"{path} is corrupt after record {walk.records} of it ({wrong or 'a block is incomplete'}), and the bytes "
                     f"after it were durable; {REMEDY}"
                 )
-            # A killed run may have written without a sync, so sync before new records depend on the content.
+            # A killed run may have written data without a sync, so sync the file before new records depend on its content.
             self.storage.make_durable(fd)
             self.storage.make_names_durable(self.path)
         except MediumError as error:
@@ -218,7 +218,7 @@ class SpoolStore:
 
     @property
     def end(self) -> SpoolPosition:
-        """The position after everything."""
+        """The position after all records."""
         return max((segment.last for segment in self.segments.values()), default=SpoolPosition(0, 0))
 
     # -- writing
@@ -233,7 +233,7 @@ class SpoolStore:
 
         Raises:
             DiskFull: the disk is full. Nothing has changed.
-            DiskFailed: a write or a sync failed. What the disk has of the batches is not known.
+            DiskFailed: a write or a sync failed. It is unknown which of the batches are on the disk.
         """
         segment, fd, seed = self._writable()
         parts, travel, at, records = [], [], segment.end, segment.records
@@ -250,7 +250,7 @@ class SpoolStore:
             at += len(head) + len(body)
             travel.append((position, mark, crc, at))
         try:
-            # One write and one sync for all batches. The segment object changes only after both.
+            # Use one write and one sync for all batches. Change the segment object only after both have succeeded.
             self.storage.write(fd, parts, segment.end)
             self.storage.make_durable(fd)
         except OSError as error:
@@ -270,14 +270,15 @@ class SpoolStore:
         if current is not None and current[0].end < self._segment_bytes:
             return current
         before = max(self.segments.values(), key=lambda segment: segment.number, default=None)
-        # Never a number that was used before, as marks in the log refer to it.
+        # Never use a segment number twice, because marks in the log refer to segment numbers.
         number = max(before.number if before is not None else 0, self.state.sent, self.state.first - 1) + 1
         path = self._segment_path(number)
         head = Head(number, self.state.id, before.end if before else 0, before.records if before else 0, self.progress)
         try:
             fd = self.storage.open(path, create=True)
             try:
-                # Durable before any block: the next run finds the valid length of the previous segment only here.
+                # Make the head durable before any block is written: only the head has the valid length of the previous segment for
+                # the next run.
                 self.storage.write(fd, [encode_head(head)], 0)
                 self.storage.make_durable(fd)
                 self.storage.make_names_durable(self.path)
@@ -293,11 +294,11 @@ class SpoolStore:
         return self._current
 
     def note_sent(self, segment: int, log: str, start: EpochStart) -> None:
-        """Note durably that records of that segment are about to be sent, in an epoch that began with `start`."""
+        """Record durably that records of that segment are about to be sent, in an epoch that began with `start`."""
         self._write_state(log=log, sent=segment, since=start)
 
     def note_aside(self, done: SpoolPosition, aside: tuple[SpoolPosition, ...]) -> None:
-        """Note durably that the batches at positions `aside` are refused, and that all batches before `done` have outcomes.
+        """Record durably that the batches at positions `aside` are refused, and that all batches before `done` have outcomes.
 
         Refused batches at higher positions stay refused.
         """
@@ -307,7 +308,7 @@ class SpoolStore:
         self.aside = kept
 
     def prune(self, known: SpoolPosition, done: SpoolPosition, *, closing: bool = False) -> bool:
-        """Delete segments whose records all lie before `done`. Return True if there were any."""
+        """Delete the segments whose records are all before `done`. Return True if a segment was deleted."""
         current = self._current[0].number if self._current is not None and not closing else -1
         over = []
         for segment in self.segments.values():
@@ -316,7 +317,8 @@ class SpoolStore:
             over.append(segment)
         if not over:
             return False
-        # The state first: after a crash in between, the next start removes the files, and misses none.
+        # Write the state before the files are deleted: after a crash between the two steps, the next start removes all of these
+        # files.
         self._write_state(first=over[-1].number + 1, known=known, done=done)
         if self._cursor is not None and self._cursor.position.segment <= over[-1].number:
             self._cursor.close()  # an open file keeps its disk space
@@ -391,13 +393,13 @@ class SpoolStore:
             except OSError as error:
                 if not is_disk_full(error) or not os.path.exists(reserve):
                     raise
-                # The space of the reserve is for this file alone: with it, sending can continue, which frees the disk.
+                # Only this file may use the space of the reserve. With it, sending can continue, and sending frees disk space.
                 self.storage.remove(reserve)
                 replace(self.storage, path, data)
         except OSError as error:
             raise self._failure(f"{path} cannot be written", error) from error
-        self.state = state  # a single assignment, as another thread may read the state
-        keep_reserve(self.storage, reserve)  # before another write uses the freed space
+        self.state = state  # a single assignment, because another thread may read the state
+        keep_reserve(self.storage, reserve)  # recreate the reserve before another write uses the freed space
 
     def _failure(self, what: str, error: OSError) -> DiskFull | DiskFailed:
         """Return the error for a failed system call."""
@@ -408,7 +410,7 @@ class SpoolStore:
     def seal(self) -> None:
         """Make the valid length of this run durable in the head of a new segment, at a regular end."""
         if self._current is not None and self._current[0].records:
-            # A new segment, whose head has the valid length of this one.
+            # Create a new segment; its head has the valid length of the current one.
             self._segment_bytes = 0
             self._writable()
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 Path = tuple[str, ...]
-_DEPTH = 8  # recorded depth of a key, more than any configuration has; deeper keys get the line of their parent
+_DEPTH = 8  # keys are recorded up to this depth, which no configuration exceeds; a deeper key gets the line of its parent
 
 _PART = r'(?:[A-Za-z0-9_-]+|"[^"]*"|\'[^\']*\')'
 _DOTTED = rf"{_PART}(?:\s*\.\s*{_PART})*"

@@ -26,8 +26,8 @@ def load_struct(path: str | Path, kind: type[AStruct]) -> AStruct:
     """Load a struct from a TOML file.
 
     Raises:
-        ConfigError: the file is not readable or has mistakes. The message has one line for each; missing keys come last, because a
-            misspelt key can be the cause.
+        ConfigError: the file is not readable or has mistakes. The message has one line for each mistake. Missing keys are listed
+            last, because a misspelt key can be their cause.
     """
     text, mistakes = read_text(path)
     tree, wrong = parse_tree(text) if text is not None else ({}, [])
@@ -92,7 +92,10 @@ class StructReader:
         return not any(path[:length] in self._wrong for length in range(1, len(path) + 1))
 
     def struct(self, kind: type[AStruct], table: dict[str, Any], path: KeyPath) -> AStruct:
-        """Convert a table to a `kind`. A missing or wrong value is a mistake, and its default or example replaces it."""
+        """Convert a table to a `kind`.
+
+        A missing or wrong value is reported as a mistake, and is replaced by the key's default or example.
+        """
         fields = {field.name: field for field in msgspec.structs.fields(kind)}
         for key in table.keys() - fields.keys():
             self._unknown((*path, key), list(fields))

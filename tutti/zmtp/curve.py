@@ -1,7 +1,7 @@
 """CURVE security mechanism of ZMTP (RFC 26, CurveZMQ), without I/O.
 
-After the greeting, four commands negotiate a key for this connection alone. Each frame then travels in a NaCl box with a nonce that
-only increases, so a recorded frame cannot be replayed.
+After the greeting, four commands negotiate a key for this connection only. Each frame is then sent in a NaCl box with an increasing
+nonce, so a recorded frame cannot be replayed.
 
 ```
 client  HELLO     transient public key, and a box that only the expected server can open
@@ -11,9 +11,9 @@ server  READY                                                     or ERROR if it
 both    MESSAGE   nonce u64, box of (flags u8, content)
 ```
 
-The bytes are those of a ZeroMQ socket, with one addition in a part of the greeting that RFC 37 leaves unused: the server's greeting
-ends with the first bytes of its permanent public key. A client that knows the keys of several gateways thus finds the right one.
-A forged hint gains nothing: only the owner of the key can open the box in HELLO.
+The bytes are the same as those of a ZeroMQ socket, with one addition: the server's greeting ends with the first bytes of its
+permanent public key. RFC 37 leaves this part of the greeting unused. With this hint, a client that knows the keys of several
+gateways finds the right one. A forged hint has no use: only the owner of the key can open the box in HELLO.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from tutti.zmtp.framing import (
 KEY_BYTES = 32
 MECHANISM = b"CURVE".ljust(20, b"\0")
 KEY_HINT = slice(33, 49)  # in the greeting's filler, which RFC 37 leaves unused
-GREETING_PREFIX_BYTES = 12  # signature and version: what a server can send before it knows the client's mechanism
+GREETING_PREFIX_BYTES = 12  # signature and version, which a server can send before it knows the client's mechanism
 MESSAGE_OVERHEAD = 8 + 8 + bindings.crypto_box_BOXZEROBYTES + 1  # name of the command, nonce, MAC of the box, flags
 _MECHANISM_END = MECHANISM_AT + len(MECHANISM)
 _COOKIE_BYTES = 96
@@ -68,7 +68,7 @@ class KeyPair(NamedTuple):
     secret: bytes
 
     def __repr__(self) -> str:
-        """Return a representation without the secret, because it may be logged."""
+        """Return a representation without the secret, because the text may be logged."""
         return "<keys>"
 
 
@@ -101,11 +101,11 @@ class Box:
         self._send_nonce, self._receive_nonce = send_nonce, receive_nonce
 
     def seal(self, flags: int, data: Buffer) -> bytes:
-        """Return a frame, encrypted, for the wire."""
+        """Return an encrypted frame for the wire."""
         return b"".join(self.seal_parts(flags, data))
 
     def seal_parts(self, flags: int, data: Buffer) -> tuple[bytes, bytes]:
-        """Return a frame, encrypted, in two buffers: all before its box, and the box. A large box is not copied that way."""
+        """Return an encrypted frame in two buffers: the bytes before its box, and the box. So a large box is not copied."""
         self._send_nonce += 1
         short_nonce = LENGTH.pack(self._send_nonce)
         plain = bytes((_MORE_FLAG * bool(flags & MORE) | _COMMAND_FLAG * bool(flags & COMMAND),))
@@ -116,7 +116,7 @@ class Box:
         """Return the flags and the content of a received frame body.
 
         Raises:
-            FormatError: the peer did not encrypt it, or it is a replay.
+            FormatError: the peer did not encrypt the frame, or the frame is a replay.
         """
         short_nonce = LENGTH.unpack_from(body, 8)[0] if len(body) >= MESSAGE_OVERHEAD and body[:8] == _MESSAGE else 0
         if short_nonce <= self._receive_nonce:  # RFC 26: a receiver accepts only increasing nonces
@@ -161,10 +161,11 @@ class _CurveHandshake:
 class CurveServerHandshake(_CurveHandshake):
     """The server side of a handshake.
 
-    Without `accepts_key` it completes with every client, even one that does not encrypt; the owner authorises it later.
+    Without `accepts_key`, the handshake succeeds for every client, even for one that does not encrypt. The caller authorises the
+    client later.
 
     Attributes:
-        identity: routing id that the client asks for.
+        identity: routing id that the client requests.
         peer_key: the client's permanent public key, empty for a client that does not encrypt.
     """
 
@@ -186,7 +187,7 @@ class CurveServerHandshake(_CurveHandshake):
         self.identity = self.peer_key = b""
         self._greeting = greeting(as_server=True, key_hint=own.public)
         if accepts_key is None:
-            self._send_greeting(GREETING_PREFIX_BYTES)  # the mechanism follows the client's, which may be NULL
+            self._send_greeting(GREETING_PREFIX_BYTES)  # the mechanism is sent after the client's is known, which may be NULL
         else:
             self._send_greeting()
 
@@ -199,8 +200,8 @@ class CurveServerHandshake(_CurveHandshake):
         """Process received bytes. Return the bytes after the handshake once it is complete, and None before.
 
         Raises:
-            HandshakeError: the bytes are not a handshake, or the server does not accept the key. Send `data_to_send` before you
-                close: it has the reason.
+            HandshakeError: the bytes are not a handshake, or the server does not accept the key. Send `data_to_send` before closing
+                the connection; it contains the reason.
         """
         if self._null is None:
             self._received += data
@@ -229,7 +230,7 @@ class CurveServerHandshake(_CurveHandshake):
         if len(received) < _MECHANISM_END:
             return False
         if received[MECHANISM_AT:_MECHANISM_END] != MECHANISM:
-            # An empty key stands for a client without encryption.
+            # An empty key represents a client without encryption.
             if self._accepts_key is not None and not self._accepts_key(b""):
                 raise HandshakeError("the client does not encrypt, and this port requires a key")
             self._null = NullHandshake(b"ROUTER", b"DEALER")
@@ -249,7 +250,7 @@ class CurveServerHandshake(_CurveHandshake):
         self._transient = new_key_pair()
         self._peer_transient, short_nonce, box = command[80:112], command[112:120], command[120:]
         _open_box(bindings.crypto_box_open, box, b"CurveZMQHELLO---" + short_nonce, self._peer_transient, self._own.secret)
-        # RFC 26 keeps the server's state in the cookie; here the connection keeps it, so random bytes suffice.
+        # In RFC 26, the cookie contains the server's state. Here the connection keeps the state, so random bytes are enough.
         self._cookie = secrets.token_bytes(_COOKIE_BYTES)
         long_nonce = secrets.token_bytes(16)
         welcome = bindings.crypto_box(
@@ -294,8 +295,8 @@ class CurveClientHandshake(_CurveHandshake):
 
         Args:
             servers: permanent public keys; the server must have one of them.
-            own: permanent key pair of the client; by default a random one, for servers that accept every key.
-            identity: routing id that this end asks for.
+            own: permanent key pair of the client. The default is a random pair, for servers that accept every key.
+            identity: routing id that this end requests.
         """
         super().__init__()
         self._server_keys = list(servers)
@@ -337,7 +338,7 @@ class CurveClientHandshake(_CurveHandshake):
         if received[MECHANISM_AT:_MECHANISM_END] != MECHANISM:
             raise HandshakeError("the gateway does not encrypt, and credentials are never sent unencrypted")
         key_hint = received[KEY_HINT]
-        # A ZeroMQ server sends no hint; with one known key that key is meant.
+        # A ZeroMQ server sends no hint. If only one key is known, use that key.
         known = [key for key in self._server_keys if key[: len(key_hint)] == key_hint]
         if not known and (any(key_hint) or len(self._server_keys) != 1):
             raise UnknownServerKey(
@@ -384,7 +385,7 @@ class CurveClientHandshake(_CurveHandshake):
 
 
 def greeting(*, as_server: bool, key_hint: bytes = b"") -> bytes:
-    """Return the greeting of the CURVE mechanism (RFC 37), with the beginning of a server's key as a hint."""
+    """Return the greeting of the CURVE mechanism (RFC 37), with the first bytes of a server's key as a hint."""
     head = GREETING[:MECHANISM_AT] + MECHANISM + bytes((as_server,)) + key_hint[: KEY_HINT.stop - KEY_HINT.start]
     return head.ljust(GREETING_BYTES, b"\0")
 

@@ -14,17 +14,18 @@ from tutti.zmtp.framing import COMMAND, LENGTH, LONG, MORE, EncodedMessage, fram
 from tutti.zmtp.send_queue import SendQueue
 
 _READ_BYTES = 64 * limits.KIB
-_ENCRYPTED_BYTES_MAX = 256 * limits.KIB  # encrypted bytes queued for one connection; more messages stay in plain text, shared
+# encrypted bytes queued for one connection; further messages stay in plain text, which connections share
+_ENCRYPTED_BYTES_MAX = 256 * limits.KIB
 _JOINED_BYTES_MAX = 4 * limits.KIB  # larger buffers are not joined with their neighbours, which would copy them
 
 
 class CurveReceiver:
-    """Receives and decrypts frames; a `FrameReader` reads from it as from a non-blocking socket.
+    """Receives and decrypts frames. A `FrameReader` reads from this object as from a non-blocking socket.
 
-    A read that fills less than the given memory means that nothing more is available.
+    If a read fills only a part of the given memory, no more data is available.
 
     Attributes:
-        assembly_bytes: size of the incomplete frame, which is buffered until it can be decrypted; 0 without one.
+        assembly_bytes: size of the incomplete frame, which is buffered until it can be decrypted; 0 if there is none.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class CurveReceiver:
             connection: non-blocking socket.
             box: decrypts the frames.
             received: bytes that arrived after the handshake.
-            part_max: limit of a frame, bytes; a larger one ends the connection.
+            part_max: limit of a frame, bytes; a larger frame ends the connection.
             may_buffer: True if a frame of this size may be buffered; called for sizes above `INTRODUCTION_BYTES_MAX`.
 
         Raises:
@@ -49,7 +50,7 @@ class CurveReceiver:
         self._may_buffer = may_buffer
         self._decrypted: deque[memoryview] = deque()
         self._eof = False
-        self._error: FormatError | None = None  # raised after the frames before the bad one are read
+        self._error: FormatError | None = None  # raised after the frames before the invalid frame are read
         self.assembly_bytes = 0
         self._decrypt_received()
 
@@ -124,7 +125,8 @@ class CurveReceiver:
                 raise
             self._error = error
         if offset:
-            self._received = received[offset:]  # a new bytearray: a traceback may still export this one, which then cannot shrink
+            # use a new bytearray, because a traceback may still refer to the old one, which then cannot shrink
+            self._received = received[offset:]
         small: list[Buffer] = []
         for buffer in decrypted:
             if len(buffer) <= _JOINED_BYTES_MAX:
@@ -163,9 +165,9 @@ class CurveReceiver:
 
 
 class CurveSendQueue(SendQueue):
-    """Send queue that encrypts a message only shortly before it leaves.
+    """Send queue that encrypts a message shortly before sending it.
 
-    Nonces must leave in order, and until then all connections that send the message share its buffers.
+    Frames must be sent in the order of their nonces. Until a message is encrypted, all connections that send it share its buffers.
     """
 
     def __init__(self, connection: socket.socket, box: Box) -> None:
@@ -233,7 +235,8 @@ def _frames(message: EncodedMessage) -> Iterator[tuple[int, Buffer]]:
             if flags & LONG:
                 start, length = offset + 1 + LENGTH.size, LENGTH.unpack_from(data, offset + 1)[0]
             offset = start + length
-            separate = start == len(data) and length > 0  # the header ends its buffer: the next buffer is the content
+            # the header is at the end of its buffer, so the next buffer is the content
+            separate = start == len(data) and length > 0
             if separate:
                 break
             yield flags, data[start:offset]

@@ -20,10 +20,12 @@ _FLAGS = MORE | LONG | COMMAND
 _unpack_length = LENGTH.unpack_from
 _MESSAGE_BYTES_MAX = 2 * limits.MESSAGE_BYTES_MAX
 _UNLIMITED = 2**31
-_SKIPPED_BYTES_MAX = 2 * _MESSAGE_BYTES_MAX  # above it even a skipped message ends the connection: it may never end
-_WINDOW_BYTES = 64 * limits.KIB  # one read of small messages
-_TAIL_BYTES = 4 * limits.KIB  # read beyond a large part; few, because they are copied if another large part begins there
-_SMALL_PART_BYTES_MAX = 2 * limits.KIB  # an incomplete frame up to this size stays in `scratch`; a larger part gets its own memory
+# above this size, even a skipped message ends the connection, because the message may never end
+_SKIPPED_BYTES_MAX = 2 * _MESSAGE_BYTES_MAX
+_WINDOW_BYTES = 64 * limits.KIB  # size of one read of small messages
+_TAIL_BYTES = 4 * limits.KIB  # bytes read after a large part; few, because they are copied if the next large part begins there
+# an incomplete frame up to this size stays in `scratch`; a larger one gets memory of its own
+_SMALL_PART_BYTES_MAX = 2 * limits.KIB
 SCRATCH_BYTES = _WINDOW_BYTES + _SMALL_PART_BYTES_MAX
 
 Message = tuple[list[Buffer], int]  # parts, total bytes
@@ -44,11 +46,11 @@ class MessageTooLarge(FormatError):
 class FrameReader:
     """Reads the messages of one connection.
 
-    Small messages share one read into `scratch`. A large part is read directly into memory of its own, and its last read also takes
-    the beginning of the next frames. That memory is allocated only after the announced length has passed the limits.
+    Small messages share one read into `scratch`. A large part is read directly into memory of its own, which is allocated only
+    after the announced length has passed the limits. The last read of a large part also reads the start of the next frames.
 
-    A large message that may not be buffered is read and dropped; its only part is then its first byte. A message that exceeds the
-    limits and is skipped has no parts.
+    A large message that may not be buffered is read and dropped; the result has one part, the message's first byte. For a message
+    that exceeds the limits and is skipped, the result has no parts.
 
     Attributes:
         assembly_bytes: memory of the incomplete message, bytes.
@@ -75,12 +77,12 @@ class FrameReader:
         Args:
             connection: non-blocking socket, or the receive side of an encrypted connection.
             scratch: memory of `SCRATCH_BYTES` for reads; all connections of a thread share it.
-            part_max: limit of a part, bytes; a larger one ends the connection.
+            part_max: limit of a part, bytes; a larger part ends the connection.
             may_buffer: True if a message of this size may be buffered; called for sizes above `INTRODUCTION_BYTES_MAX`.
             rest: bytes that have already arrived.
-            window: limit of one `read`, bytes, beside a large part.
+            window: limit of one `read`, bytes, in addition to a large part.
             parts_max: limit of parts of a message.
-            skips_oversized: skip a message above the limits, and continue; otherwise it ends the connection.
+            skips_oversized: True to skip a message above the limits and continue; otherwise such a message ends the connection.
             on_command: callback for each command.
         """
         self._socket = connection
@@ -100,15 +102,15 @@ class FrameReader:
         self._parts: list[Buffer] = []
         self._count = self._size = 0
         self._frames_max = _UNLIMITED
-        self._dropping = False  # the current message
-        self._drop_bytes = 0  # remaining bytes to drop of its current part
+        self._dropping = False  # True if the current message is dropped
+        self._drop_bytes = 0  # number of bytes that remain to be dropped from the current part
         self.assembly_bytes = self.received_bytes = self.frames_read = 0
         self.buffer_full = False
 
     def read(self, frames_max: int = _UNLIMITED) -> Iterator[Message]:
-        """Read once, and yield the messages that are complete then.
+        """Read once, and yield the messages that are complete after this read.
 
-        Frames above `frames_max` wait for the next `read`; `buffer_full` is then True.
+        If the read has more than `frames_max` frames, the rest waits for the next `read`, and `buffer_full` is True.
 
         Raises:
             BlockingIOError: nothing is available.
@@ -129,7 +131,7 @@ class FrameReader:
                 yield message
         else:
             end = self._read()
-            if self._drop_bytes:  # a large part is being dropped: its bytes go through `scratch`
+            if self._drop_bytes:  # a large part is being dropped; read its bytes into `scratch`
                 offset = min(self._drop_bytes, end)
                 self._drop_bytes -= offset
                 if not self._drop_bytes:
@@ -142,7 +144,7 @@ class FrameReader:
         """Read into `scratch` after the leftover bytes. Return the offset of the end."""
         rest = self._rest
         kept = len(rest)
-        if self._rest_unparsed:  # frames that the last `read` left at its limit: parse them before the next system call
+        if self._rest_unparsed:  # parse the frames that the last `read` left at its limit before the next system call
             self._rest_unparsed = False
             self._scratch[:kept] = rest
             self._rest = b""
@@ -162,8 +164,11 @@ class FrameReader:
         return end
 
     def _read_body(self, body: memoryview) -> int:
-        """Read more of a large part, and bytes after it into `scratch`. Return their end, or -1 if the part is incomplete."""
-        # One call scatters into both: the rest of the part, and the beginning of the next frames.
+        """Read more of a large part, and read the bytes after it into `scratch`.
+
+        Return their end, or -1 if the part is incomplete.
+        """
+        # One call reads both the rest of the part and the start of the next frames.
         count: int = self._socket.recvmsg_into((body[self._filled :], self._scratch[: self._tail_bytes]))[0]
         if not count:
             raise ConnectionEnded
@@ -215,7 +220,7 @@ class FrameReader:
         if flags & COMMAND:
             raise FormatError(f"a command of {length} bytes is too large")
         size = self._size + length
-        # Checked before the part is assembled, so that a message above the limits gets no memory.
+        # Check the limits before the part is assembled, so that no memory is allocated for an oversized message.
         if self._count == self._parts_max or size > _MESSAGE_BYTES_MAX:
             self._reject_message(size)
         if not self._dropping and size > limits.INTRODUCTION_BYTES_MAX and not self._may_buffer(size):
@@ -225,7 +230,8 @@ class FrameReader:
             self._size = size
             self._drop_bytes = length - len(received)
             return
-        self._body = body = np.empty(length, np.uint8).data  # unlike a bytearray, not zeroed before it is overwritten
+        # unlike a bytearray, this memory is not zeroed before it is overwritten
+        self._body = body = np.empty(length, np.uint8).data
         body[: len(received)] = received
         self._filled = len(received)
         self._after_large = True

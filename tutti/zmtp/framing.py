@@ -7,7 +7,7 @@ Both peers send a greeting of 64 bytes and a READY command with their properties
 1 length u8, or u64 big-endian        then the content
 ```
 
-The bytes are those of a ZeroMQ socket, so a peer that uses libzmq notices no difference.
+The bytes are the same as those of a ZeroMQ socket, so a peer that uses libzmq sees no difference.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _VERSION_AT = 10
 GREETING = (b"\xff" + LENGTH.pack(1) + b"\x7f" + b"\x03\x01" + _MECHANISM).ljust(GREETING_BYTES, b"\0")
 _READY = b"\x05READY"
 HANDSHAKE_BYTES_MAX = 1024
-_JOINED_PART_MAX = 4 * limits.KIB  # joining a larger part would cost more than a buffer of its own
+_JOINED_PART_MAX = 4 * limits.KIB  # copying a larger part would take longer than sending it as a separate buffer
 
 
 class EncodedMessage(NamedTuple):
@@ -46,7 +46,7 @@ class EncodedMessage(NamedTuple):
 
 
 class HandshakeError(FormatError):
-    """The peer speaks another protocol or mechanism, or violates the handshake."""
+    """The peer uses a different protocol or mechanism, or violates the handshake."""
 
 
 class UnknownServerKey(HandshakeError):
@@ -106,7 +106,7 @@ class NullHandshake:
     """The handshake of an unencrypted connection.
 
     Attributes:
-        identity: routing id that the peer asks for, empty for none; valid after the handshake.
+        identity: routing id that the peer requests, empty for none; valid after the handshake.
     """
 
     box: None = None  # no encryption; the same attribute as in the CURVE handshakes
@@ -118,7 +118,7 @@ class NullHandshake:
         Args:
             socket_type: type that this end states in READY, `ROUTER` or `DEALER`.
             expected: type that the peer must state.
-            identity: routing id that this end asks for.
+            identity: routing id that this end requests.
         """
         self._outgoing = GREETING + ready(socket_type, identity)
         self._expected_type = expected

@@ -1,4 +1,4 @@
-"""Listening sockets: how to open one, and which connections to accept."""
+"""Listening sockets: opens a port and accepts its connections within limits."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Acceptor:
         self._descriptor_bound = descriptor_bound(shares)  # descriptors of connections are below it
         self._out_of_descriptors = False  # a warning was logged, and no descriptor below the bound is free
         self.refused = 0
-        self._refused_unreported = 0  # refused at the connection limit since the last warning
+        self._refused_unreported = 0  # number of connections refused at the limit since the last warning
         self._refused_reported_us: int | None = None
         self._now_us = 0
         self._exhausted_reported_us: int | None = None
@@ -116,11 +116,11 @@ class Acceptor:
                     ):
                         self._warn(f"no connection can be accepted on the {self._name}: {error.strerror}; {RAISE_LIMIT}")
                         self._exhausted_reported_us = self._now_us
-                    # The port stays readable, and epoll would report it without end: pause until the next `maintain`.
+                    # The port stays readable, so epoll would report it repeatedly. Pause until the next `maintain`.
                     self._accepting = False
                     self._epoll.unregister(listener)
                     return
-                continue  # the peer has closed it already
+                continue  # the peer has already closed the connection
             out_of_descriptors = connection.fileno() >= self._descriptor_bound
             if out_of_descriptors and not self._out_of_descriptors:
                 self._out_of_descriptors = True

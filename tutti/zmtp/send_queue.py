@@ -16,7 +16,7 @@ _BUFFERS_MAX = 512  # buffers of one system call, half of the kernel's limit IOV
 
 
 class SendQueue:
-    """Messages that wait for space in the socket buffer. The code that appends limits their number and size.
+    """Messages that wait for space in the socket buffer. The caller of `append` limits their number and size.
 
     Attributes:
         bytes: queued bytes.
@@ -26,7 +26,7 @@ class SendQueue:
         """Create an empty queue."""
         self._socket = connection
         self._queue: deque[EncodedMessage] = deque()
-        self._sent_of_first = 0  # bytes of the first message that have left
+        self._sent_of_first = 0  # number of bytes of the first message that have been sent
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class SendQueue:
                 return
             self.bytes -= sent
             sent += self._sent_of_first
-            while queue and sent >= queue[0].size:  # drop the messages that have left entirely
+            while queue and sent >= queue[0].size:  # drop the messages that are completely sent
                 sent -= queue.popleft().size
             self._sent_of_first = sent
 
@@ -62,11 +62,11 @@ class SendQueue:
         self._sent_of_first = self.bytes = 0
 
     def linger(self, timeout_s: float) -> None:
-        """Block until all queued messages have left, at most for the timeout."""
+        """Block until all queued messages are sent, at most for the timeout."""
         deadline = time.monotonic() + timeout_s
         poll = select.poll()
         poll.register(self._socket, select.POLLOUT)
-        with contextlib.suppress(OSError):  # the connection broke: nothing more can leave
+        with contextlib.suppress(OSError):  # the connection is broken, so no more data can be sent
             while self and (remaining := deadline - time.monotonic()) > 0 and poll.poll(remaining * _MS):
                 self.send()
 

@@ -1,7 +1,7 @@
 """Server side of a port: handshakes, messages, answers and heartbeats of its connections, all of them bounded.
 
-The owner's epoll may watch several servers and other descriptors; the owner passes each event to `handle_event`. A peer that is not
-known yet has limits for everything that it can use: connections, memory of incomplete messages, and time until its first message.
+The owner's epoll may watch several servers and other descriptors; the owner passes each event to `handle_event`. For peers that are
+not known yet, all resources are limited: connections, memory of incomplete messages, and time until the first message.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from tutti.zmtp.curve_stream import CurveReceiver
 
 _READ, _WRITE, _CLOSED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
-_REQUEUE_BYTES = 64 * limits.KIB  # after so much from one peer, read it again without a poll, which costs more than a vain read
-_FRAMES_A_MESSAGE = 2  # typical; frames are counted, not messages, so that many empty parts do not stall the others
-_FRAMES_A_CONNECTION = 32  # least share of one connection; smaller reads cost as much
+# after this many bytes from one peer, read again without a poll, because a poll takes longer than a read without result
+_REQUEUE_BYTES = 64 * limits.KIB
+# typical value; the limit counts frames instead of messages, so that many empty parts do not delay other connections
+_FRAMES_A_MESSAGE = 2
+_FRAMES_A_CONNECTION = 32  # minimum share of one connection; smaller reads take the same time
 _PING = EncodedMessage([PING], len(PING))
 
 
@@ -50,7 +52,7 @@ class Server:
 
     Attributes:
         acceptor: accepts the connections.
-        writable_fd: readable when `flush` can send; the owner's epoll watches it, too.
+        writable_fd: readable when `flush` can send; the owner's epoll also watches it.
     """
 
     def __init__(
@@ -93,10 +95,10 @@ class Server:
         self._established = 0
         self._ready: deque[Connection] = deque()  # read round-robin; `receive` continues where the last one stopped
         self._assembling: set[Connection] = set()  # connections that may have an incomplete message
-        self._queued_bytes = 0  # of all connections
+        self._queued_bytes = 0  # bytes queued in all connections
         self._heartbeat_us = 0
         self.acceptor = Acceptor(port_limits.name, port_limits.connections_max, port_limits.descriptor_shares, epoll, warn)
-        self._writable = select.epoll()  # separate, so that `flush` works while the owner does not poll for reads
+        self._writable = select.epoll()  # a separate epoll, so that `flush` works while the owner does not poll for reads
         self.writable_fd = self._writable.fileno()
         epoll.register(self.writable_fd, _READ)
 
@@ -112,7 +114,7 @@ class Server:
     # Connections
 
     def handle_event(self, fd: int, mask: int) -> bool:
-        """Handle an epoll event. Return False if the descriptor is not of this server."""
+        """Handle an epoll event. Return False if the descriptor does not belong to this server."""
         connection = self._connections.get(fd)
         if connection is None:
             if fd == self.writable_fd:
@@ -123,7 +125,7 @@ class Server:
             for sock in self.acceptor.accept(self.__len__, self._evict):
                 self._accept(sock)
             return True
-        if connection.paused and mask & _CLOSED:  # nothing reads a paused connection, so nothing else would find its end
+        if connection.paused and mask & _CLOSED:  # a paused connection is not read, so its end must be detected here
             self._break(connection)
             self._flush(connection)
         elif connection.reader is not None:
@@ -133,7 +135,7 @@ class Server:
         return True
 
     def _evict(self) -> bool:
-        """Close the oldest connection that is inactive, else the oldest that is not known. Return False if there is none."""
+        """Close the oldest inactive connection, or else the oldest connection of an unknown peer. Return False if there is none."""
         victim = next(iter(self._inactive.values()), None)
         if victim is None and self._is_known is not None:
             victim = next((one for one in self._connections.values() if not self._is_known(one.routing)), None)
@@ -174,7 +176,8 @@ class Server:
                 rest = connection.handshake.receive_data(data)
             finally:
                 if answer := connection.handshake.data_to_send():
-                    connection.socket.sendall(answer)  # fits: a handshake is short. After an error, it has the reason
+                    # fits, because a handshake is short; after an error, the answer contains the reason
+                    connection.socket.sendall(answer)
         except BlockingIOError:
             return
         except (OSError, ConnectionEnded, FormatError):
@@ -192,15 +195,16 @@ class Server:
         self._inactive.pop(connection.socket.fileno(), None)
 
     def _establish(self, connection: Connection, rest: bytes) -> None:
-        """Start to read messages after the handshake; `rest` arrived with its last bytes."""
+        """Start to read messages after the handshake. `rest` arrived together with the last bytes of the handshake."""
         self._established += 1
         identity = connection.handshake.identity if self._limits.by_identity else b""
-        # Ids that start with zero are for the server to assign, as in libzmq. A peer that could choose one would replace its owner.
+        # As in libzmq, only the server assigns ids that start with zero. If a peer chose such an id, it would replace the id's
+        # owner.
         if not identity or identity[0] == 0:
             identity = b"\0" + self._established.to_bytes(8, "big")
-        identity = connection.handshake.peer_key + identity  # a peer cannot replace a connection with another key
+        identity = connection.handshake.peer_key + identity  # so a peer cannot replace a connection that has a different key
         earlier = self._by_routing.get(identity)
-        if earlier is not None:  # the peer has reconnected before its old connection was found dead
+        if earlier is not None:  # the peer has reconnected before the server detected the end of the old connection
             self._close(earlier)
         connection.routing = identity
         self._by_routing[identity] = connection
@@ -231,7 +235,7 @@ class Server:
 
         connection.peer_key = peer_key
         connection.send_queue = CurveSendQueue(connection.socket, box)
-        # With `accepts_key` the handshake has authenticated the peer already.
+        # With `accepts_key`, the handshake has already authenticated the peer.
         may_buffer = self._may_buffer if self._accepts_key is None else self._reserve_assembly
         connection.receiver = CurveReceiver(
             connection.socket, box, rest, limits.MESSAGE_BYTES_MAX, lambda size: may_buffer(connection, size)
@@ -247,18 +251,18 @@ class Server:
         """True if a message of this size may be buffered.
 
         Raises:
-            FormatError: this connection has the most incomplete bytes, and the limit of all is exceeded.
+            FormatError: the limit of all connections is exceeded, and this connection has the most incomplete bytes.
         """
         return (self._is_known is None or self._is_known(connection.routing)) and self._reserve_assembly(connection, size)
 
     def _reserve_assembly(self, connection: Connection, size: int) -> bool:
-        """Reserve memory for a message. Above the limit of all connections, the ones with the most are closed.
+        """Reserve memory for a message. Above the limit of all connections, close the connections with the most reserved memory.
 
         Raises:
-            FormatError: this connection has the most.
+            FormatError: this connection has the most reserved memory.
         """
         assembly = {one: one.assembly_bytes for one in self._assembling if one is not connection and one.assembly_bytes}
-        assembly[connection] = size  # what it will need, not only what it has
+        assembly[connection] = size  # the memory that the connection will need, not only what it has now
         self._assembling = set(assembly)
         while sum(assembly.values()) > self._limits.assembly_bytes_max:
             largest = max(assembly, key=lambda one: assembly[one])
@@ -282,8 +286,8 @@ class Server:
     def receive(self, messages_max: int, bytes_max: int) -> Iterator[tuple[bytes, list[Buffer], int]]:
         """Yield received messages: routing id, parts, bytes.
 
-        Each ready connection is read in its turn, up to its share while others wait. A message above the limits has no parts. A
-        large message of an unknown peer has its first byte as its only part.
+        The ready connections are read in turn. While others wait, each is read up to its share. A message above the limits is
+        returned without parts. For a large message of an unknown peer, the only part is the first byte.
         """
         ready = self._ready
         frames_left, size = _FRAMES_A_MESSAGE * messages_max, 0
@@ -295,7 +299,7 @@ class Server:
                 continue
             connection.received_since_heartbeat = True
             try:
-                # An equal share of the drain, but enough that the read is worth its system call.
+                # Each connection gets an equal share, but at least enough to justify a system call.
                 for parts, length in reader.read(min(frames_left, max(frames_left // (1 + len(ready)), _FRAMES_A_CONNECTION))):
                     if not connection.active:
                         self._mark_active(connection)
@@ -312,12 +316,12 @@ class Server:
             size += reader.received_bytes
             frames_left -= reader.frames_read + 1  # plus one for the read itself, which may return no frame
             if reader.buffer_full or reader.received_bytes >= _REQUEUE_BYTES:
-                self._mark_ready(connection)  # at the end of the queue, after all others
+                self._mark_ready(connection)  # append to the queue, after all others
 
     def _pause_if_backlogged(self, connection: Connection) -> bool:
         """Return True if a connection must not be read, because too many bytes are queued for it.
 
-        A peer that does not read its answers must not cause more of them. `_flush` resumes it.
+        A peer that does not read its answers must not cause more answers. `_flush` resumes the connection.
         """
         connection.paused = connection.queued_bytes > self._limits.pause_above_bytes
         if connection.paused:
@@ -330,7 +334,7 @@ class Server:
             self._ready.append(connection)
 
     def is_open(self, routing: bytes) -> bool:
-        """True if the peer has not ended the connection, as far as the kernel knows; its messages may still be unread."""
+        """True unless the kernel has seen the peer's end of the connection. Received messages may still be unread."""
         connection = self._by_routing.get(routing)
         if connection is None:
             return False
@@ -389,7 +393,7 @@ class Server:
         """Stop sending after an error. Received messages are read first, then the end."""
         connection.broken = True
         connection.send_queue.clear()
-        with contextlib.suppress(OSError):  # the peer may have closed it, too
+        with contextlib.suppress(OSError):  # the peer may also have closed the connection
             connection.socket.shutdown(socket.SHUT_RDWR)
         self._mark_ready(connection)
 
@@ -415,7 +419,7 @@ class Server:
         self._queued_bytes -= connection.queued_bytes
         connection.queued_bytes = 0
         connection.reader = None
-        connection.socket.close()  # also removes it from both epoll sets
+        connection.socket.close()  # closing also removes the socket from both epoll sets
 
     # Time
 
@@ -423,17 +427,17 @@ class Server:
         """Close silent connections, send heartbeats, and resume accepting; called about once a second.
 
         Args:
-            reads: False while the owner does not read; silence then does not count.
+            reads: False while the owner does not read; silence is then not counted.
         """
         now_us = self._clock_us()
         self.acceptor.maintain(now_us)
-        since_us = now_us - limits.HANDSHAKE_MS_MAX * 1000  # for the handshake and the first message together
+        since_us = now_us - limits.HANDSHAKE_MS_MAX * 1000  # the limit covers the handshake and the first message together
         for connection in list(self._inactive.values()):
             if connection.accepted_us >= since_us:
-                break  # in the order of accept: all others are younger
-            if reads or connection.reader is None:  # otherwise its first message may be unread
+                break  # the connections are in the order of acceptance, so all others are younger
+            if reads or connection.reader is None:  # otherwise the first message may still be unread
                 self._close(connection)
-        # Half an interval early is on time: the calls come about as often as the heartbeats.
+        # Allow half an interval of tolerance, because the calls come about as often as the heartbeats.
         if self._limits.heartbeat_us and 2 * (now_us - self._heartbeat_us) > self._limits.heartbeat_us:
             self._heartbeat_us = now_us
             for connection in list(self._connections.values()):
@@ -454,13 +458,13 @@ class Server:
             self._enqueue(connection, _PING)
 
     def clear(self) -> None:
-        """Close every connection, and drop its received messages."""
+        """Close all connections, and drop their received messages."""
         for connection in list(self._connections.values()):
             self._close(connection)
         self._ready.clear()
 
     def close(self, until_us: int) -> None:
-        """Stop. Queued messages have until `until_us` on the clock to leave."""
+        """Stop. Send queued messages until the time `until_us`."""
         self.acceptor.close()
         for connection in list(self._connections.values()):
             connection.send_queue.linger((until_us - self._clock_us()) / 1e6)

@@ -9,7 +9,7 @@ from tutti.zmtp.frame_reader import FrameReader
 from tutti.zmtp.framing import NullHandshake
 from tutti.zmtp.send_queue import SendQueue
 
-if TYPE_CHECKING:  # imports the crypto only for ports with keys
+if TYPE_CHECKING:  # at run time, only ports with keys import the cryptography
     from tutti.zmtp.curve import CurveServerHandshake
     from tutti.zmtp.curve_stream import CurveReceiver
 
@@ -19,18 +19,20 @@ class PortLimits(NamedTuple):
 
     Attributes:
         name: name of the port in messages for the operator.
-        connections_max: concurrent connections. At the limit, a new one replaces an inactive or unknown one, or is closed.
-        assembly_bytes_max: bytes of all incomplete messages together; above it the connection with the most is closed.
+        connections_max: concurrent connections. At the limit, a new connection replaces one that is inactive or unknown, or else is
+            closed.
+        assembly_bytes_max: bytes of all incomplete messages together; above this limit, the connection with the most bytes is
+            closed.
         parts_max: parts of a message.
         skips_oversized: report a message with too many parts or bytes without any parts; otherwise close its connection.
         queued_max: queued messages for one connection.
-        queued_bytes_max: queued bytes of all connections together; above it the connection with the most is closed.
+        queued_bytes_max: queued bytes of all connections together; above this limit, the connection with the most bytes is closed.
         pause_above_bytes: queued bytes of one connection above which it is not read.
         descriptor_shares: shares of the process's spare descriptors that this port leaves free.
-        by_identity: accept the routing id that a peer asks for. A new connection then replaces the one with the same id (and the
-            same key, if it encrypts). Use this only if all peers are trusted, because the owner keeps state by routing id.
+        by_identity: accept the routing id that a peer requests. A new connection then replaces one with the same id (and the same
+            key, if it encrypts). Use this only if all peers are trusted, because the owner keeps state by routing id.
         heartbeat_us: interval of heartbeats; 0 for none.
-        heartbeats_max: silent heartbeats in a row that end a connection.
+        heartbeats_max: number of successive silent heartbeats after which a connection is closed.
     """
 
     name: str
@@ -80,15 +82,15 @@ class Connection:
         self.peer_key: bytes | None = None
         self.reader: FrameReader | None = None
         self.send_queue = SendQueue(sock)
-        self.broken = False  # nothing can be sent any more; received messages may be unread
-        self.awaits_writable = False  # epoll watches for space in the socket buffer
+        self.broken = False  # True if no more data can be sent; received messages may be unread
+        self.awaits_writable = False  # True while epoll watches for space in the socket buffer
         self.queued_bytes = 0  # size of `send_queue` in the server's total
-        self.paused = False  # not read until the peer reads
+        self.paused = False  # True if the connection is not read until the peer reads
         self.routing = b""
         self.active = False
         self.received_since_heartbeat = True
-        self.silent_heartbeats = 0  # in a row
-        self.ready = False  # in the server's queue of connections to read
+        self.silent_heartbeats = 0  # number of successive silent heartbeats
+        self.ready = False  # True if the connection is in the server's queue of connections to read
 
     @property
     def assembly_bytes(self) -> int:

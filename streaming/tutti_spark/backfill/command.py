@@ -166,7 +166,7 @@ def _run(plan: Plan, master: str | None, settings: dict[str, str]) -> Report:
     signal.signal(signal.SIGINT, _interrupted)
     try:
         spark = session(f"tutti backfill {plan.request.table}", plan.format, master, settings)
-        signal.signal(signal.SIGINT, _interrupted)  # Spark's own handler interrupts a JVM call, with pages of tracebacks
+        signal.signal(signal.SIGINT, _interrupted)  # Spark's own handler would interrupt a JVM call and print long tracebacks
         try:
             return plan.run(spark, _print_progress)
         finally:
@@ -189,7 +189,7 @@ def cause(text: str) -> str:
 
 
 def _interrupted(_number: int, _frame: FrameType | None) -> None:
-    """End at once at Ctrl-C, like a kill: the next run continues, and the JVM ends with this process."""
+    """End at once at Ctrl-C, as after a kill. The next run continues, and the JVM ends with this process."""
     os.write(2, b"interrupted\n")
     os._exit(_EXIT_INTERRUPTED)
 

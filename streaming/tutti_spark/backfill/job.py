@@ -21,12 +21,12 @@ _ROW_BY_ROW = {
     "EventTimeWatermark",
 }  # fmt: skip
 _BY_BATCH = {"MapInPandas", "MapInArrow", "PythonMapInArrow"}
-#: Kinds of joins, by the side whose rows they process one by one.
+#: Kinds of joins, grouped by the side whose rows the join processes one by one.
 _JOINS = {0: {"Inner$", "Cross$", "LeftOuter$", "LeftSemi$", "LeftAnti$"}, 1: {"Inner$", "Cross$", "RightOuter$"}}
 
 
 def check(path: str) -> None:
-    """Raise UsageError unless a path names a Python file. `load` needs Spark, so this check comes first."""
+    """Raise UsageError unless a path refers to a Python file. `load` needs Spark, so this check runs before it."""
     if not Path(path).is_file() or not path.endswith(".py"):
         raise UsageError(f"--job {path} is not a Python file: name a file that has a function {FUNCTION}(records)")
 
@@ -73,7 +73,7 @@ def apply(transform: Callable[[DataFrame], DataFrame] | None, records: DataFrame
     try:
         rows = transform(records)
     except PySparkException:
-        raise  # its message already names the part of the plan
+        raise  # the message already names the part of the plan
     except Exception as error:
         raise UsageError(f"{FUNCTION}(records) of --job fails: {type(error).__name__}: {error}") from error
     if not isinstance(rows, Rows):
@@ -82,7 +82,8 @@ def apply(transform: Callable[[DataFrame], DataFrame] | None, records: DataFrame
 
 
 def whole_range_operator(rows: DataFrame) -> tuple[str, bool] | None:
-    """Return the first operator, as Spark prints it, whose result depends on which records are read together; else None.
+    """Return the first operator (as Spark prints it) whose result depends on which records are read together; None if there is
+    none.
 
     The second value is True if the operator is a user function over batches, whose behaviour is unknown.
     """

@@ -1,7 +1,8 @@
 """Ledger of a table: the ranges of the log that the table contains, and the ranges that runs are writing.
 
-The ledger is one file, `ledger.json`, which changes under a lock. A run claims a range before it writes rows, and marks the range
-done when the rows are in the table. Each run holds a file lock while it lives; the kernel releases the lock when the process ends.
+The ledger is one file, `ledger.json`, which is changed only under a lock. A run claims a range before it writes rows, and marks the
+range as done when the rows are in the table. Each run holds a file lock while it is alive. The kernel releases the lock when the
+process ends.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Records [start, end) that one run writes into the table; with `swap` the run replaces the table's rows of them."""
+    """Records [start, end) that one run writes into the table; with `swap`, the run replaces the rows that the table has for these
+    records.
+    """
 
     number: int
     start: int
@@ -46,7 +49,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
-    """Source of a table's rows; a run with another source is refused.
+    """Source of a table's rows; a run with a different source is refused.
 
     Attributes:
         log: UUID of the log, hex.
@@ -78,7 +81,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Next step of a run: write `claim`; with `resolve`, find out whether a dead run wrote it; or wait for other claims."""
+    """Next step of a run: write `claim`, or wait for other claims. With `resolve`, determine whether a dead run wrote the claim."""
 
     claim: Claim | None = None
     resolve: bool = False
@@ -86,14 +89,14 @@ class Step:
 
 
 class ClaimLost(TuttiError):
-    """Another run found this run's lock free, and took over its claim."""
+    """Another run found that this run's lock was free, and took over this run's claim."""
 
 
 class Ledger:
     """One run's access to the ledger in `directory`, which is created if missing.
 
     Raises:
-        UsageError: the table's rows come from another source than `about`.
+        UsageError: the table's rows come from a source other than `about`.
     """
 
     def __init__(self, directory: Path, about: TableSource) -> None:
@@ -101,7 +104,8 @@ class Ledger:
         self._about = about
         self.run = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         (directory / RUNS).mkdir(parents=True, exist_ok=True)
-        with _lock(directory):  # a swap copies the run files: a run that registered during the copy would look dead
+        # take the lock, because a swap copies the run files: a run that registered during the copy would look dead
+        with _lock(directory):
             self._run_lock = open_file(directory / RUNS / self.run, os.O_CREAT | os.O_RDWR)
             fcntl.flock(self._run_lock, fcntl.LOCK_EX)
         try:
@@ -129,14 +133,14 @@ class Ledger:
         return read(self.directory) or State(self._about, uuid.uuid4().hex)
 
     def step(self, start: int, end: int, slice_records: int | None = None) -> Step | None:
-        """Return the next step towards a table with [start, end), and claim it for this run; None if the table has the range.
+        """Return the next step of adding [start, end) to the table, and claim it for this run; None if the table has the range.
 
         No range can be claimed while a swap of any range is open, because a swap may replace the table's directory.
 
         Args:
             start: first offset.
             end: offset to stop before.
-            slice_records: most records of a claim, which bounds the work lost by a kill; None: no limit.
+            slice_records: maximum number of records of a claim, which bounds the work that a kill can lose; None means no limit.
         """
         with self.locked() as state:
             overlapping = [claim for claim in state.open if claim.start < end and start < claim.end]
@@ -185,7 +189,7 @@ class Ledger:
     def _is_alive(self, run: str) -> bool:
         """True if another run is alive; the file of a dead run is deleted.
 
-        This run itself counts as dead: an open claim of its own is one that it did not finish.
+        This run itself counts as dead, because an open claim of this run is a claim that it did not finish.
         """
         if run == self.run:
             return False
@@ -250,7 +254,7 @@ def read(directory: Path) -> State | None:
 
     Raises:
         Damaged: the file is not a valid ledger.
-        UsageError: a newer release wrote it, or the directory is a file.
+        UsageError: a newer release wrote the ledger, or the directory is a file.
     """
     file = directory / FILE
     try:
@@ -293,7 +297,10 @@ def _text(file: Path) -> str:
 
 @contextmanager
 def _lock(directory: Path) -> Iterator[None]:
-    """Hold the ledger's lock. A swap replaces the lock file too, so a waiter may get the old file's lock and must try again."""
+    """Hold the ledger's lock.
+
+    A swap also replaces the lock file, so a waiting process may get the lock of the old file and must try again.
+    """
     while True:
         descriptor = open_file(directory / LOCK, os.O_CREAT | os.O_RDWR)
         try:

@@ -74,7 +74,10 @@ def offset_of(source: Source, option: str, position: Position, frontier: Frontie
 
 
 def _offset_after_tick(source: Source, option: str, tick: int, frontier: Frontier) -> int:
-    """Return the first offset after a tick, by binary search: each record has the number of the last tick before it."""
+    """Return the first offset after a tick, by binary search.
+
+    This works because each record has the number of the last tick before it.
+    """
     from tutti.data.scan_request import ScanRequest
 
     if tick > frontier.tick:
@@ -91,21 +94,24 @@ def _offset_after_tick(source: Source, option: str, tick: int, frontier: Frontie
 
 
 class Stream(NamedTuple):
-    """One stream of a streaming query: it began at `begin`, and the query has finished all its records below `finished`."""
+    """One stream of a streaming query.
+
+    The stream began at `begin`, and the query has finished all records of the stream below `finished`.
+    """
 
     begin: int
     finished: int
 
 
 class Live(NamedTuple):
-    """State of a streaming query's streams of one log, from its checkpoint.
+    """State of a streaming query's streams of one log, from the query's checkpoint.
 
-    The streams of one query may begin at different offsets (`latest`), and each writes its own topics, which the checkpoint does
-    not name.
+    The streams of one query may begin at different offsets (`latest`). Each stream has its own topics, but the checkpoint does not
+    name them.
 
     Attributes:
         streams: in the order of the checkpoint.
-        complete: True if the checkpoint still has its first batch. Without it each `begin` is only an upper bound.
+        complete: True if the checkpoint still has its first batch. If it does not, each `begin` is only an upper bound.
     """
 
     streams: tuple[Stream, ...]
@@ -113,7 +119,7 @@ class Live(NamedTuple):
 
     @property
     def begins(self) -> list[int]:
-        """The distinct begins of the streams, in order."""
+        """The distinct values of `begin`, in order."""
         return sorted({stream.begin for stream in self.streams})
 
     @property
@@ -126,7 +132,7 @@ def live_query(checkpoint: str, log: str) -> Live:
     """Return the state of a query from its checkpoint, a local directory, for the streams of `log`.
 
     Raises:
-        UsageError: the directory is not a checkpoint, its query reads another log, or a file is not readable.
+        UsageError: the directory is not a checkpoint, its query reads a different log, or a file is not readable.
     """
     root = Path(local_path(checkpoint) or checkpoint)
     try:
@@ -153,7 +159,10 @@ def live_query(checkpoint: str, log: str) -> Live:
 
 
 def _batches(directory: Path) -> Iterator[tuple[int, str]]:
-    """Yield number and text of each batch in one of Spark's logs. Other file names are ignored, and Spark may remove old files."""
+    """Yield number and text of each batch in one of Spark's logs.
+
+    Ignore other file names. Spark may remove old files at any time.
+    """
     for file in directory.glob("[0-9]*"):
         if _WHOLE.match(file.name) and file.is_file():
             with suppress(FileNotFoundError):
@@ -176,6 +185,6 @@ def _offsets(text: str) -> dict[str, StreamOffset]:
             data = json.loads(offset)
         except ValueError:  # the stream has no offset yet
             continue
-        if isinstance(data, dict) and {"log", "offset"} <= set(data):  # else another source's offset
+        if isinstance(data, dict) and {"log", "offset"} <= set(data):  # otherwise this is the offset of another source
             found[name] = StreamOffset.parse(data)
     return found

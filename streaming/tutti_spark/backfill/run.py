@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tutti.sources.source import Source
 
-_WAIT_S = 0.5  # between checks for the end of another run
+_WAIT_S = 0.5  # interval between checks for the end of another run
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +29,16 @@ class Backfill:
     """Options of a backfill.
 
     Attributes:
-        table: directory of the table; of a Delta table also another URI.
-        format: delta or parquet; None: the table's present format, delta for a new one.
+        table: directory of the table; for a Delta table, other URIs are also allowed.
+        format: delta or parquet. None means the table's present format, or delta for a new table.
         mode: append, merge or swap.
         read: read options of the data source: gateways or path, topics, columns.
         start, end: the range.
         job: Python file with a function `transform`.
-        slice_records: most records of a transaction; None: the default for the job.
+        slice_records: maximum number of records of a transaction; None means the default for the job.
         live: checkpoint of the streaming query that writes into the same table.
-        ledger: directory of the table's ledger; None: in the table.
-        allow_nondeterministic: run a job that is not deterministic.
+        ledger: directory of the table's ledger; None means a directory in the table.
+        allow_nondeterministic: run the job even if it is not deterministic.
     """
 
     table: str
@@ -73,7 +73,7 @@ class Report:
 
 
 class Plan:
-    """A backfill whose options were checked, as far as that is possible without Spark; `run` executes it.
+    """A backfill whose options have been checked as far as possible without Spark. `run` executes the backfill.
 
     Raises:
         UsageError: an option does not fit; the message names the option and the remedy.
@@ -138,7 +138,7 @@ class Plan:
         return start, end
 
     def nothing_to_do(self) -> bool:
-        """True if the table has the whole range and no claim in it is open, so that Spark need not start."""
+        """True if the table has the whole range and no claim in it is open. Then Spark is not needed."""
         start, end = self.report.start, self.report.end
         state = read(self.ledger)
         if start == end or state is None or self.request.mode == "swap":
@@ -207,7 +207,7 @@ class Plan:
         return job.apply(self.transform, records)
 
     def _check_job(self, ledger: Ledger, rows: DataFrame, report_progress: Callable[[str], None]) -> int | None:
-        """Return the most records of a transaction, None for the whole range.
+        """Return the maximum number of records of a transaction, None for the whole range.
 
         Raises:
             UsageError: the job is not deterministic, or its result depends on the slices.
@@ -303,13 +303,14 @@ def _check_fits(options: Backfill, kind: str, local: Path | None) -> None:
 
 
 def _end_before_live(live: Live, options: Backfill, end: int) -> int:
-    """Return the end of a range that leaves out the records of a live query.
+    """Return the end of a range without the records of a live query.
 
-    The query appends without a check of the table, so an append must end where the query began. A merge skips existing rows, and a
-    swap replaces them: both end at the offset that all streams of the query have finished.
+    The query appends without checking the table, so an append must end where the query began. A merge skips existing rows, and a
+    swap replaces them, so both modes end at the offset that all streams of the query have finished.
 
     Raises:
-        UsageError: no end fits all streams. A record between two of their positions would be missing, or in the table twice.
+        UsageError: no end is correct for all streams. A record between the positions of two streams would be missing, or in the
+            table twice.
     """
     if options.mode == "append":
         return _end_before_begin(live, options, end)

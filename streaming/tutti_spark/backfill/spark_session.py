@@ -54,11 +54,11 @@ def session(name: str, kind: str, master: str | None, settings: Mapping[str, str
     Args:
         name: name of the application.
         kind: delta or parquet.
-        master: Spark master; None: the configured one, else all processors of this machine.
+        master: Spark master. None means the configured master, or else all processors of this machine.
         settings: Spark settings, which override the defaults of this function.
 
     Raises:
-        UsageError: the session has no Delta Lake, or one of an unsupported version.
+        UsageError: the session has no Delta Lake, or an unsupported version of it.
     """
     from pyspark.sql import SparkSession
 
@@ -97,5 +97,5 @@ def check_delta(spark: SparkSession) -> None:
 
 
 def _submitted() -> bool:
-    """True if `spark-submit` started this process, and so chose master, settings and Java."""
+    """True if `spark-submit` started this process. Then `spark-submit` has chosen master, settings and Java."""
     return "PYSPARK_GATEWAY_PORT" in os.environ

@@ -1,4 +1,4 @@
-"""Tables that add a claimed range atomically, and can report afterwards whether they did."""
+"""Tables that add a claimed range atomically, and can report later whether the range was added."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class DeltaTable:
     """A Delta table. Each claim is one transaction with its own application id, which Delta Lake accepts once.
 
     An empty transaction with the same id resolves a claim. Delta Lake skips the empty transaction if the claim is in the table.
-    Otherwise the empty one keeps the claim out permanently, even if a Spark process without its driver is still writing. The
-    table's history shows which of the two committed.
+    Otherwise the empty transaction permanently prevents the claim from committing, even if a Spark process without its driver is
+    still writing. The table's history shows which of the two transactions committed.
     """
 
     def __init__(self, spark: SparkSession, path: str, ledger: Ledger, log: str, mode: str) -> None:
@@ -140,7 +140,7 @@ class DeltaTable:
             )
 
     def _table_exists(self) -> bool:
-        """True if the table exists. Delta Lake answers, because the table may be on any file system."""
+        """True if the table exists. The check uses Delta Lake, because the table may be on any file system."""
         from pyspark.errors import AnalysisException
 
         try:
@@ -175,8 +175,8 @@ class DeltaTable:
 class ParquetTable:
     """A Parquet table: a local or mounted directory with one subdirectory per range, `offsets=FIRST-LAST`.
 
-    A range is staged in a hidden directory, and one rename makes it visible. A swap stages a whole table next to this one, with
-    hard links to the ranges that stay, and exchanges the two directories.
+    A range is staged in a hidden directory, and one rename makes the range visible. A swap stages a whole new table next to this
+    one, with hard links to the ranges that stay. Then the swap exchanges the two directories.
     """
 
     def __init__(self, path: Path, ledger: Ledger, mode: str) -> None:
@@ -208,7 +208,7 @@ class ParquetTable:
             sync_directory(self._path)
 
     def resolve(self, claim: Claim) -> None:
-        """Resolve a claim: a directory with its final name is complete, and a staged one is deleted."""
+        """Resolve a claim. A directory with its final name is complete; a staged directory is deleted."""
         shutil.rmtree(self._path / LEDGER_DIRECTORY / "staged" / _staged_name(claim.number), ignore_errors=True)
         shutil.rmtree(self._swap_directory(claim), ignore_errors=True)
         if not claim.swap and (self._path / directory_name(claim.start, claim.end)).exists():
@@ -217,10 +217,10 @@ class ParquetTable:
             self._ledger.drop(claim)
 
     def _swap(self, claim: Claim, rows: DataFrame) -> None:
-        """Replace the table. No other claim is open, so only a foreign process could write here meanwhile.
+        """Replace the table. No other claim is open, so only a foreign process could write to the table during the swap.
 
         Raises:
-            UsageError: a foreign process wrote meanwhile; the message names the directory with its files.
+            UsageError: a foreign process wrote during the swap; the message names the directory with its files.
         """
         check_swap(self._path, claim.start, claim.end)
         new_table = self._swap_directory(claim)
@@ -255,7 +255,9 @@ class ParquetTable:
 
 
 def directory_name(start: int, end: int) -> str:
-    """Return the directory name of a range: names sort like offsets, and Spark reads them as the text column `offsets`."""
+    """Return the directory name of a range: the names sort in the order of the offsets, and Spark reads them as the text column
+    `offsets`.
+    """
     return f"offsets={start:019}-{end - 1:019}"
 
 
@@ -314,7 +316,7 @@ def _exchange(one: Path, other: Path) -> None:
     """Exchange two directories atomically, with renameat2(2).
 
     Raises:
-        UsageError: the file system does not support it.
+        UsageError: the file system does not support the exchange.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _RENAME_EXCHANGE) != 0:

@@ -1,4 +1,4 @@
-"""Credentials from options: the driver reads them, and the pickled options carry them to the workers."""
+"""Credentials from options. The driver reads the credentials, and the pickled options carry them to the workers."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ def check(spark_home: Path) -> None:
         Unavailable: there is no Java, or it is too old.
     """
     if Path(os.environ.get("SPARK_CONF_DIR") or spark_home / "conf", "spark-env.sh").exists():
-        return  # which may set JAVA_HOME
+        return  # this file may set JAVA_HOME
     try:
         found = find_java()
     except Unavailable as error:

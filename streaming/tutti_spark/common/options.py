@@ -1,7 +1,7 @@
 """Options of the data source: parses text into typed, checked values.
 
-Kafka's option names are accepted where they mean the same. An option that is wrong, unknown, given under both names, or not
-applicable to the kind of read is an error. The error names the option, its value and the accepted values.
+A Kafka option name is accepted if the option has the same meaning. An option is an error if it is wrong, unknown, given under both
+names, or not applicable to the kind of read. The error names the option, its value and the accepted values.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ ALIASES: dict[str, str] = {
     "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
     "minOffsetsPerTrigger": "minRecordsPerTrigger",
 }
-#: Options that replace another: an option of a read replaces the other one of its table. `parse` refuses both in one read.
+#: Options that exclude each other. A read's option replaces the excluded option of its table. `parse` refuses both in one read.
 _EXCLUSIVE = {
     "topicsPattern": "topics",
     "startingTimestamp": "startingOffset",
@@ -90,7 +90,7 @@ _HINTS = {
 }
 _CANONICAL = {name.lower(): name for name in (*TAKES, *ALIASES)}
 _INTEGER = re.compile(r"[+-]?\d+\Z")
-_CHARACTERS_MAX = 100  # of an integer with leading zeros: Python refuses to parse thousands of digits
+_CHARACTERS_MAX = 100  # length of an integer with leading zeros; Python refuses to parse thousands of digits
 _DELAY = re.compile(r"(\d+)\s*([a-z]*)\Z")
 _UNIT_MS = {"": 1, "ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -100,7 +100,7 @@ class ReadOptions:
     """Checked options of a read.
 
     At most one of `gateways` and `paths` is set; `archive` is set alone or together with one of them. `start_name` and `end_name`
-    are the names under which the user gave the options: Tutti's or Kafka's.
+    are the option names that the user wrote: Tutti's or Kafka's.
     """
 
     gateways: str | None = None
@@ -144,7 +144,10 @@ class _Given(dict[str, str]):
 
 
 def canonical_name(option: str) -> str:
-    """Return Tutti's name of an option in any case, or under Kafka's name; an unknown name is returned unchanged."""
+    """Return Tutti's name of an option, from its name in upper or lower case or from Kafka's name.
+
+    Return an unknown name unchanged.
+    """
     name = _CANONICAL.get(option.lower(), option)
     return ALIASES.get(name, name)
 
@@ -165,7 +168,7 @@ def parse(options: Mapping[str, str], kind: Kind | None = None) -> ReadOptions:
 
     Args:
         options: as Spark passes them: names in lower case, values as text, `load([...])` as JSON in `paths`.
-        kind: kind of the read; None while it is unknown, which skips the checks that depend on it.
+        kind: kind of the read. None means that the kind is unknown, which skips the checks that depend on it.
 
     Raises:
         UsageError: an option is wrong; the message names the option, the value and the accepted values.
@@ -268,7 +271,7 @@ def _get(given: _Given, option: str, parser: Callable[[str, str], T]) -> T | Non
 
 
 def _origin(given: _Given, options: Mapping[str, str]) -> tuple[str | None, tuple[str, ...]]:
-    """Return the gateways' address, or the directories as absolute paths: workers have another working directory."""
+    """Return the gateways' address, or the directories as absolute paths, because workers have a different working directory."""
     many = next((value for key, value in options.items() if key.lower() == "paths"), None)
     if "gateways" in given:
         if "path" in given or many is not None:
@@ -317,7 +320,7 @@ def _local(name: str) -> str:
 
 
 def _archive(option: str, text: str) -> str:
-    """Return a URL unchanged, a directory as an absolute path: workers have another working directory."""
+    """Return a URL unchanged, and a directory as an absolute path, because workers have a different working directory."""
     name = text.strip()
     if not name:
         raise option_error(option, text, "the name is empty")

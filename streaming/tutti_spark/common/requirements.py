@@ -1,7 +1,7 @@
 """Version requirements of Spark's Python processes, and a check of the current interpreter.
 
-This file imports only the standard library and uses nothing newer than Python 3.9: `tutti doctor` runs its text in the interpreter
-that Spark would start, which may be old and lack all packages.
+This file imports only the standard library, and uses no feature newer than Python 3.9. The reason: `tutti doctor` runs the text of
+this file in the interpreter that Spark would start. That interpreter may be old and have no packages.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PACKAGES = {
     "orjson": VersionRange("3.11"),
     "pyarrow": VersionRange("22"),
 }
-#: Packages that a job's own functions may need: they may be missing, but must not have another version.
+#: Packages that a job's own functions may need: they may be missing, but must not have a version outside of the range.
 OPTIONAL = {"pandas": VersionRange("2.2", "3"), "protobuf": VersionRange("6.33")}
 MODULES = ("pyspark_tutti", "tutti_spark", "tutti")
 INSTALL = "-m pip install 'tutti-ingest[spark]'"
@@ -62,7 +62,7 @@ class InterpreterReport(TypedDict):
     Attributes:
         python, executable, host: its version, its path, and its host.
         packages: versions of `PACKAGES` and `OPTIONAL`; "" for a missing package, "?" for an unknown version.
-        missing: the `MODULES` that it does not find.
+        missing: the `MODULES` that the interpreter does not find.
     """
 
     python: str
@@ -104,7 +104,7 @@ def check() -> None:
     """
     from pyspark import __version__ as spark
 
-    found = describe_interpreter(optional=False)  # a job imports the optional packages itself
+    found = describe_interpreter(optional=False)  # optional packages are not needed here, because a job imports them itself
     wrong = version_errors(found)
     if not SPARK.fits(spark):
         wrong.append(f"pyspark is {spark} ({SPARK} is needed)")

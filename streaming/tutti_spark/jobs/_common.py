@@ -1,7 +1,7 @@
 """Common part of the stateful jobs: arguments, settings, live and replay runs, and the comparison of their results.
 
-Live and replay read the same stream, from gateways or from log files, in the same micro-batches, which end at ticks. So both give
-the same rows, late records and state. A job with findings of `deterministic` does not start.
+A live run reads the stream from gateways, and a replay reads the same stream from log files. Both have the same micro-batches,
+which end at ticks. So both give the same rows, late records and state. A job with findings of `deterministic` does not start.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ SETTINGS = {
     "spark.sql.streaming.noDataMicroBatches.enabled": "false",
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
-#: Turns a stream of departures into result rows.
+#: Function that turns a stream of departures into result rows.
 Job = Callable[["DataFrame"], "DataFrame"]
-#: Starts a query from result rows and options.
+#: Function that starts a query from result rows and options.
 Start = Callable[["DataFrame", argparse.Namespace], "StreamingQuery"]
 
 
@@ -133,7 +133,7 @@ def parquet_lines(spark: SparkSession, out: str) -> list[bytes]:
 
 
 def wait(query: StreamingQuery, *, until_stopped: bool) -> None:
-    """Wait until the query ends; with `until_stopped` also for SIGTERM. Raises the error of a failed query."""
+    """Wait until the query ends; with `until_stopped`, SIGTERM also ends the wait. Raise the error of a failed query."""
     if not until_stopped:
         query.awaitTermination()
         return

@@ -2,10 +2,10 @@
 
     spark-submit changes.py --gateways tutti://127.0.0.1:7400 --topics orders,items --changes DIR --state DIR --checkpoint DIR
 
-Each record is a change: its topic names a table, its key a row, and its value the row's new content (null: deleted). Each
-micro-batch is one commit, so each version of a Delta table shows all topics at one offset of the log: no item appears without its
-order. The offset identifies a row: existing rows are not added again, and an older change never replaces a newer one. So a repeated
-micro-batch, or a new checkpoint, changes nothing.
+Each record is a change. Its topic is the name of a table, its key identifies a row, and its value is the row's new content (null:
+the row is deleted). Each micro-batch is one commit, so each version of a Delta table shows all topics at one offset of the log. For
+example, no item appears without its order. The offset identifies a change: existing changes are not added again, and an older
+change never replaces a newer one. So a repeated micro-batch or a new checkpoint does not modify the tables.
 """
 
 from __future__ import annotations
@@ -85,7 +85,10 @@ def insert_changes(batch: DataFrame, first: int, table: str) -> None:
 
 
 def update_state(batch: DataFrame, table: str) -> None:
-    """Merge the newest change of each key into the table. A deletion stays as a row with a null value, to keep its offset."""
+    """Merge the newest change of each key into the table.
+
+    A deletion stays in the table as a row with a null value, to keep its offset.
+    """
     from pyspark.sql import functions as f
 
     newest = batch.groupBy("topic", "key").agg(f.max_by(f.struct(*COLUMNS), "offset").alias("row")).select("row.*")

@@ -4,8 +4,9 @@
     spark-submit counters.py replay --path DIR --out other.sqlite --checkpoint DIR --compare counters.sqlite
 
 The log has one order, so one number per topic records the progress: the first offset that is not counted yet. The transaction that
-adds a micro-batch also updates this offset, and records below it are not added again. That covers a repeated batch, a second query,
-a new checkpoint, and a replay into the same file. Any database with transactions can replace SQLite.
+adds a micro-batch also updates this offset, and records below it are not added again. So each record is counted once even after a
+repeated batch, a new checkpoint, or a replay into the same file, and with a second query. Any database with transactions can
+replace SQLite.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def start(rows: DataFrame, options: argparse.Namespace) -> StreamingQuery:
 def add(batch: DataFrame, file: str, log: str) -> None:
     """Add those departures of `batch` that are not counted yet; the batch is from log `log`."""
     while not _added(batch, file, log):
-        pass  # another query committed first: the next attempt omits its records
+        pass  # another query committed first: the next attempt omits the records of that query
 
 
 def _added(batch: DataFrame, file: str, log: str) -> bool:
@@ -78,7 +79,7 @@ def counted(database: sqlite3.Connection, log: str) -> int:
     """Return the first offset of log `log` that is not counted.
 
     Raises:
-        ValueError: the counters are of another log.
+        ValueError: the counters belong to a different log.
     """
     rows: list[tuple[str, int]] = database.execute("SELECT log, upto FROM counted").fetchall()
     if any(other != log for other, _ in rows):
@@ -87,10 +88,10 @@ def counted(database: sqlite3.Connection, log: str) -> int:
 
 
 def check_topic(file: str, topic: str) -> None:
-    """Check that the file counts this topic: its one offset cannot describe two topics.
+    """Check that the file counts this topic. A file has only one offset, so it cannot count two topics.
 
     Raises:
-        ValueError: the counters are of another topic.
+        ValueError: the counters belong to a different topic.
     """
     with transaction(file) as database:
         other = next((name for (name,) in database.execute("SELECT topic FROM counted_topic") if name != topic), None)

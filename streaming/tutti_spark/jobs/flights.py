@@ -186,8 +186,8 @@ def statistics(parsed: DataFrame, hourly: DataFrame) -> DataFrame:
     from pyspark.sql import functions as f
 
     joined = parsed.withWatermark("event_time", WATERMARK_DELAY).join(f.broadcast(hourly), ["origin", "time_hour"], "left")
-    # Filter by event time, although the airport of the closing record is null too: Spark would push a filter on the airport below
-    # the watermark, which would then never see the closing record.
+    # Filter by event time instead of by the airport, although the closing record's airport is null. Spark would push a filter on
+    # the airport below the watermark operator, and that operator would then never see the closing record.
     joined = joined.where(f.col("event_time") < f.lit(CLOSING_TIME).cast("timestamp"))
     delay = f.col("dep_delay")
 

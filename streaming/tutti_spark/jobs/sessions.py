@@ -3,7 +3,7 @@
     spark-submit sessions.py live --gateways tutti://127.0.0.1:7400 --out DIR --checkpoint DIR
     spark-submit sessions.py replay --path DIR --out DIR --checkpoint DIR --compare LIVE_DIR
 
-The job outputs a bank when the watermark passes its end. It drops later departures, in a replay too.
+The job outputs a bank when the watermark passes its end. It drops departures that arrive later, also in a replay.
 """
 
 from __future__ import annotations

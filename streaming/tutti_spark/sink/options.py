@@ -44,7 +44,10 @@ COLUMNS = ("value", "key", "topic", "timestamp", "headers")
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Destination of a write: `topic` applies to all records (None: a column names it); `write_id` is empty if not given."""
+    """Destination of a write.
+
+    `topic` applies to all records; None means that a column contains the topic. `write_id` is empty if not given.
+    """
 
     gateways: str
     topic: str | None = None

@@ -1,8 +1,9 @@
 """Recognises a repeated write by the last progress of its producer.
 
 A micro-batch of a stream is one write, so a second write with the same batch number is a repeat, even if its rows differ. In
-`foreachBatch` a function may write several times. Within one run of the query, a second write is a different write. In a later run
-it repeats the first write, unless that run has already repeated it: the progress then names that run.
+`foreachBatch`, a function may write several times. Within one run of the query, a second write is a different write. In a later
+run, the first write is a repeat of the earlier run's write. The progress then contains the id of the later run, so a further write
+in that run counts as different.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ _FORGET_ADVICE = "`tutti producers forget {name}` deletes the record of the earl
 
 @dataclass(frozen=True)
 class Write:
-    """A write, as its producer's progress describes it.
+    """A write, as described in its producer's progress.
 
     Attributes:
         name: name of the producer.
-        batch: number of the micro-batch; -1 outside of one.
-        stream: True if it is the only write of its micro-batch.
-        named: True if it has a writeId.
-        run: run of the query, where a micro-batch may have several writes; empty if unknown.
+        batch: number of the micro-batch; -1 outside of a micro-batch.
+        stream: True if this is the only write of its micro-batch.
+        named: True if the write has a writeId.
+        run: run of the query, needed if a micro-batch may have several writes; empty if unknown.
         at: position of its first staged batch, which is unique to each attempt.
         records: number of records.
         topics, counts, digest: digests of its topics, of the records per topic, and of records and bytes per topic.
@@ -55,7 +56,9 @@ class Write:
         return f"{what} with {self.records} records"
 
     def progress(self, first_result: Mapping[str, Any] | None = None) -> bytes:
-        """Return the progress to commit; for a repeat, `first_result` is the first result, and the progress adds the latest run."""
+        """Return the progress to commit; for a repeat, `first_result` is the result of the first write, to which the latest run is
+        added.
+        """
         keys = ("records", "topics", "counts", "digest")
         what = {key: getattr(self, key) for key in keys} if first_result is None else {key: first_result[key] for key in keys}
         found = ({} if self.batch < 0 else {"batch": self.batch}) | ({"run": self.run} if self.run else {})
@@ -76,10 +79,10 @@ def _digest(what: object) -> str:
 
 
 def find_committed(last: bytes, wanted: Write) -> dict[str, Any] | None:
-    """Return the progress of this write if the log already has it; None if it must be written.
+    """Return the progress of this write if the log already has the write; None if it must be written.
 
     Raises:
-        Fenced: the log has a later micro-batch of the query: another driver uses the checkpoint.
+        Fenced: the log has a later micro-batch of the query, so another driver uses the checkpoint.
         Refused: the log has a different write with the same name and number.
     """
     if not last:
@@ -123,7 +126,7 @@ def _check_same(committed: Mapping[str, Any], wanted: Write, same: Mapping[str, 
             "the function of foreachBatch its own writeId",
             "progress",
         )
-    kind = "digest"  # for the same run, or an unknown one
+    kind = "digest"  # the run is the same, or unknown
     if wanted.run and run and wanted.run != run:
         kind = "counts" if wanted.named else "topics"
     if not same[kind]:

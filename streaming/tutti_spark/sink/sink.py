@@ -1,7 +1,7 @@
 """The sink: each task stages its records, and the driver makes the records of a whole batch visible with one transaction.
 
-The query id (from the checkpoint) and the batch number identify a batch. The progress of the query's producer in the log has the
-number, so that no driver commits a batch twice (`repeated_writes.py`).
+The query id (from the checkpoint) and the batch number identify a batch. The progress of the query's producer in the log contains
+the batch number, so that no driver commits a batch twice (`repeated_writes.py`).
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class _Sink:
         self._release(staged)
 
     def _make_visible(self, name: str | None, write: Write, parts: Sequence[StagedBatch]) -> None:
-        """Commit once; after an unknown outcome look it up in the log under the next epoch, unless `name` is None."""
+        """Commit once. If the outcome is unknown, look it up in the log under the next epoch, unless `name` is None."""
         for last in (name is None, True):
             try:
                 with self._transactor(name) as transactor:
@@ -127,7 +127,8 @@ class _Sink:
             self._options.gateways,
             name,
             topic,
-            lambda progress: write.progress(find_committed(progress, write)),  # another write of this run may have committed since
+            # another write of this run may have committed in the meantime
+            lambda progress: write.progress(find_committed(progress, write)),
             connect_timeout=_CONNECT_TIMEOUT_S,
             credentials=self._options.credentials,
         )
@@ -138,7 +139,7 @@ class _Sink:
         )
 
     def _release(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Delete the tasks' producers: their remaining staged records will never become visible."""
+        """Delete the tasks' producers. Their remaining staged records will never become visible."""
         staged = (message for message in messages if isinstance(message, StagedRecords))
         self._delete_producers([(message.producer, message.instance) for message in staged if message.producer])
 
@@ -161,7 +162,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # a
         self._commit(f"spark-{query}", messages, batchId, stream=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Release the staged records. This undoes no commit: the log may have one whose outcome is unknown here."""
+        """Release the staged records. This does not undo a commit: the log may have a commit whose outcome is unknown here."""
         self._release(messages)
 
 
@@ -169,7 +170,10 @@ class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # as above
     """Writes a DataFrame once."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Make the staged records visible, all at one position of the log. In `foreachBatch` the micro-batch identifies them."""
+        """Make the staged records visible, all at one position of the log.
+
+        In `foreachBatch`, the micro-batch identifies the write.
+        """
         write_id = self._options.write_id
         in_query = next((message for message in messages if isinstance(message, StagedRecords) and message.query), None)
         if in_query is not None and not (in_query.run or write_id):

@@ -4,10 +4,10 @@ A transaction has a maximum number of batches, each batch has one topic, and Spa
 accumulator, rows for 1,000 topics would be 1,000 batches every 10,000 rows.
 
 Invariants
-- Records of one topic leave in their order of arrival.
-- A topic's records leave once they reach `SLICE_BYTES`. All records leave once the input since the last drain reaches
-  `INPUT_BYTES_MAX`. That bounds the memory of a task, because a waiting slice keeps its whole input batch in memory.
-- There is at most one batch for each MiB of records, and one for each topic in each `INPUT_BYTES_MAX`.
+- Records of one topic are emitted in their order of arrival.
+- A topic's records are emitted once they reach `SLICE_BYTES`. All records are emitted once the input since the last drain reaches
+  `INPUT_BYTES_MAX`. This bounds the memory of a task, because a waiting slice keeps its whole input batch in memory.
+- There is at most one batch for each MiB of records, plus one batch for each topic in each `INPUT_BYTES_MAX` of input.
 """
 
 from __future__ import annotations

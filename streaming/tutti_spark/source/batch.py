@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 class BatchReader(DataSourceReader):
     """Plans at the first action: `latest` is the frontier at that moment.
 
-    Spark (4.2.0 and 4.3.0) keeps the plan for all later actions on the same relation and does not call the driver's reader again.
-    So each task checks the age of its plan, and warns.
+    Spark (4.2.0 and 4.3.0) keeps the plan for all later actions on the same relation, and does not call the driver's reader again.
+    So each task checks the age of its plan, and warns if the plan is old.
     """
 
     def __init__(self, options: ReadOptions) -> None:

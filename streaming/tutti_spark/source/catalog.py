@@ -1,8 +1,8 @@
 """Tables in Spark's catalog that read the log: `CREATE TABLE flights USING tutti OPTIONS (...)`.
 
-Spark (4.2.0 and 4.3.0) passes a table's options to a Python data source only once, when it requests the schema of a new table. A
-read or a write of the table passes the stored schema and its own options only. So the schema carries the table's options, in the
-metadata key `tutti` of its first column.
+Spark (4.2.0 and 4.3.0) passes a table's options to a Python data source only once, when it requests the schema of a new table. For
+a read or a write of the table, Spark passes only the stored schema and the options of that read or write. So the schema carries the
+table's options, in the metadata key `tutti` of its first column.
 
 When a table is created, Spark passes each option twice, as X and as option.X, mixed with properties that are not options (provider,
 owner, comment, TBLPROPERTIES).
@@ -45,7 +45,7 @@ def new_table_options(options: Mapping[str, str]) -> dict[str, str] | None:
             f"option {credentials.TOKEN!r} {credentials.HIDDEN} is refused for a table: its schema, which all readers see, would "
             f"contain the token. Use {credentials.FILE!r}, or pass the token to each read of the table: t WITH (token = '...')"
         )
-    # A later read may run in another working directory.
+    # A later read may run in a different working directory.
     return {name: _absolute(value) if name in _PATHS else value for name, value in found.items()}
 
 

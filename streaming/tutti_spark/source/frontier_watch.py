@@ -1,7 +1,7 @@
 """Follows the frontier in a background thread, so that a stream reader always has a recent value.
 
-Spark asks for the latest offset every 10 ms, even when idle. One long poll at a time answers all of these calls: it returns when
-the frontier moves, so a query sees new records within one round trip and sends no useless requests.
+Spark asks for the latest offset every 10 ms, even when idle. One long poll at a time answers all of these calls. The poll returns
+when the frontier moves, so a query sees new records within one round trip and sends no useless requests.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Lag:
             return
         self._offset = offset
         if len(self._moves) == limits.SPARK_FRONTIER_SAMPLES_MAX:
-            now = self._moves.pop()[0]  # when full, merge moves: a lag is reported too long rather than too short
+            # if the list is full, merge moves, so that the reported lag is too long rather than too short
+            now = self._moves.pop()[0]
         self._moves.append((now, offset))
 
     def at(self, processed: int, now: float) -> tuple[int, int]:
@@ -56,7 +57,7 @@ class FrontierWatch:
 
         Args:
             source: origin to poll.
-            name: of the origin, for errors.
+            name: name of the origin, for errors.
             poll_seconds: a long poll returns after this time if no record was added.
         """
         self._source = source
@@ -70,7 +71,8 @@ class FrontierWatch:
         threading.Thread(target=self._follow, name="tutti-frontier", daemon=True).start()
 
     def frontier(self, at_least: int = 0) -> Frontier:
-        """Return the newest known frontier; wait for the first one, for the log to begin, and for offset `at_least`.
+        """Return the newest known frontier; wait until a frontier is known, the log exists, and the frontier is at least
+        `at_least`.
 
         Raises:
             Unavailable: no gateway answered in time, or the frontier stayed below `at_least`.
@@ -103,7 +105,7 @@ class FrontierWatch:
 
     def _follow(self) -> None:
         known: int | None = None
-        timeout: float | None = None  # default for the first poll; later polls give a gateway time to restart
+        timeout: float | None = None  # the default timeout for the first poll; later polls give a gateway time to restart
         while not self._stopped:
             try:
                 frontier = self._source.frontier(known, self._poll_seconds, timeout)

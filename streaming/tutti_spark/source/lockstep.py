@@ -4,16 +4,16 @@ Spark runs each source of a query in its own process, and the log may grow betwe
 thread, from each source once per trigger, always in the same order. So the source with the first request leads: it decides the end
 of the micro-batch. The other sources return the leader's end, after their own view of the frontier has reached it.
 
-Counts verify the pairing: at its request number k a follower must find the leader's answer number k. Counts are the only way to
-separate two queries with the same name, because Spark does not identify the query to a source.
+Counts verify that the requests match: at its request number k, a follower must find the leader's answer number k. Spark does not
+tell a source which query it belongs to, so only the counts can separate two queries with the same name.
 
 The sources share one file in the driver's scratch directory, and change it under a lock:
 
     {"members": [...], "initial": ..., "leader": ..., "asked": k, "end": {"log", "begin", "offset"}, "terms": {...}}
 
-Each member locks its own file while it lives. Spark requests the limits of all sources of a run before it requests any offset:
-sources join at that time. After the first offset request a run accepts no more members. A later source belongs to the next run or
-to another query: it waits until no member is alive, and then resets the shared state.
+Each member locks its own file while it is alive. Spark requests the limits of all sources of a run before it requests any offset,
+and the sources join at that time. After the first offset request, a run accepts no more members. A later source belongs to the next
+run or to a different query. Such a source waits until no member is alive, and then resets the shared state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _INITIAL_STATE: dict[str, Any] = {"members": [], "initial": None, "leader": None
 
 
 def scratch_directory(option: str) -> Path:
-    """Return the private scratch directory of Spark's driver, which `option` needs.
+    """Return the private scratch directory of Spark's driver; `option` is the option that needs it.
 
     Raises:
         UsageError: SPARK_LOCAL_DIRS is not set, so Spark's driver did not start this process.
@@ -68,7 +68,7 @@ class Lockstep:
         """Join the run that is about to begin; further calls do nothing.
 
         Raises:
-            UsageError: another run uses the name, and its sources do not end.
+            UsageError: another run uses the name, and the sources of that run do not end.
         """
         if self._member:
             return
@@ -89,7 +89,7 @@ class Lockstep:
         """Return the offset at which all streams begin: the result of `decide` in the first stream that calls this.
 
         Raises:
-            UsageError: the other streams read another log, or have other starting options.
+            UsageError: the other streams read a different log, or have different starting options.
         """
         self.join()
         known = self._snapshot()["initial"]
@@ -110,7 +110,7 @@ class Lockstep:
         Call it once in each trigger. The end equals `begin` when there is nothing to read yet.
 
         Raises:
-            UsageError: the other streams have another log, position or options; or another query uses the same name.
+            UsageError: the other streams have a different log, position or options; or a different query uses the same name.
         """
         self.join()
         self._requests += 1
@@ -211,7 +211,7 @@ class Lockstep:
             before = json.dumps(state)
             yield state
             if (after := json.dumps(state)) != before:
-                # Spaces overwrite the rest of a longer old state. A truncation would be a second step, which a kill can prevent.
+                # Spaces overwrite the rest of a longer old state. A truncation would be a second step, and a kill could prevent it.
                 os.pwrite(self._state_file, after.encode().ljust(os.fstat(self._state_file).st_size), 0)
 
     @contextmanager

@@ -1,9 +1,9 @@
 """Offsets of a stream as Spark stores them in its checkpoint: `{"log": uuid, "offset": n, "from": m}`.
 
-After a crash in batch 0 Spark requests the initial offset again, although its offset log may already have the end of that batch.
-With `latest` the second answer differs. So every end includes the start of its own batch, and a batch is planned from its end
-alone: [from, offset). A batch begins earlier only if Spark did not store the ends of the batches before it (`batch_range`). The
-UUID identifies the log, because offsets of one log mean nothing in another.
+After a crash in batch 0, Spark requests the initial offset again, although its offset log may already have the end of that batch.
+With `latest`, the second answer differs from the first. So every end includes the start of its own batch, and a batch is planned
+only from its end: [from, offset). A batch begins earlier only if Spark did not store the ends of the batches before it
+(`batch_range`). The UUID identifies the log, because offsets of one log have no meaning in another log.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tutti.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The end and the begin of a micro-batch; both are equal at the start of a query that has read nothing."""
+    """The start and the end of a micro-batch. They are equal at the start of a query that has not read any records."""
 
     log: str
     offset: int
@@ -33,7 +33,7 @@ class StreamOffset:
         """Parse an offset from Spark's checkpoint.
 
         Raises:
-            UsageError: the data has another form: another source or a newer release wrote the checkpoint.
+            UsageError: the data has a different form, because another source or a newer release wrote the checkpoint.
         """
         if isinstance(data, dict) and set(data) == {"log", "offset", "from"}:
             log, offset, begin = data["log"], data["offset"], data["from"]
@@ -50,7 +50,7 @@ class StreamOffset:
 
 
 def check_log(offset: StreamOffset, log: str, origin: str) -> None:
-    """Raise UsageError unless `offset` is one of `log`, which is read from `origin`."""
+    """Raise UsageError unless `offset` belongs to `log`, which is read from `origin`."""
     if offset.log != log:
         raise UsageError(
             f"the checkpoint is of log {offset.log} and {origin} has log {log}: offsets of one log mean nothing in the other. "
@@ -61,8 +61,8 @@ def check_log(offset: StreamOffset, log: str, origin: str) -> None:
 def batch_range(start: StreamOffset, end: StreamOffset) -> tuple[int, int]:
     """Return the records [a, b) of the batch that ends at `end`, independent of the start that Spark assumes.
 
-    With `asyncProgressTrackingEnabled` Spark stores the ends of some batches only. After a failure `start` is the last stored end.
-    The batches between `start` and `end` become part of this one and are read again, so that no record is lost.
+    With `asyncProgressTrackingEnabled`, Spark stores the ends of only some batches. After a failure, `start` is the last stored
+    end. The batches between `start` and `end` become part of this batch and are read again, so that no record is lost.
 
     Raises:
         UsageError: the two offsets cannot come from one query.
@@ -70,7 +70,7 @@ def batch_range(start: StreamOffset, end: StreamOffset) -> tuple[int, int]:
     check_log(start, end.log, "the planned batch")
     if end.begin > end.offset:
         raise UsageError(f"the batch would begin at {end.begin}, above its end {end.offset}: the checkpoint is corrupt")
-    if start.offset == start.begin:  # no batch has moved this start: it may be the second answer of `initialOffset`
+    if start.offset == start.begin:  # no batch has ended here, so this may be the second answer of `initialOffset`
         return end.begin, end.offset
     if start.offset > end.begin:
         raise UsageError(
@@ -85,7 +85,7 @@ def next_end(start: int, available: int, records_max: int | None) -> int:
 
     Args:
         start: first offset of the batch.
-        available: first offset that must not be read.
+        available: first offset that must not be read yet.
         records_max: limit of a batch, in offsets of the log.
     """
     return max(start, available if records_max is None else min(available, start + records_max))

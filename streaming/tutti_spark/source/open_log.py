@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def source_of(options: ReadOptions) -> Source:
-    """Open the origin that the options name, whichever log it holds now. Gateway connections are shared within the process."""
+    """Open the origin in the options, for any log that it has. Gateway connections are shared within the process."""
     log: Source | None = None
     if options.gateways is not None:
         from tutti.sources.spark_queries import QueryProgress
@@ -41,14 +41,14 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
     """Open the log (without a log: the archive) for a worker that reads a planned partition.
 
     Args:
-        options: of the read. Their gateways may have left the group by now.
+        options: options of the read. Their gateways may have left the group since.
         log: UUID of the log that the read was planned on.
         seen: lower bound of the frontier when the read was planned.
         gateways: host and port of each gateway known at that time, in order of preference. Gateways on this host come first.
 
     Raises:
-        UsageError: the directories hold another log now.
-        Refused: the gateways hold another log now (raised by the first request).
+        UsageError: the directories now have a different log.
+        Refused: the gateways now have a different log (raised by the first request).
     """
     if options.gateways is not None:
         from tutti.common.gateway_url import Address, parse_url
@@ -64,7 +64,7 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
     files = _files(options.paths, log)
     found = files.frontier().log
     if found != log:
-        _files.cache_clear()  # the next task opens the directories as they are now
+        _files.cache_clear()  # so the next task opens the directories again
         raise UsageError(f"{options.origin} holds log {found}, but the read was planned on log {log}: the log was replaced")
     return files
 

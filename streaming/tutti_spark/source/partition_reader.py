@@ -36,10 +36,10 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
     """Yield the partition's records in offset order, as Arrow batches of exactly the declared schema.
 
     If a gateway fails, the read continues at another gateway from the same offset. With failOnDataLoss=false, the read skips
-    records that retention removes meanwhile, with a warning.
+    records that retention removes during the read, and logs a warning.
 
     Raises:
-        TuttiError: as `source_of_log` and `Source.scan`; an error of a scan names the records, the partition and the gateway.
+        TuttiError: as `source_of_log` and `Source.scan`; the error of a scan names the records, the partition and the gateway.
     """
     if not isinstance(partition, RecordsPartition):
         return  # Spark's placeholder for a read without partitions
@@ -50,7 +50,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
 
     source = source_of_log(options, partition.log, partition.end, partition.gateways)
     scan = _scan_function(source, options, partition)
-    # The topics were resolved when the read was planned. One of them may not exist yet at the gateway that serves this partition.
+    # The topics were resolved when the read was planned. A topic may not exist yet at the gateway that serves this partition.
     request = ScanRequest(partition.start, partition.end, partition.topics, options.columns or COLUMNS, absent_ok=True)
     while request.start < partition.end:
         position = request.start
@@ -77,7 +77,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
 def _scan_function(
     source: Source, options: ReadOptions, partition: RecordsPartition
 ) -> Callable[[ScanRequest], Iterator[ScanBatch]]:
-    """Return the function that scans a part of the partition: from local files where permitted, and from the archive if any."""
+    """Return the function that scans a part of the partition: from local files if permitted, and from the archive if there is one."""
 
     def scan_log(request: ScanRequest) -> Iterator[ScanBatch]:
         local = [address for address in source.addresses if options.short_circuit and is_local_host(address.host)]
@@ -97,7 +97,7 @@ def _scan_function(
 
 
 def _add_context(error: TuttiError, source: Source, options: ReadOptions, partition: RecordsPartition, position: int) -> None:
-    """Extend the message of an error by the unread records, the gateway, and what to do."""
+    """Add the unread records, the gateway and the remedy to the message of an error."""
     where = f"gateway {source.addresses[0]}" if source.addresses else options.origin
     advice = next((f"; {text}" for kind, text in _ADVICE.items() if isinstance(error, kind)), "")
     error.args = (
@@ -109,5 +109,8 @@ def _add_context(error: TuttiError, source: Source, options: ReadOptions, partit
 
 @cache
 def _freeze_modules() -> None:
-    """Exempt loaded modules from garbage collection: Spark's daemon collects after each task, which costs 20 ms for them."""
+    """Exempt loaded modules from garbage collection:
+
+    Spark's daemon runs a collection after each task, and these modules would add 20 ms to it.
+    """
     gc.freeze()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tutti.sources.source import Frontier, Range, Source
 
 
-_TOPICS_SHOWN = 10  # topics in a message
+_TOPICS_SHOWN = 10  # maximum number of topics in a message
 _JSON_BYTES_PER_NAME = 3  # bytes of JSON around each name: two quotes and a comma
 
 
@@ -29,7 +29,7 @@ class RecordsPartition(InputPartition):
 
     Attributes:
         gateways: host and port of the gateways known when the read was planned, in this partition's order of preference. A task may
-            run in a process without connections, when no gateway of the options is left.
+            run in a process without connections, after all gateways of the options have left the group.
         log_start: the start of the log when the read was planned. Records below it come from the archive.
         planned: time of planning in seconds since 1970; only in the last partition of a range that ends at `latest`.
     """
@@ -58,7 +58,7 @@ class RecordsPartition(InputPartition):
 
 
 def topics_text(topics: tuple[str, ...] | None) -> str:
-    """Return the topics as text for a message; of many topics only the first ones."""
+    """Return the topics as text for a message; if there are many, only the first ones."""
     if topics is None:
         return "all topics"
     some = ", ".join(topics[:_TOPICS_SHOWN])
@@ -66,7 +66,7 @@ def topics_text(topics: tuple[str, ...] | None) -> str:
 
 
 def offset_of(source: Source, option: Literal["starting", "ending"], options: ReadOptions, frontier: Frontier) -> int:
-    """Return the offset that the "starting" or "ending" options mean at the given frontier.
+    """Return the offset for the "starting" or "ending" options at the given frontier.
 
     Raises:
         OffsetOutOfRange: the offset is above the frontier, or below the start of the log while failOnDataLoss is true.
@@ -87,7 +87,7 @@ def offset_of(source: Source, option: Literal["starting", "ending"], options: Re
 
 
 def clamp_to_log_start(offset: int, frontier: Frontier, options: ReadOptions) -> int:
-    """Return `offset`; with failOnDataLoss=false at least the start of the log, with a warning about the skipped records.
+    """Return `offset`. With failOnDataLoss=false, raise it to at least the start of the log, and warn about the skipped records.
 
     Raises:
         OffsetOutOfRange: retention removed records from `offset` on, and failOnDataLoss is true.
@@ -103,7 +103,7 @@ def clamp_to_log_start(offset: int, frontier: Frontier, options: ReadOptions) ->
 
 
 def frontier_after_trim(source: Source, known: Frontier, error: OffsetOutOfRange) -> Frontier:
-    """Return the present frontier after a range within `known` failed with `error`, because retention may have removed records.
+    """Return the present frontier after a read below `known` failed with `error`, because retention may have removed records.
 
     Raises:
         OffsetOutOfRange: `error` itself, if retention removed nothing since `known`.
@@ -122,7 +122,8 @@ def partitions(source: Source, frontier: Frontier, start: int, end: int, options
     topics = topics_of(source, options, end)
     if topics == ():
         return []
-    if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:  # saves the round trip of a plan
+    # one partition saves the round trip of planning
+    if options.partitions_min is None and end - start <= limits.SPARK_SMALL_RECORDS:
         return [RecordsPartition(frontier.log, start, end, topics, _gateway_orders(source)(0), _log_start(source))]
     try:
         ranges = _split(source, start, end, topics, options)
@@ -155,7 +156,7 @@ def _split(source: Source, start: int, end: int, topics: tuple[str, ...] | None,
 
 
 def _gateway_orders(source: Source) -> Callable[[int], tuple[tuple[str, int], ...]]:
-    """Return each partition's order of gateways: partitions start at different gateways, and unresponsive gateways come last."""
+    """Return each partition's order of gateways: partitions start with different gateways, and unresponsive gateways are last."""
     responsive = source.responsive
     rest = [address for address in source.addresses if address not in responsive]
 
@@ -169,10 +170,10 @@ def _gateway_orders(source: Source) -> Callable[[int], tuple[tuple[str, int], ..
 def partition_count(size: int, processors: int) -> int:
     """Return the number of partitions for a range of `size` bytes.
 
-    One for each processor of this machine, if each partition is worth a task; more if partitions would be large. The number is a
-    power of two, as core counts usually are, so that tasks end together.
+    The result is one partition for each processor of this machine if each is large enough for a task, and more if partitions would
+    be too large. It is a power of two, because core counts usually are; so the tasks end at the same time.
     """
-    # A task costs 30 ms of CPU in Python and 20 to 60 ms in the JVM, independent of its size.
+    # A task takes 30 ms of CPU time in Python and 20 to 60 ms in the JVM, independent of its size.
     wide = min(processors, size // limits.SPARK_SPLIT_BYTES_MIN)
     return min(1 << round(math.log2(max(wide, size / limits.SPARK_SPLIT_BYTES, 1))), limits.SPLITS_MAX)
 
@@ -180,8 +181,8 @@ def partition_count(size: int, processors: int) -> int:
 def topics_of(source: Source, options: ReadOptions, end: int) -> tuple[str, ...] | None:
     """Return the topics to read in a range up to `end`; None for all.
 
-    A pattern is matched when a range is planned. A log up to `end` knows every topic with a record in the range, and a later topic
-    has no record in it. So a range has the same records at any time and at any gateway.
+    A pattern is matched when a range is planned. A log up to `end` has every topic with a record in the range, and a later topic
+    has no record in the range. So a range has the same records at any time and at any gateway.
     """
     if options.topics_pattern is None:
         return options.topics

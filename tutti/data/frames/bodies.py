@@ -15,7 +15,7 @@ from tutti.errors import FormatError
 class Voter(msgspec.Struct, frozen=True, array_like=True):
     """One gateway of the roster: number, name, incarnation of its disk (16 bytes) and address (HOST:P).
 
-    A gateway that was added and has not caught up is a learner: it does not vote, and its incarnation is not fixed.
+    An added gateway that has not caught up yet is a learner: it does not vote, and its incarnation is not fixed.
     """
 
     number: int
@@ -36,7 +36,7 @@ class LaneViewBody(msgspec.Struct, frozen=True, array_like=True):
 
     Attributes:
         disks: the incarnation of each member's disk, in the order of `members`; empty if unknown. A gateway number can have several
-            disks over time, and only the disk that voted holds the frames. Older releases omit the field.
+            disks over time, and only the disk that voted has the frames. Older releases omit the field.
     """
 
     members: tuple[int, ...]
@@ -135,7 +135,7 @@ class TxnBody(msgspec.Struct, frozen=True, array_like=True):
     counts: tuple[int, ...]
 
     def good(self, batches_max: int) -> bool:
-        """True if the TXN names 1 to `batches_max` distinct batches, each with its count."""
+        """True if the TXN names 1 to `batches_max` distinct batches, each with its record count."""
         return 0 < len(set(self.staged)) == len(self.staged) == len(self.counts) <= batches_max
 
 

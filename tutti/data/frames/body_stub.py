@@ -1,7 +1,7 @@
-"""Body stub: replaces a missing body by bytes of the same length and CRC32C.
+"""Body stub: replaces a missing body with bytes that have the same length and CRC32C.
 
-Four final bytes can produce any wanted CRC, because each step of a CRC is reversible (Stigge, Plötz, Müller and Redlich, Reversing
-CRC, 2006).
+The last four bytes can be chosen so that the CRC has any wanted value, because each step of a CRC is reversible (Stigge, Plötz,
+Müller and Redlich, Reversing CRC, 2006).
 """
 
 from __future__ import annotations

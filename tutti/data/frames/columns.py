@@ -1,4 +1,4 @@
-"""Columns of record batches for readers and Spark: those of a body, and those from the frame's header and position.
+"""Columns of record batches for readers and Spark. Some come from the body, others from the frame's header and position.
 
 Batches match the declared schema exactly (order, nullability, plain types), as Spark requires.
 """
@@ -36,7 +36,7 @@ def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
     """Return the selected columns in the given order; None selects all.
 
     Raises:
-        UsageError: the argument is a text or empty, or a name is unknown or repeated.
+        UsageError: the argument is a string or is empty, or a name is unknown or repeated.
     """
     if columns is None:
         return COLUMNS

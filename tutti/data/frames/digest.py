@@ -7,7 +7,7 @@ of the following streams. Each stream covers all records of the range in order; 
 2. timestamps i64, us;
 3. headers: the counts i32 (-1 for null), then lengths and bytes of the names and of the values, as in 1: five streams.
 
-So the computation needs at most one batch in memory.
+Because the streams are hashed separately, the computation needs at most one batch in memory.
 """
 
 from __future__ import annotations

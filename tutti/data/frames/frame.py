@@ -32,9 +32,9 @@ MAGIC = b"TUT1"
 VERSION = 1
 HEADER_SIZE = 96
 POSITION_AT, CRC_AT = 16, 92
-TERMINATOR = bytes(HEADER_SIZE)  # an invalid header, which every write leaves after the last frame
+TERMINATOR = bytes(HEADER_SIZE)  # an invalid header; every write ends with it, after the last frame
 PROGRESS_BYTES_MAX = 256
-CRC_COPY_BELOW = 1024  # the CRC library rejects memoryviews: below this size a copy is cheaper than a numpy view
+CRC_COPY_BELOW = 1024  # the CRC library rejects memoryviews; below this size, a copy is cheaper than a numpy view
 
 _HEADER = struct.Struct("<4sBBHQQQQqqIIIHHIIIIII")
 _PREFIX = struct.Struct("<4sBBHQQQQqqIIIHHIIIII")
@@ -87,7 +87,7 @@ class Kind(enum.IntEnum):
 KINDS = frozenset(int(kind) for kind in Kind)
 _TXN = int(Kind.TXN)
 
-#: Kinds that clients send and that count in a producer's sequence. The group itself creates all other kinds.
+#: Kinds of frames that clients send; their records have sequence numbers. The group creates the frames of all other kinds.
 SEQUENCED = frozenset((int(Kind.BATCH), _TXN))
 
 
@@ -124,8 +124,8 @@ def padded(length: int) -> int:
 class Frame:
     """One frame with the fields of its header. `header` holds the 96 bytes after `stamp`; before that, the position is 0.
 
-    A stamped frame never changes, because the layers, the disk and the network share it by reference. `body` may be any buffer; the
-    gateway never copies it.
+    A stamped frame must not change, because the layers, the disk thread and the network share it by reference. `body` may be any
+    buffer; the gateway never copies it.
     """
 
     __slots__ = (
@@ -211,7 +211,7 @@ class Frame:
 
     @property
     def visible(self) -> bool:
-        """True if the frame's position gives records their offsets, unless an ABORT voids the frame."""
+        """True if the frame gives offsets to records, unless an ABORT voids the frame."""
         return self.kind in SEQUENCED and not self.flags & STAGED
 
     @property
@@ -405,7 +405,7 @@ _PROGRESS_LENGTH = struct.Struct("<H")
 
 
 def header_chain(header: Buffer, previous_crc: int) -> int:
-    """Return the expected CRC of `header` (96 bytes) after a frame with header CRC `previous_crc`."""
+    """Return the expected CRC of `header` (96 bytes) if the preceding frame has the header CRC `previous_crc`."""
     return int(google_crc32c.extend(previous_crc, bytes(header[:CRC_AT])))
 
 
@@ -415,7 +415,7 @@ def chained(frame: Frame, previous_crc: int) -> bool:
 
 
 def decode_frame(data: Buffer, at: int = 0) -> Frame:
-    """Decode the whole frame at `at`, without a check of CRCs (`chained`, `check_payload`). Its body is a view of `data`.
+    """Decode the whole frame at `at`; its body is a view of `data`. The CRCs are not checked (see `chained`, `check_payload`).
 
     Raises:
         FormatError: the bytes are not a header of a known version, or the buffer ends inside the frame.

@@ -2,11 +2,11 @@
 
 The metadata of such a message (a flatbuffer of 480 bytes) is constant except for a few numbers: record count, and bytes and nulls
 of keys and values. So this module encodes a plain body with one copy of its data, and checks one with a few comparisons. Arrow's
-own functions cost five times that for a single record, and more with cold CPU caches. For bodies of other forms these functions
-return None, and callers use Arrow (`tutti.data.frames.schema`).
+own functions take five times as long for a single record, and longer with cold CPU caches. For other bodies, the functions of this
+module return None, and callers use Arrow (`tutti.data.frames.schema`).
 
 The output of `encode_plain` is byte for byte that of `RecordBatch.serialize` (Arrow columnar format, "IPC"). For a slice, Arrow
-also writes some bytes of neighbouring records, where `encode_plain_batch` writes zeros.
+also writes some bytes of neighbouring records; `encode_plain_batch` writes zeros there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ROWS_AT, _BUFFERS_AT, _NODES_AT = 72, 88, 368
 _KEY_DATA_AT, _VALUE_DATA_AT = _BUFFERS_AT + 2 * 16 + 8, _BUFFERS_AT + 5 * 16 + 8
 _KEY_NULLS_AT, _VALUE_NULLS_AT = _NODES_AT + 8, _NODES_AT + 16 + 8
 _FEW = 32  # up to this many records, plain Python is faster than numpy
-_NO_HEADERS_END = 16  # padded offsets of the empty header names and values
+_NO_HEADERS_END = 16  # padded size of the offset buffers of the empty header names and values
 _PADDING = tuple(bytes(n) for n in range(8))
 _DATA_BYTES_MAX = 2**31 - 1
 _LAYOUTS_KEPT = 256  # cache size: most clients send records of equal size
@@ -117,7 +117,7 @@ def encode_plain(keys: Sequence[bytes | None] | None, values: Sequence[bytes | N
 
 
 def encode_plain_batch(records: pa.RecordBatch) -> tuple[bytes, int] | None:
-    """As `encode_plain`, from a valid batch of `BATCH_SCHEMA`; None if it has headers, or a bitmap not aligned to a byte."""
+    """As `encode_plain`, from a valid batch of `BATCH_SCHEMA`. Return None if the batch has headers or an unaligned bitmap."""
     count = records.num_rows
     if records.column(3).null_count != count:
         return None
@@ -130,7 +130,7 @@ def encode_plain_batch(records: pa.RecordBatch) -> tuple[bytes, int] | None:
 
 
 class _Column(NamedTuple):
-    """A column of bytes as the buffers of its body."""
+    """A column of bytes, as the buffers that a body contains."""
 
     nulls: int
     validity: Buffer
@@ -195,7 +195,7 @@ def _offsets(values: Sequence[bytes]) -> bytes:
     if count <= _FEW:
         return struct.pack(f"<{count + 1}i", 0, *accumulate(map(len, values)))
     offsets = np.zeros(count + 1, np.int32)
-    # `struct` converts a list to an array in a third of numpy's time.
+    # `struct` converts a list to an array in a third of the time that numpy takes.
     np.cumsum(np.frombuffer(struct.pack(f"{count}i", *map(len, values)), np.int32), out=offsets[1:])
     return offsets.tobytes()
 
@@ -216,7 +216,7 @@ def plain_layout(body: Buffer, count: int) -> Layout | None:
 
 
 def raw_length_of(body: Buffer, count: int) -> int:
-    """Return the `raw_length` for a body of `count` records: bytes of its buffers without compression and padding."""
+    """Return the `raw_length` of a body of `count` records: the bytes of its buffers without compression and padding."""
     layout = plain_layout(body, count)
     return layout.raw_length if layout else body_sizes(body, len(BATCH_SCHEMA)).raw_bytes
 
@@ -224,7 +224,8 @@ def raw_length_of(body: Buffer, count: int) -> int:
 def check_plain(frame: Frame) -> Layout | None:
     """Return the layout of a frame's body if it is plain and certainly valid.
 
-    Then Arrow's full validation would pass, and count, timestamps and `raw_length` match the header. None leaves this open.
+    A layout means that Arrow's full validation would pass, and that count, timestamps and `raw_length` match the header. None means
+    that the body may or may not be valid.
     """
     body, count = frame.body, frame.count
     layout = None if frame.codec else plain_layout(body, count)
@@ -254,7 +255,7 @@ def _zeros(body: Buffer, start: int, end: int) -> bool:
 
 
 def _ends(body: Buffer, count: int, start: int, size: int) -> bool:
-    """True if the offsets begin at 0, never decrease, and end within `size` bytes."""
+    """True if the offsets start at 0, never decrease, and end within `size` bytes."""
     if count <= _FEW:
         offsets = struct.unpack_from(f"<{count + 1}i", body, start)
         return not (offsets[0] or offsets[-1] > size or any(before > after for before, after in pairwise(offsets)))

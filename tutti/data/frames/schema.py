@@ -1,7 +1,7 @@
 """Schema of records, and the codec between record batches and frame bodies (design, section 3).
 
-A body is one Arrow IPC RecordBatch message without its schema. The origin gateway validates the whole body, so that all later
-readers can map it from a segment without another validation.
+A body is one Arrow IPC RecordBatch message without its schema. The origin gateway validates the whole body, so that readers can map
+the body from a segment without validating it again.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ def decode_batch(body: Buffer | pa.Buffer) -> pa.RecordBatch:
 def validate_body(frame: Frame, raw_bytes_max: int) -> pa.RecordBatch:
     """Decode the body of a BATCH frame from a client, after all checks (design, section 3).
 
-    Checks the sizes before decompression, the compression flag, Arrow's full validation, the count, forbidden nulls, and the range
-    of timestamps in the header.
+    The checks cover the sizes (before decompression), the compression flag, Arrow's full validation, the record count, forbidden
+    nulls, and the header's range of timestamps.
 
     Args:
         frame: the frame with its body; the caller has checked its CRC.
@@ -128,7 +128,7 @@ def validate_body(frame: Frame, raw_bytes_max: int) -> pa.RecordBatch:
 
 
 def no_headers(count: int) -> pa.Array[Any]:
-    """Return a header column of nulls. The result of `pa.nulls` would take 8 more bytes per record when encoded."""
+    """Return a header column of nulls. A column from `pa.nulls` would take 8 more bytes per record when encoded."""
     buffers: list[pa.Buffer | None] = [pa.py_buffer(bytes((count + 7) // 8)), pa.py_buffer(bytes(4 * (count + 1)))]
     return pa.Array.from_buffers(HEADERS, count, buffers, null_count=count, children=[_NO_ENTRIES])
 
@@ -137,7 +137,7 @@ def timestamp_range(timestamps: pa.Array[Any]) -> tuple[int, int]:
     """Return the smallest and the largest timestamp, us, of a non-empty array without nulls."""
     values = timestamps.view(
         pa.int64()
-    ).to_numpy()  # numpy views take a quarter of the time of Arrow's compute, and 3 MB less memory
+    ).to_numpy()  # numpy views need a quarter of the time that Arrow's compute functions need, and 3 MB less memory
     return int(values.min()), int(values.max())
 
 

@@ -1,9 +1,9 @@
 """A gateway's data directory: its identity, its lock for one writer process, and the detection of copies.
 
-A copy of a directory lacks the promises and votes that the gateway made after the copy. Therefore `identity.json` records the
-inode and birth of its own file. Each start writes it into a new file before the gateway promises anything, and a running gateway
-rewrites it from time to time. A copy has another file, and an older copy names an older file, even if an operator restores it in
-the same path. Each write replaces the file as a whole, so a crash leaves a valid one.
+A copy of a directory lacks the promises and votes that the gateway made after the copy. Therefore `identity.json` records the inode
+and birth time of its own file. Each start writes a new identity file before the gateway makes a promise, and a running gateway
+rewrites the file from time to time. In a copy, the file differs from the recorded one. An older copy records an older file, even if
+an operator restores the copy at the same path. Each write replaces the file as a whole, so a crash leaves a valid file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tutti.runtime.durable_files import DIRECTORY_MODE, open_file
 
 _TEMPORARY = IDENTITY + ".tmp"  # `replace_file` writes this file, then renames it
 _NEW = IDENTITY + ".new"
-_IGNORED = {LOCK, _NEW, _TEMPORARY, "lost+found"}  # allowed in a directory that no gateway uses yet
+_IGNORED = {LOCK, _NEW, _TEMPORARY, "lost+found"}  # names that may exist in a directory that no gateway uses yet
 _US = 1_000_000
 _NAMED_MAX = 7  # the highest number of gateways that `tutti dev` runs
 _IN_USE_HINT = "stop that gateway first, or give this one a directory of its own"
@@ -44,7 +44,8 @@ class Identity(msgspec.Struct, frozen=True):
         log: uuid of the log, hex; empty until the log exists.
         left: why the group continues without this disk; empty otherwise.
         place: inode of the log's folder at the time of writing; 0 if unknown.
-        file: identity of the file with this content; None if unknown. A copy of the directory has another file and folder.
+        file: identity of the file with this content; None if unknown. In a copy of the directory, both the file and the folder
+            differ.
     """
 
     format: int
@@ -86,7 +87,10 @@ def read_identity(path: str) -> Identity | None:
 
 
 def no_identity(path: str) -> WrongDirectory:
-    """Return the error for a directory without an identity; its text names subdirectories that have one, as of `tutti dev`."""
+    """Return the error for a directory without an identity.
+
+    Its text names subdirectories that have one, for example those of `tutti dev`.
+    """
     try:
         found = [os.path.join(path, entry) for entry in sorted(os.listdir(path))]
     except FileNotFoundError:
@@ -123,7 +127,10 @@ class LogDirectory(Protocol):
         """Declare this directory the original, before any promise."""
 
     def refresh_identity(self, after_us: int) -> None:
-        """Make copies made before the latest promise or vote detectable, if the last such write is older than `after_us`."""
+        """Rewrite the identity if the last write is older than `after_us`.
+
+        Copies made before the latest promise or vote then become detectable.
+        """
 
     def refresh_if_stale(self, after_us: int) -> None:
         """Call `refresh_identity` if a promise or vote followed the last identity write; for an idle disk."""
@@ -149,7 +156,8 @@ class DataDirectory:
         self.identity = identity
         self.storage = storage
         self._lock = lock
-        # The disk thread and the thread that handles a removal from the group both write the identity.
+        # The lock is needed because two threads write the identity: the disk thread and the one that handles a removal from the
+        # group.
         self._write_lock = threading.Lock()
         self._is_original = self._stale = False
         self._written_at = 0.0
@@ -182,11 +190,14 @@ class DataDirectory:
             self._write(log=log.hex())
 
     def mark_left(self, reason: str) -> None:
-        """Store that the group continues without this disk, and why: no gateway starts on it again."""
+        """Store the reason why the group continues without this disk. No gateway starts on the disk again."""
         self._write(left=reason)
 
     def declare_original(self) -> None:
-        """Declare this directory the original, so that earlier copies become detectable. Each start does so before any promise."""
+        """Declare this directory the original, so that earlier copies become detectable.
+
+        Each start calls this before any promise.
+        """
         try:
             self._write(place=_log_inode(self.path))
         except OSError as error:
@@ -197,7 +208,7 @@ class DataDirectory:
     def refresh_identity(self, after_us: int) -> None:
         """Rewrite the identity if the last write is older than `after_us`. Call this after a promise or a vote.
 
-        Without it, a copy of a running gateway's files would stay undetected if it replaces them after a crash.
+        Otherwise, a copy made while the gateway ran would not be detected if it replaces the files after a crash.
 
         Raises:
             SyncFailed: the disk failed. Other errors are retried after `after_us`, because the stored identity stays valid.
@@ -222,7 +233,7 @@ class DataDirectory:
             self.refresh_identity(after_us)
 
     def become_new_disk(self) -> None:
-        """Turn a copied or outdated directory into a new disk without a vote, which keeps its log.
+        """Turn a copied or outdated directory into a new disk. The new disk has no vote and keeps the log.
 
         The original's later promises and votes are unknown, so the old vote must not be used.
         """
@@ -241,7 +252,10 @@ class DataDirectory:
             self._stale, self._written_at = False, time.monotonic()
 
     def close(self) -> None:
-        """Release the directory. After a gateway ran, write the identity again, so that copies made meanwhile are detectable."""
+        """Release the directory.
+
+        If a gateway ran, write the identity again first, so that copies made during the run are detectable.
+        """
         if self._lock < 0:
             return
         try:
@@ -303,7 +317,7 @@ def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, w
     try:
         if create:
             _make_directories(path, storage)
-        _check(path, gateway, group, create)  # before the lock file exists, so that a refused directory stays unchanged
+        _check(path, gateway, group, create)  # check before the lock file is created, so that a refused directory stays unchanged
         lock = _lock(path, when_in_use)
     except OSError as error:
         raise DirectoryRefused(f"data directory {path} is not usable: {error.strerror}; {remedy(error)}") from error
@@ -324,7 +338,7 @@ def _make_directories(path: str, storage: Storage) -> None:
         path = os.path.dirname(path)
     for directory in reversed(missing):
         os.mkdir(directory, DIRECTORY_MODE if directory == missing[0] else 0o777)
-        # Without a sync of the parent, a power loss may drop the new directory with everything in it.
+        # Without a sync of the parent, a power loss may remove the new directory and everything in it.
         storage.sync_directory(os.path.dirname(directory))
 
 
@@ -339,15 +353,15 @@ def _lock(path: str, when_in_use: str) -> int:
         holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
         raise DirectoryRefused(f"data directory {path} is in use by process {holder}: {when_in_use}") from None
-    # The pid only serves the error message of another process; the flock alone decides.
+    # The pid is only for the error message of another process; the flock alone decides who owns the directory.
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
 
 
 def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None:
-    """Check that this gateway may use a directory. Return its identity; None if the directory is still to be initialised."""
-    # List before reading the identity: files that a concurrent first start creates after the listing come with an identity.
+    """Check that this gateway may use a directory. Return its identity; None if the directory must still be initialised."""
+    # List before reading the identity: if a concurrent first start creates files after the listing, the identity is found too.
     others = sorted(name for name in set(os.listdir(path)) - _IGNORED if not _is_interrupted_start(path, name))
     found = read_identity(path)
     if found is None:
@@ -373,7 +387,7 @@ def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None
 def _load_or_create(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
     found = _check(path, gateway, group, create)
     if found is None:
-        # The identity comes last: an empty log folder without one is an interrupted first start.
+        # A first start writes the identity last. So an empty log folder without an identity is an interrupted first start.
         os.makedirs(os.path.join(path, LOG), exist_ok=True)
         found = _write_identity(path, Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex, place=_log_inode(path)), storage)
     return found
@@ -382,7 +396,7 @@ def _load_or_create(path: str, gateway: str, group: str, create: bool, storage: 
 def _is_copy(path: str, identity: Identity) -> bool:
     """True if the log's folder or the identity file differs from the recorded one.
 
-    Owner and mode do not count, because some hosts set them again at each start.
+    Owner and mode are not compared, because some hosts set them at each start.
     """
     file = identity.file
     return 0 < identity.place != _log_inode(path) or not (
@@ -413,9 +427,9 @@ def _write_identity(path: str, identity: Identity, storage: Storage) -> Identity
 def _new_file(path: str, then: str, storage: Storage) -> FileIdentity | None:
     """Create a file, rename it, and return its identity.
 
-    None if the identity changes with the name, as on file systems that derive inodes from paths: such an identity is useless.
+    Return None if the rename changes the identity, as on file systems that derive inodes from paths. Such an identity is useless.
     """
-    # A new file for each write: a copy of an older identity then names a file that no longer exists.
+    # Create a new file for each write, so that a copy of an older identity names a file that no longer exists.
     storage.close(storage.open(path, create=True))
     made = file_identity_of(path)
     storage.rename(path, then)

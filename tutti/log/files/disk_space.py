@@ -15,13 +15,13 @@ from tutti.log.files.storage import MediumError, Storage, SyncFailed
 
 # Not EFBIG: free space does not lift the limit of a file's size, so a retry of the same write never succeeds.
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
-_HYSTERESIS = 1.25  # hysteresis: the low-space state ends at this multiple of the limit
+_HYSTERESIS = 1.25  # the low-space state ends at this multiple of the limit
 
 Result = TypeVar("Result")
 
 
 def is_disk_full(error: OSError) -> bool:
-    """True if an error means a full disk, after which a retry is safe. After a failed sync, a retry is not safe."""
+    """True if an error means a full disk, after which a retry is safe. After a failed sync, a retry is not a full disk."""
     return error.errno in _FULL_ERRNOS and not isinstance(error, SyncFailed)
 
 
@@ -50,8 +50,8 @@ class DiskSpace:
     def __init__(self, directory: str, options: LogOptions, storage: Storage, *, reserve_used: bool = False) -> None:
         """Check the file system of `directory`, and allocate the reserve if there is space.
 
-        `reserve_used`: the previous run used the reserve as a segment. Unless there is space for a new reserve, the rest of that
-        segment stays limited to required writes.
+        `reserve_used`: the previous run used the reserve as a segment. Unless there is space for a new reserve, only required
+        writes may use the rest of that segment.
         """
         self._directory = directory
         self._options = options
@@ -62,7 +62,10 @@ class DiskSpace:
         self._keep_reserve()
 
     def space(self) -> FreeSpace:
-        """Return the free space and its state. Below the limit, new messages must be refused until there is a quarter more."""
+        """Return the free space and its state.
+
+        Once it falls below the limit, new messages must be refused until it exceeds the limit by a quarter.
+        """
         free = self._storage.free_bytes(self._directory)
         limit = self._options.disk_low_bytes
         self._low = free < (limit * _HYSTERESIS if self._low else limit)
@@ -84,7 +87,10 @@ class DiskSpace:
         return max(quarter_more, limit + self._options.reserved_bytes if self.in_reserve else 0)
 
     def use_reserve(self) -> str | None:
-        """Return the path of the reserve for use as a segment; None if it is gone. Then only required writes are allowed."""
+        """Return the path of the reserve for use as a segment; None if the reserve no longer exists.
+
+        Afterwards, only required writes are allowed.
+        """
         if not os.path.exists(self._reserve):
             return None
         self.in_reserve = True
@@ -119,7 +125,7 @@ class DiskSpace:
         # A new reserve must not take the space that records need.
         if self._storage.free_bytes(self._directory) < self._options.disk_low_bytes + size:
             return
-        # The final name appears only when all blocks are allocated, so an existing reserve is usable in full.
+        # The file gets its final name only after all blocks are allocated, so an existing reserve is fully usable.
         temporary = self._reserve + ".tmp"
         fd = self._storage.open(temporary, create=True)
         try:

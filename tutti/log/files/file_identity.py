@@ -1,6 +1,6 @@
 """Identity of a file: its inode and its birth time, which distinguish the file from every other file and from its copies.
 
-No copy tool preserves them, and a change of owner, mode, times or name does not change them.
+No copy tool preserves these two values. A change of owner, mode, times or name does not affect them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ class FileIdentity(msgspec.Struct, frozen=True):
     generation: int = 0
 
     def matches(self, other: FileIdentity) -> bool:
-        """True if both can be the same file. Only values known on both sides count, because kernels differ in what they return."""
+        """True if both can be the same file.
+
+        Only values that are known for both are compared, because kernels return different fields.
+        """
         pairs = ((self.born, other.born), (self.generation, other.generation))
         return self.inode == other.inode and all(not mine or not its or mine == its for mine, its in pairs)
 
@@ -45,7 +48,7 @@ def file_identity_of(path: str) -> FileIdentity:
     Raises:
         OSError: the file cannot be opened.
     """
-    # O_NONBLOCK: the open must not wait for a writer if the path is a FIFO.
+    # O_NONBLOCK: if the path is a FIFO, the open must not wait for a writer.
     fd = with_descriptor_wait(lambda: os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK))
     try:
         born = _birth_time(fd)

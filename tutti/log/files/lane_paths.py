@@ -10,8 +10,8 @@ from tutti.log.files.storage import read_file
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
 LANES = "lanes"
-OWN = "lane"  # in a gateway's directory: the name of its own lane, written before the lane's first write
-SUSPECT = "suspect"  # in a lane's directory: a read of decided records failed, so the whole lane must be checked
+OWN = "lane"  # file in a gateway's directory: contains the name of the gateway's own lane; written before the lane's first write
+SUSPECT = "suspect"  # file in a lane's directory: exists if a read of decided records failed, so the whole lane must be checked
 
 
 def lane_path(directory: str, lane: LaneName) -> str:
@@ -37,7 +37,7 @@ def recorded_own_lane(directory: str) -> LaneName | None:
 
 
 def lane_has_log(directory: str, lane: LaneName) -> bool:
-    """True if the lane holds a log. The directory of a lane that is still being created has none."""
+    """True if the lane holds a log. The directory of a lane that is still being created has no log."""
     return bool(list_positions(lane_path(directory, lane), "seg"))
 
 

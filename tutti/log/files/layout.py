@@ -27,7 +27,7 @@ PREPARED = "prepared-"
 
 PAGE = 4096
 # Each slot has a page of its own, so a torn write of one slot cannot reach the other.
-MARK_SLOTS = (PAGE, 2 * PAGE)  # each group of writes rewrites one of them, alternately
+MARK_SLOTS = (PAGE, 2 * PAGE)  # each group of writes rewrites one of the two slots, alternately
 FRAMES_AT = 3 * PAGE  # byte offset of the first frame in a segment
 
 SEGMENT_MAGIC = b"TUTL"
@@ -84,7 +84,7 @@ def remove_before(directory: str, storage: Storage, first: int, segments_max: in
             with contextlib.suppress(FileNotFoundError):
                 storage.remove(os.path.join(directory, LOG, f"{position:020d}.{kind}"))
         removed += len(before)
-    # One directory sync for all removals: files below the start never count, so their order on disk does not matter.
+    # One directory sync is enough for all removals: files below the start are ignored, so the order of removal does not matter.
     if removed:
         storage.make_names_durable(os.path.join(directory, LOG))
     return some_remain
@@ -155,7 +155,7 @@ def read_header(directory: str, first: int) -> SegmentHeader:
     """
     path = segment_path(directory, first)
     header = SegmentHeader.from_bytes(read_file(path, PAGE), path)
-    # A valid header under another name is a file that was renamed, or restored under a wrong name.
+    # If the header is valid but the name differs, the file was renamed, or restored under a wrong name.
     if header.first != first:
         raise Damaged(f"the header of segment {path} has position {header.first}: restore the file's name (byte 24)")
     return header

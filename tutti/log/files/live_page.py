@@ -1,11 +1,12 @@
 """Live page: shared memory in which a running gateway publishes the state of its log to other processes on the host.
 
-The page is in the file `live`, which the gateway and its readers map. Every field is one aligned 8-byte word with atomic stores.
-The page is never synced: it is valid while the kernel that it was written under runs, because the page cache outlives the gateway.
-The page contains the boot id to check that, and its own inode, so that a copy of the directory is not taken for the original.
+The page is in the file `live`, which the gateway and its readers map. Every field is one aligned 8-byte word that is stored
+atomically. The page is never synced. It stays valid until the host restarts, because the page cache outlives the gateway. The page
+contains the boot id, with which readers check that. It also contains its own inode, so that a copy of the directory is not mistaken
+for the original.
 
 The frontier only grows during a boot: a new run of the gateway inherits it, so readers never see it move back (C7). The generation
-grows whenever a segment file without decided frames can be replaced under the same name: at each run, and each truncation.
+grows at each run and at each truncation, because a segment file without decided frames can then be replaced under the same name.
 """
 
 from __future__ import annotations
@@ -41,7 +42,10 @@ def boot_id() -> bytes:
 
 
 def process_started(pid: int) -> int:
-    """Return a process's start time in clock ticks after boot; 0 if it does not run. With the pid it identifies the process."""
+    """Return a process's start time in clock ticks after boot; 0 if it does not run.
+
+    Pid and start time together identify the process.
+    """
     try:
         with with_reserved_descriptor(lambda: open(f"/proc/{pid}/stat", "rb")) as file:
             # The command name, in parentheses, may contain spaces, so the fields are split after it.
@@ -76,7 +80,7 @@ class LivePage:
 
     @property
     def last_run_failed(self) -> bool:
-        """True if the page cache can differ from the disk: the last run ended with a failed sync, or its end is unknown."""
+        """True if the page cache can differ from the disk, because the last run ended with a failed sync or in an unknown way."""
         return not _good(self._fields, self._inode) or bool(self._fields[FAILED])
 
     def record_failure(self) -> None:
@@ -88,7 +92,7 @@ class LivePage:
         words = self._fields
         if not _good(words, self._inode):  # readers ignore the page until it has the boot id
             for word in (BOOT_LOW, BOOT_HIGH, HEARTBEAT_US, GENERATION):
-                words[word] = 0  # old words are meaningless, and can be all ones
+                words[word] = 0  # old words are meaningless and can have any value
         words[PID] = os.getpid()
         words[STARTED] = process_started(os.getpid())
         words[GENERATION] += 1
@@ -96,7 +100,7 @@ class LivePage:
         words[HEARTBEAT_US] = 0  # the gateway does not serve yet
         self.segment(segment)
         self.frontier(state.position, state.next_offset)
-        self.indexed(state)  # after the frontier, so that no tick or row above the frontier becomes visible
+        self.indexed(state)  # store this after the frontier, so that no tick or row above the frontier becomes visible
         words[INODE] = self._inode
         # The boot id is stored last: a page that was invalid stays invalid until all other words are set.
         words[MAGIC] = _MAGIC
@@ -105,7 +109,10 @@ class LivePage:
         words[BOOT_LOW] = int.from_bytes(boot[:8], "little")
 
     def frontier(self, position: int, offset: int) -> None:
-        """Move the frontier, before any receipt leaves. The offset is stored last, so a visible offset has a visible position."""
+        """Advance the frontier.
+
+        Call this before any receipt is sent. The offset is stored last, so a reader that sees the offset also sees the position.
+        """
         self._fields[FRONTIER_POSITION] = position
         self._fields[FRONTIER_OFFSET] = offset
 
@@ -114,11 +121,14 @@ class LivePage:
         self._fields[SEGMENT] = first
 
     def start(self, offset: int) -> None:
-        """Publish the start offset of the log, after the directory has it and before any file is removed."""
+        """Publish the start offset of the log. Call this after the directory stores the start, and before any file is removed."""
         self._fields[START_OFFSET] = offset
 
     def truncated(self, first: int) -> None:
-        """Publish a truncation to a newest segment with first position `first`, before any write after the new end."""
+        """Publish a truncation after which the newest segment has first position `first`.
+
+        Call this before any write after the new end.
+        """
         self.segment(first)
         self._fields[GENERATION] += 1
 
@@ -193,7 +203,7 @@ def open_live(directory: str) -> LiveView | None:
     except FileNotFoundError:
         return None
     try:
-        # A crash before the allocation leaves a shorter file, and an access to its mapping would end in SIGBUS.
+        # A crash before the allocation leaves a shorter file. Access to its mapping would raise SIGBUS.
         return LiveView(fd) if os.fstat(fd).st_size >= PAGE else None
     finally:
         os.close(fd)

@@ -1,7 +1,8 @@
-"""Start of a directory's log: the first segment that counts. Older segment files are ignored.
+"""Start of a directory's log: the first segment that belongs to the log. Older segment files are ignored.
 
-A trim stores the new start durably before it removes files. After a crash in between, the next start removes the ignored files. The
-installation of a snapshot stores its start before its first segment exists (`replacing`); the next start completes it.
+A trim stores the new start durably before it removes files. After a crash between the two steps, the next start of the gateway
+removes the ignored files. The installation of a snapshot stores the new start before the first segment exists (`replacing`). After
+a crash, the next start of the gateway completes the installation.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def start_path(directory: str) -> str:
 
 
 def read_start(directory: str) -> LogStart:
-    """Return the start of a directory's log: position 1 unless the file names another.
+    """Return the start of a directory's log: position 1 unless the file contains a different one.
 
     Raises:
         Damaged: the file fails its CRC.
@@ -55,7 +56,7 @@ def read_start(directory: str) -> LogStart:
         # A log that was never trimmed has no such file.
         return LogStart()
     head = data[: _HEAD.size]
-    # There is no fallback: a guessed start would bring trimmed files back, or hide records.
+    # There is no fallback, because a guessed start would make trimmed files visible again, or hide records.
     if len(data) < _HEAD.size + _CRC.size or head[:4] != _MAGIC or _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(head):
         raise Damaged(
             f"{path} fails its CRC, so the start of the log is unknown: restore the file from a backup, or start the gateway "

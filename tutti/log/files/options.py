@@ -16,18 +16,18 @@ class LogOptions:
 
     Attributes:
         segment_bytes: maximum size of a segment file.
-        first_segment_bytes: size of the first segment; each later one doubles, up to `segment_bytes` (0: no growth).
+        first_segment_bytes: size of the first segment; each later segment is twice as large, up to `segment_bytes` (0: no growth).
         prepared_segments: number of zero-filled segments kept ready (0: none, and no helper thread).
         reserved_bytes: size of the reserve file, released on a full disk so that frames other than BATCH can still be written.
         disk_low_bytes: free space below which new messages must be refused.
-        vote_mark: "strict" makes the mark durable before a sync is reported done (one more small sync per group). "timely" makes it
-            durable with the next sync, or 10 ms later (C5).
+        vote_mark: "strict" makes the mark durable before a sync is reported as done, which takes one more small sync per group.
+            "timely" makes the mark durable with the next sync, or 10 ms later (C5).
         retention_bytes, retention_us: total bytes and age of records above which the oldest segments are removed (0: no limit).
         keep_for: named readers whose unread records stay regardless of the limits. Does not apply to lanes.
         lane: incarnation of the disk that owns the lane (16 bytes), used as the log's uuid; empty for the ordered log.
         peers_can_repair: True for this gateway's own lane, whose corrupt end can be fetched from other gateways. (Copies of other
             lanes are fetched again completely; for the ordered log the roster decides.)
-        snapshot_frames: decided frames between snapshots, which bounds the time of a start.
+        snapshot_frames: number of decided frames between snapshots; bounds the time that a start takes.
     """
 
     segment_bytes: int = limits.SEGMENT_BYTES
@@ -45,7 +45,7 @@ class LogOptions:
 
 
 class FreeSpace(NamedTuple):
-    """Free space of the log's file system: bytes, whether that is low, and then the reason and remedy."""
+    """Free space of the log's file system: bytes, whether the free space is low, and if so, the reason and the remedy."""
 
     free_bytes: int
     low: bool

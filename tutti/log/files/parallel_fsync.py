@@ -13,7 +13,7 @@ from tutti.errors import DiskFull
 
 
 def sync_in_parallel(acts: Sequence[Callable[[], None]]) -> None:
-    """Run all functions, several at a time, and wait for all. Then raise the error of one, and `DiskFull` only if no other failed.
+    """Run all functions in parallel and wait for all. Then raise one of their errors; `DiskFull` only if no other error occurred.
 
     Each sync runs in a daemon thread of its own, so a hanging sync blocks this call but never the exit of the process.
     """

@@ -1,7 +1,8 @@
 """Storage layer between the log and the operating system.
 
-All durable writes use this layer, so tests can replace it: one replacement records writes and syncs to rebuild possible disk states
-after a power loss, another fails on demand. Methods raise plain OSErrors, which the writer interprets.
+All durable writes use this layer, so tests can replace it. One replacement records writes and syncs, to rebuild the disk states
+that are possible after a power loss. Another replacement fails on demand. The methods raise plain OSErrors, and the writer
+interprets these.
 """
 
 from __future__ import annotations
@@ -21,23 +22,26 @@ WRITE_BYTES = 1 << 20  # larger writes are split: in new files, one write of 4 M
 
 
 class SyncFailed(OSError):
-    """A sync failed, so the page cache can differ from the disk, whatever the error number.
+    """A sync failed, so the page cache can differ from the disk. This holds for every error number.
 
-    A full disk can also surface only at the sync (thin volumes, quotas, NFS). The written data is then lost, and a second sync
-    would succeed without it.
+    A full disk can also surface only at the sync (thin volumes, quotas, NFS). The written data is then lost, but a second sync
+    would succeed.
     """
 
 
 class MediumError(OSError):
-    """The device cannot read a file's content, so the file counts as corrupt. A failed write instead means a failed disk."""
+    """The device cannot read a file's content, so the file counts as corrupt.
+
+    In contrast, a failed write means that the disk has failed.
+    """
 
 
 class Storage:
-    """File operations by descriptor and path. Data is durable after `make_durable`, names after `make_names_durable`.
+    """File operations by descriptor and path. Data is durable after `make_durable`; names are durable after `make_names_durable`.
 
     Attributes:
-        group_time_us: time (us, UTC) that `replace_file` sets as the files' date; 0 leaves the host's clock. Without ticks,
-            retention uses the date of snapshots as the age of records.
+        group_time_us: time (us, UTC) that `replace_file` sets as the modification time of files; 0 keeps the time of the host's
+            clock. Without ticks, retention derives the age of records from the modification time of snapshots.
     """
 
     group_time_us: Callable[[], int] = int
@@ -84,7 +88,7 @@ class Storage:
 
     def sync(self, fd: int) -> None:
         """Make the file's data durable, with the metadata needed to read it (fdatasync)."""
-        # fdatasync omits only metadata that reads do not need, such as the times.
+        # fdatasync omits only metadata that reads do not need, such as timestamps.
         os.fdatasync(fd)
 
     def allocate(self, fd: int, size: int) -> None:
@@ -153,7 +157,7 @@ class Storage:
                 self.make_durable(fd)
         finally:
             self.close(fd)
-        # The content is durable before it gets the name. Otherwise a power loss could leave an empty file under the name.
+        # The content must be durable before the rename. Otherwise a power loss could leave an empty file under the new name.
         self.rename(temporary, path)
         if durable:
             self.make_names_durable(os.path.dirname(path))

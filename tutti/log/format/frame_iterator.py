@@ -1,7 +1,7 @@
 """Frame iterator: scans the frames of a segment as far as the CRC chain is intact.
 
-The scan uses no length before it has checked the CRC of the header, which continues the chain. A header with a valid CRC and an
-unknown version or kind comes from a newer release, so it is neither a torn write nor corrupt.
+The scan checks the CRC of a header, which continues the chain, before it uses a length in the header. A header with a valid CRC and
+an unknown version or kind comes from a newer release. Such a header is neither torn nor corrupt.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from tutti.log.format.index import Rows, build_rows
 from tutti.runtime.durable_files import open_file
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
-AHEAD_BYTES = 64 << 10  # read-ahead for headers: more would read bodies that the scan skips
-_FOLIO_BYTES = 2 << 20  # the kernel can map a large folio of this size; only a release of the whole folio frees it
-_RELEASE_BYTES = 4 << 20  # scanned bytes to collect before their release
+AHEAD_BYTES = 64 << 10  # read-ahead for headers; a larger one would read bodies that the scan skips
+_FOLIO_BYTES = 2 << 20  # the kernel can map a large folio of this size, and frees it only when the whole folio is released
+_RELEASE_BYTES = 4 << 20  # number of scanned bytes after which their memory is released
 _FIXED = struct.Struct("<4sBBHQQ")
 _LENGTHS = struct.Struct("<HI")
 _CRC = struct.Struct("<I")
@@ -96,14 +96,15 @@ class SegmentMap:
         self.buffer = pa.py_buffer(self.view)
 
     def frame(self, file_position: int, populated_to: int = 0) -> Frame:
-        """Return the frame at byte `file_position`. Its body is a view of the segment; callers populate it before they read it.
+        """Return the frame at byte `file_position`. Its body is a view of the segment; callers must populate these pages before
+        they read the body.
 
         `populated_to`: end of the bytes that the caller has just populated.
 
         Raises:
             Damaged: the bytes are not a frame, the file ends inside it, or the device cannot read its header.
         """
-        # Pages are read before the first access: a bad sector then raises an error instead of SIGBUS.
+        # Read the pages before the first access, so that a bad sector raises an error instead of SIGBUS.
         if file_position + HEADER_SIZE > populated_to:
             self.populate(file_position, file_position + HEADER_SIZE)
         try:
@@ -140,7 +141,7 @@ class SegmentMap:
         return (start, length) if length > 0 else None
 
     def readable(self, start: int, end: int, least: int) -> int:
-        """Read bytes up to `end`, or else up to `least`. Return the end of the readable bytes; 0 if even `least` fails."""
+        """Read bytes up to `end`. If that fails, read up to `least`. Return the end of the readable bytes; 0 if both reads fail."""
         for upto in (end, least):
             try:
                 self.populate(start, upto)
@@ -153,7 +154,7 @@ class SegmentMap:
         """Release the bytes from this process's memory; the page cache may keep them."""
         if self.map is None:
             return
-        # A folio stays in memory until the whole of it is released.
+        # A folio stays in memory until it is released as a whole.
         start -= start % _FOLIO_BYTES
         end = min(end + -end % _FOLIO_BYTES, len(self.map))
         if start < end:
@@ -195,7 +196,7 @@ class FrameScan:
         """Return a copy of the headers of all scanned frames."""
         data = np.frombuffer(self.segment.view, dtype=np.uint8)
         file_positions = np.frombuffer(self.file_positions, dtype=np.uint64) if self.file_positions else np.empty(0, np.uint64)
-        # Headers lie at irregular positions, so they are gathered into rows of one size.
+        # Headers are at irregular positions, so copy them into rows of equal size.
         gathered = data[file_positions.astype(np.int64)[:, None] + np.arange(HEADER_SIZE)]
         return np.ascontiguousarray(gathered).view(HEADER_DTYPE).reshape(-1)
 
@@ -216,7 +217,7 @@ class FrameScan:
             for at in np.flatnonzero(headers["kind"] == Kind.TICK)
         ]
         file_positions = np.frombuffer(self.file_positions, dtype=np.uint64) if self.file_positions else np.empty(0, np.uint64)
-        # Each frame ends where the next one begins, and the last one where the scan ended.
+        # Each frame ends where the next frame begins; the last frame ends where the scan ended.
         ends = np.append(file_positions[1:], np.uint64(self.file_position))[: len(headers)]
         file_positions = file_positions[: len(headers)]
         return build_rows(
@@ -248,7 +249,8 @@ def void_positions(headers: npt.NDArray[np.void], aborts: Sequence[Abort]) -> fr
 def scan_frames(
     segment: SegmentMap, file_position: int, position: int, chain: int, *, last: int | None = None, bodies_from: int | None = 0
 ) -> FrameScan:
-    """Scan the frames from byte `file_position`, where `position` follows a frame with header CRC `chain`.
+    """Scan the frames from byte `file_position`. The first frame has position `position` and follows a frame with header CRC
+    `chain`.
 
     Args:
         last: stop after this position; None scans as far as the chain is intact.
@@ -278,10 +280,10 @@ def scan_frames(
                 released = file_position
         head = bytes(view[file_position : file_position + HEADER_SIZE])
         magic, version, kind, _, _, named = _FIXED.unpack_from(head)
-        # The CRC continues the previous header, so a frame counts only after the frame that it was written after.
+        # The CRC continues that of the previous header, so a frame is valid only after the frame that it originally followed.
         crc = extend(chain, head[:CRC_AT])
         if magic != MAGIC or crc != _CRC.unpack_from(head, CRC_AT)[0] or named != position:
-            # Unwritten space and terminators are zeros. Everything else is a torn or a corrupt header.
+            # Unwritten space and terminators are zeros. Any other bytes are a torn or a corrupt header.
             found.stop = StopReason.CLEAN if head == TERMINATOR else StopReason.HEADER
             break
         # The CRC is valid, so a newer release wrote this frame. A truncation here would lose its data.
@@ -321,7 +323,10 @@ def _payload_good(segment: SegmentMap, file_position: int, end: int) -> bool:
 
 
 def padding_clean(view: memoryview, file_position: int, frame: Frame) -> bool:
-    """True if the padding of the frame at `file_position` is zeros, as written. No CRC covers the padding, and it holds no data."""
+    """True if the padding of the frame at `file_position` has only zeros, as written.
+
+    No CRC covers the padding, which has no data.
+    """
     progress_at = file_position + HEADER_SIZE
     body_at = progress_at + padded(len(frame.progress))
     return not (

@@ -75,7 +75,7 @@ def read_hard_state(directory: str) -> HardStateSlot | None:
     except FileNotFoundError:
         return None
     slots = [slot for at in SLOTS if (slot := decode_slot(data[at : at + MARK_SIZE_BOUND], path)) is not None]
-    # A member without its promises could vote twice, so there is no default.
+    # A member that has lost its promises could vote twice, so there is no default.
     if not slots:
         raise Damaged(
             f"{path}: both slots are corrupt (bytes 0 and {PAGE}), so the promises of this gateway are unknown: "
@@ -85,7 +85,7 @@ def read_hard_state(directory: str) -> HardStateSlot | None:
 
 
 def check_hard_state(directory: str, stored: HardStateSlot | None, firsts: list[int], log: str) -> None:
-    """Check that hard state and segments both exist, or neither. With one alone, a start would take the log for a new one.
+    """Check that hard state and segments both exist, or neither. If only one of them exists, a start would treat the log as new.
 
     Args:
         stored: result of `read_hard_state`.
@@ -103,7 +103,7 @@ def check_hard_state(directory: str, stored: HardStateSlot | None, firsts: list[
 
 
 class HardStateFile:
-    """The open hard-state file. Each write replaces the older slot and syncs it before it returns."""
+    """The open hard-state file. Each write replaces the older slot, and syncs the file before the call returns."""
 
     def __init__(self, directory: str, storage: Storage, stored: HardStateSlot | None) -> None:
         """Open the file and make its content durable; create it if `stored` (the result of `read_hard_state`) is None."""
@@ -117,7 +117,7 @@ class HardStateFile:
         self.hard_state = stored.hard_state
         self.segment = stored.segment
         self._fd = storage.open(self.path)
-        # Read which slot is the newest: a repair may have written a slot out of turn.
+        # Determine the newest slot by reading both: a repair may have written a slot out of turn.
         first = decode_slot(storage.read(self._fd, MARK_SIZE_BOUND, SLOTS[0]), self.path)
         newest, self._next = SLOTS if first is not None and first.sequence == self.sequence else SLOTS[::-1]
         # Write the newest slot again: if the previous run ended before its sync, the slot may exist only in the page cache.

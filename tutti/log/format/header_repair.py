@@ -1,4 +1,7 @@
-"""Repair of corrupt segment headers: other files hold every field of a header, so it can be rebuilt without loss."""
+"""Repair of corrupt segment headers.
+
+Every field of a header can be derived from other data, so the header can be rebuilt without loss.
+"""
 
 from __future__ import annotations
 
@@ -52,12 +55,12 @@ def rebuilt_headers(directory: str, log: bytes) -> list[SegmentHeader]:
             logs |= _rosters(found)
             if header is None:
                 made.append(SegmentHeader(log, first, chain, found.segment.size))
-    # A file of another log makes all rebuilt headers doubtful, so none of them is used.
+    # If one file belongs to a different log, all rebuilt headers are doubtful, so none of them is used.
     return made if logs == {log} else []
 
 
 def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base: Snapshot, log: bytes) -> None:
-    """Rewrite corrupt headers of segments, as far as the log before them is intact and determines their content.
+    """Rewrite the corrupt headers of segments whose content can be derived, because the log before them is intact.
 
     Args:
         firsts: first positions of the segments, starting with the snapshot's segment.
@@ -85,7 +88,7 @@ def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base
 def _write(directory: str, storage: Storage, first: int, chain: int, log: bytes) -> None:
     fd = storage.open(segment_path(directory, first))
     try:
-        # In place: a torn write fails the CRC again, and the next start repeats the repair.
+        # Write in place: if the write is torn, the CRC fails again, and the next start repeats the repair.
         storage.write(fd, [SegmentHeader(log, first, chain, storage.size(fd)).to_bytes()], 0)
         storage.make_durable(fd)
     finally:
@@ -116,5 +119,5 @@ def _rosters(found: FrameScan) -> set[bytes]:
             check_payload(frame)
             logs.add(decode_body(RosterBody, frame.body).log)
         except FormatError:
-            continue  # corrupt, which the check of the frame itself reports
+            continue  # the body is corrupt; the check of the frame itself reports it
     return logs

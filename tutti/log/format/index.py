@@ -1,13 +1,13 @@
 """Index of a segment: one row for each decided position, so that readers find records without a scan of frames.
 
 The file has a 64-byte header and rows of 96 bytes; row i describes position first + i. The writer adds rows when positions are
-decided, without a sync. When the frontier has passed the end of the segment, the index is *sealed*: its header gets the row count
-and the CRC of all rows, and the file is synced. The whole index can be rebuilt from the segment. Each row ends with its own CRC32C,
-because an unsealed index has no other check, and a wrong row would drop or mislabel good records.
+decided, without a sync. When the frontier has passed the end of the segment, the index is *sealed*: the row count and the CRC of
+all rows are written to its header, and the file is synced. The whole index can be rebuilt from the segment. Each row ends with its
+own CRC32C, because an unsealed index has no other check. A wrong row would hide or mislabel intact records.
 
 Row: `offset` is the offset of the first record, or of the next record if there is none. `count` is the number of visible records:
-those of a batch that is neither void nor staged, those of all batches of a TXN, and 0 for other kinds. `tick` is the number of the
-last TICK at or before the position. For a TICK, both timestamps are its time.
+the records of a batch that is neither void nor staged; for a TXN, the records of all its batches; 0 for other kinds. `tick` is the
+number of the last TICK at or before the position. For a TICK, both timestamps are its time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ROW: np.dtype[np.void] = np.dtype(
 _TICK = int(Kind.TICK)
 _ROW = struct.Struct("<QQqQQqqQQIIIIBBH")
 _ROW_CRC = struct.Struct("<I")
-ABORTED, STAGED = 1, 2  # in `flags`: a BATCH that a later ABORT voids; a BATCH that is visible only through a TXN
+ABORTED, STAGED = 1, 2  # values of `flags`: a BATCH that a later ABORT voids; a BATCH that is visible only through a TXN
 
 _MAGIC = b"TUTI"
 _VERSION = 1
@@ -98,7 +98,10 @@ def read_sealed(data: Buffer, first: int) -> Sealed | None:
 
 
 def encode_row(frame: Frame, file_position: int, offset: int, tick: tuple[int, int], aborted: bool) -> bytes:
-    """Encode one row. `offset` is that of the frame's first record; `tick` is number and time of the last tick up to this frame."""
+    """Encode one row.
+
+    `offset` is the offset of the frame's first record. `tick` has number and time of the last tick up to this frame.
+    """
     low, high = frame.min_timestamp, frame.max_timestamp
     # Readers take the time of a TICK from its row, without a read of the frame.
     if frame.kind == _TICK:
@@ -154,7 +157,7 @@ def build_rows(
     staged = headers["flags"] & STAGED_FLAG != 0
     rows["flags"][staged] = STAGED
     visible = ((headers["kind"] == Kind.BATCH) & ~staged) | (headers["kind"] == Kind.TXN)
-    # A void batch keeps its row, because each position has one, but has no records.
+    # A void batch keeps its row, because each position has a row. The row's record count is 0.
     if aborted:
         void = (headers["kind"] == Kind.BATCH) & np.isin(headers["position"], np.fromiter(aborted, np.uint64, len(aborted)))
         rows["flags"][void] |= ABORTED
@@ -209,7 +212,7 @@ class IndexWriter:
         self._max_timestamp = LONG_AGO
         self._fd = storage.open(path, create=True)
         self._size = storage.size(self._fd)
-        if self._size:  # a new file reads as zeros, and its creation works on a full disk
+        if self._size:  # a new file reads as zeros and needs no header yet, so it can be created on a full disk
             storage.write(self._fd, [bytes(ROWS_AT)], 0)
         if len(rows):
             counted = rows["max_timestamp"][rows["count"] > 0]
@@ -222,7 +225,7 @@ class IndexWriter:
 
         Args:
             data: the encoded rows.
-            offset, next_offset: offset of their first record, and after their last.
+            offset, next_offset: offset of their first record, and the offset after their last record.
             max_timestamp: largest timestamp of their records; `LONG_AGO` without records.
         """
         if self._offset < 0:
@@ -236,7 +239,10 @@ class IndexWriter:
         self.rows_crc = crc32c(data, self.rows_crc)
 
     def _grow(self, more: int) -> None:
-        """Allocate blocks for `more` bytes of rows and one more row before the write, so that a full disk changes nothing."""
+        """Allocate blocks for `more` bytes of rows and for one more row.
+
+        This happens before the write, so that a full disk changes nothing.
+        """
         needed = ROWS_AT + self.count * ROW_SIZE + more
         if needed + ROW_SIZE > self._size:
             size = (needed // _GROW_BYTES + 1) * _GROW_BYTES
@@ -249,7 +255,7 @@ class IndexWriter:
         # The file ends with its last row; blocks that were allocated ahead are freed.
         self._storage.truncate(self._fd, ROWS_AT + self.count * ROW_SIZE)
         self._storage.write(self._fd, [sealed.to_bytes()], 0)
-        # Recovery starts at the snapshot after this segment and does not rebuild these rows, so they become durable first.
+        # Recovery starts at the snapshot after this segment and does not rebuild these rows, so make them durable first.
         self._storage.make_durable(self._fd)
         self._storage.make_names_durable(os.path.dirname(self._path))
 
@@ -259,9 +265,9 @@ class IndexWriter:
 
 
 def map_rows(path: str) -> tuple[Buffer, Rows] | None:
-    """Map an index file. Return its header bytes and all rows that fit its size; the caller knows how many are valid.
+    """Map an index file. Return the header bytes and all rows that fit in the file; the caller knows how many rows are valid.
 
-    None if the file has no rows or is unreadable: the caller then rebuilds the rows from the frames.
+    Return None if the file has no rows or is unreadable. The caller then rebuilds the rows from the frames.
     """
     try:
         fd = with_descriptor_wait(lambda: open_file(path, os.O_RDONLY))

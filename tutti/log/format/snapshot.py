@@ -1,8 +1,9 @@
-"""Snapshots: the state of the log before a position, so that a start need not read the whole log (design, section 3).
+"""Snapshots: a snapshot is the state of the log before a position. It lets a start skip the log before that position (design,
+section 3).
 
-Each segment has a durable snapshot at its start, written when the frontier passes that position. Another snapshot moves forward
-within the segment being filled and bounds the work of a start. It is not synced: the snapshot and its index rows carry CRCs, and
-the snapshot at the start of the segment is the fallback.
+Each segment has a durable snapshot at its start, written when the frontier passes that position. One more snapshot is renewed
+within the current segment, to bound the work of a start. This snapshot is not synced: the snapshot and its index rows have CRCs,
+and the snapshot at the start of the segment is the fallback.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def read_snapshot(directory: str, position: int) -> Snapshot | None:
     try:
         data = read_file(snapshot_path(directory, position))
     except OSError:
-        return None  # missing or unreadable: an earlier snapshot serves as well
+        return None  # missing or unreadable: the caller uses an earlier snapshot
     head = data[: _HEAD.size]
     if len(data) < STATE_AT or head[:4] != _MAGIC or _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(head):
         return None
@@ -89,9 +90,9 @@ def remove_snapshot(directory: str, position: int, storage: Storage) -> None:
 def newest_snapshot(directory: str, at_most: int, *, starts_only: bool = False) -> Snapshot:
     """Return the last valid snapshot with a state up to position `at_most`; the empty snapshot without one.
 
-    With `starts_only`, only snapshots at the start of a segment count.
+    With `starts_only`, consider only snapshots at the start of a segment.
     """
-    # An invalid snapshot costs only time: the scan then starts from an earlier one.
+    # An invalid snapshot only makes the start slower: the scan starts from an earlier snapshot.
     for position in reversed(list_positions(directory, "snap")):
         if position <= at_most + 1:
             found = read_snapshot(directory, position)
@@ -110,5 +111,5 @@ def rows_before(directory: str, snapshot: Snapshot) -> Rows | None:
         return None
     # A copy, because an access to the mapping fails after the writer has shortened the file.
     rows = mapped[1][:count].copy()
-    # A snapshot within a segment is not synced, so it counts only with exactly the rows before it.
+    # A snapshot within a segment is not synced, so it is valid only if the index has exactly the rows before it.
     return rows if crc_of_rows(rows) == snapshot.rows_crc else None

@@ -1,4 +1,4 @@
-"""Transactions in the index: a TXN has one row for all its records, and its batches stay where they were staged."""
+"""Transactions in the index: a TXN has one row for all its records. Its batches keep the positions at which they were staged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def txn_parts(frame: Frame, row: np.void, firsts: Sequence[int]) -> Iterator[tup
     positions, counts = np.array(body.staged, np.int64), np.array(body.counts, np.int64)
     if len(positions) != len(counts) or counts.sum() != row["count"]:
         raise Damaged(f"the transaction at position {frame.position} has {counts.sum()} records, but the index has {row['count']}")
-    # Segment 0 stands for positions before the first existing segment.
+    # Segment 0 represents positions before the first existing segment.
     begins = np.array([0, *firsts], np.int64)
     segments = begins[np.searchsorted(begins, positions, "right") - 1]
     cuts = np.flatnonzero(np.diff(segments)) + 1
@@ -81,7 +81,7 @@ def visible_rows(found: tuple[list[Rows], Damaged | None], first: int, part: Sta
     if (batches["kind"] != Kind.BATCH).any() or (batches["flags"] != STAGED).any():
         raise Damaged(f"position {part.positions[0]} or a later one belongs to a transaction but is not a staged batch")
     before = np.cumsum(part.counts) - part.counts
-    # Readers get the batches as records of the TXN, regardless of the task that staged them.
+    # Readers see the batches as records of the TXN's producer, regardless of the task that staged them.
     batches["flags"] = 0
     batches["count"] = part.counts
     batches["offset"] = part.row["offset"] + before

@@ -2,7 +2,7 @@
 
 A mark is written to the current segment together with frames, so it needs no sync of its own. A mark covers only frames that
 *earlier* syncs made durable. Two slots alternate with the syncs, so a torn write never destroys the last synced mark. The newest
-valid mark counts, in whichever segment it is.
+valid mark of all segments counts.
 """
 
 from __future__ import annotations
@@ -89,13 +89,13 @@ def find_lost_end(directory: str, first: int, size: int) -> tuple[int, str] | No
 
 
 def check_end(directory: str, firsts: list[int], newest: int, *, peers_can_repair: bool = False) -> Damaged | None:
-    """Check that the last segment exists and is complete: without it, a start would take a shorter log for the whole log.
+    """Check that the last segment exists and is complete. Otherwise a start would treat a shorter log as the whole log.
 
     Args:
         firsts: first positions of the existing segments.
         newest: first position of the newest segment, from the hard state.
-        peers_can_repair: True if peers can hold the lost end. If only the end of the file is lost and a mark is valid, the error is
-            returned instead of raised; the caller raises it if the peers cannot repair it.
+        peers_can_repair: True if peers can have the lost end. Then, if only the end of the file is lost and a mark is valid, the
+            error is returned instead of raised. The caller raises it if the peers cannot repair the end.
 
     Returns:
         The error with `peers_can_repair`, or None if nothing is lost.
@@ -104,7 +104,7 @@ def check_end(directory: str, firsts: list[int], newest: int, *, peers_can_repai
         Damaged: the segment is missing or incomplete.
         WrongDirectory: a newer release wrote the segment.
     """
-    # The hard state records each new segment, so a missing last file is noticed.
+    # The hard state records each new segment, so a missing last file is detected.
     if newest > firsts[-1]:
         raise Damaged(f"segment {segment_path(directory, newest)} is missing: restore it, {repair_advice(directory)}")
     lost = find_lost_end(directory, firsts[-1], read_header(directory, firsts[-1]).size)
@@ -120,14 +120,17 @@ def check_end(directory: str, firsts: list[int], newest: int, *, peers_can_repai
 
 
 def repair_advice(directory: str) -> str:
-    """Return the alternative to a restored file for an error text. A lane is never truncated: see `lane_name.NEW_LANE_REMEDY`."""
+    """Return the text that advises what to do if the file cannot be restored.
+
+    A lane is never truncated: see `lane_name.NEW_LANE_REMEDY`.
+    """
     if lane_of_path(directory) is not None:
         return "as it was when its gateway stopped"
     return f"or check what a truncation would lose with `tutti log repair {directory}`"
 
 
 def newest_mark(directory: str, stored: VoteMark, firsts: list[int]) -> VoteMark:
-    """Return the vote mark: the newest of the one in the hard state and those in the last two segments."""
+    """Return the vote mark: the newest mark in the hard state and in the last two segments."""
     marks = [stored]
     for first in firsts[-2:]:
         marks += [mark for mark in segment_marks(directory, first) if mark is not None]

@@ -1,4 +1,4 @@
-"""Reader of a lane: offsets count in the lane, and names come from the ordered log."""
+"""Reader of a lane: offsets count the records of the lane, and names come from the ordered log."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class LaneEnd(NamedTuple):
 
 
 def last_known_end(path: str) -> LaneEnd | None:
-    """Return a lower bound of a lane's decided end, from the remains of its directory; None if unknown."""
+    """Return a lower bound of a lane's decided end, from the readable files of its directory; None if unknown."""
     try:
         # Marks that are still valid give the bound, even if the end of the log is lost.
         with closing(LogReader(path, damaged=True)) as reader:
@@ -42,7 +42,7 @@ class LaneReader(LogReader):
     """Reads one lane in the directory of `ordered`. Thread-safe.
 
     Raises (all methods):
-        As `LogReader`; and `Behind` if the ordered log here does not yet hold the name of a number in the lane.
+        As `LogReader`; and `Behind` if this gateway's ordered log does not yet have the name for a number in the lane.
     """
 
     def __init__(self, ordered: LogReader, lane: LaneName) -> None:
@@ -70,7 +70,7 @@ class LaneReader(LogReader):
         try:
             return self._ordered.name_of(kind, number)
         except NameForgotten:
-            # A lane keeps records of producers whose names the ordered log has forgotten and trimmed.
+            # A lane may keep records of producers whose names the ordered log has deleted and trimmed.
             return forgotten_name(number)
         except (Damaged, OffsetOutOfRange) as error:
             raise Behind(
@@ -79,14 +79,14 @@ class LaneReader(LogReader):
             ) from error
 
     def topic_numbers(self, names: Sequence[str]) -> frozenset[int]:
-        """Return the numbers of those topics that the ordered log knows."""
+        """Return the numbers of the topics that are registered in the ordered log; skip the others."""
         return self._ordered.topic_numbers(names)
 
     def picking(self, topics: Sequence[str] | None) -> Callable[[Rows], Rows]:
         """As `LogReader.picking`.
 
-        A lane can be ahead of the ordered log here. While a topic is unknown or unreadable there, the filter looks up the name of
-        each number in the lane.
+        A lane can be ahead of this gateway's ordered log. While a topic is unknown or unreadable in the ordered log, the filter
+        looks up the name for each topic number in the lane.
         """
         if topics is None:
             return super().picking(None)

@@ -8,16 +8,17 @@ import numpy as np
 
 from tutti.log.format.index import Rows
 
-_WINDOW = 65_536  # offsets in the first search window; each further window doubles
+_WINDOW = 65_536  # number of offsets in the first search window; each further window is twice as large
 
 Ticks = Callable[[int, int], Sequence[tuple[int, int, int]]]
 """Ticks (number, time, offset) at offsets from the first up to the second, both included, in order."""
 
 
 def tick_end(ticks: Ticks, start: int, limit: int, end: int, every: int) -> int:
-    """Return the offset of the last tick in (start, limit], else of the first tick in (limit, end], else `start`.
+    """Return the offset of the last tick in (start, limit]. Without one, return that of the first tick in (limit, end], or else
+    `start`.
 
-    Only ticks with a number divisible by `every` count. The cost depends on the distance between the tick and `limit` alone.
+    Only ticks with a number divisible by `every` count. The work depends only on the distance between the tick and `limit`.
     """
 
     def between(low: int, high: int) -> list[int]:
@@ -44,7 +45,7 @@ def bytes_end(parts: Iterable[Rows], start: int, end: int, bytes_max: int) -> in
     """Return the end of the longest prefix of [start, end) with at most `bytes_max` bytes. The first batch is always in it.
 
     Args:
-        parts: index rows of the batches with records in [start, end), or of some of them, in order; read only as far as needed.
+        parts: index rows of the batches (all or some) with records in [start, end), in order; read only as far as needed.
         start: first offset; only the share of a batch from `start` on counts.
         end: exclusive end offset.
         bytes_max: limit of bytes on disk.
@@ -58,7 +59,7 @@ def bytes_end(parts: Iterable[Rows], start: int, end: int, bytes_max: int) -> in
         inside = np.minimum(offsets + counts, end) - np.maximum(offsets, start)
         upto = total + np.cumsum(rows["size"].astype(np.int64) * inside // counts)
         too_large = upto > bytes_max
-        # The first batch is always included. Otherwise a batch above the limit would stop the reader for good.
+        # The first batch is always included. Otherwise a batch above the limit would block the reader permanently.
         too_large[0] &= has_one
         if too_large.any():
             return int(offsets[int(np.argmax(too_large))])

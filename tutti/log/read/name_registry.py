@@ -1,7 +1,7 @@
 """Name registry: the names of topics, producers and gateways for the numbers in frames.
 
-A number permanently stands for one name, even after a FORGET has removed the producer from the received-table. So a range reads
-the same at any time (C8).
+A number permanently stands for one name, even after a FORGET has removed the producer from the received-table. So reading a range
+gives the same result at any time (C8).
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from tutti.log.read.segment_view import ReadLimit, SegmentView
 _KIND_NAMES = {Kind.TOPIC: "topic", Kind.EPOCH: "producer", Kind.ROSTER: "gateway"}
 _KINDS = np.array(list(_KIND_NAMES), dtype=np.uint8)
 
-_NEIGHBOURS = 1024  # producers per lookup
+_NEIGHBOURS = 1024  # number of producers that one lookup loads
 
 Names = dict[tuple[int, int], str]
 
 
 class NameForgotten(OffsetOutOfRange):
-    """The number was registered and forgotten below the current start of the log, so the log no longer holds the name."""
+    """The number was registered and deleted below the current start of the log, so the log no longer has the name."""
 
 
 class NameRegistry:
@@ -41,19 +41,19 @@ class NameRegistry:
     """
 
     def __init__(self, catalog: Catalog, lock: AbstractContextManager[None]) -> None:
-        """Use the log of `catalog`. Each access to the catalog holds the lock `lock`, and nothing else does."""
+        """Use the log of `catalog`. The lock `lock` is held only during each access to the catalog."""
         self._catalog = catalog
         self._lock = lock
         self._known: Names = {}
         self._loaded_upto = 0  # registrations up to this position are in the cache
         self._numbers: dict[int, int] = {}  # segment -> next producer number at its start
-        self._begin: Snapshot | None = None  # snapshot at the start of the log, at the last check
+        self._begin: Snapshot | None = None  # snapshot at the start of the log, as of the last check
 
     def of(self, kind: Kind, number: int, upto: ReadLimit) -> str:
         """Return the name for a number; empty for 0.
 
         Raises:
-            Damaged: the log up to there does not hold the name.
+            Damaged: the log up to `upto` does not have the name.
             NameForgotten: the log permanently lacks the name.
             OffsetOutOfRange: a trim removed the registration.
         """
@@ -67,7 +67,7 @@ class NameRegistry:
         return self._search(kind, number, upto, damage) if name is None else name
 
     def topics(self, names: Collection[str], upto: ReadLimit) -> frozenset[int]:
-        """Return the numbers of those topics that the log knows.
+        """Return the numbers of the topics that are registered in the log; skip the others.
 
         Raises:
             Damaged: a topic is unknown, and frames that may register it are unreadable.
@@ -79,7 +79,7 @@ class NameRegistry:
         return frozenset(found[name] for name in names if name in found)
 
     def _load(self, upto: ReadLimit) -> Damaged | None:
-        """Load the registrations since the last call. The first call, and one after a trim, start at the newest snapshot.
+        """Load the registrations since the last call. The first call and a call after a trim start at the newest snapshot.
 
         Return the first corruption that no snapshot covers; the next call reads it again.
         """
@@ -117,7 +117,7 @@ class NameRegistry:
             wrong: Damaged | None = None
             try:
                 view, parts, next_damage = self._rows(first, upto)
-            except Damaged as error:  # the file disappeared meanwhile
+            except Damaged as error:  # the file was removed since the listing
                 parts, next_damage = [], error
             for rows in parts:
                 some = rows[max(position - int(rows["position"][0]), 0) :]
@@ -148,7 +148,7 @@ class NameRegistry:
     def _load_rows(self, view: SegmentView, rows: Rows) -> Damaged | None:
         """Load the names that the frames of `rows` register. Return the first corruption.
 
-        A corrupt frame hides only its own name, which other files may hold too.
+        A corrupt frame hides only its own name, which may also be in other files.
         """
         damage: Damaged | None = None
         for row in rows:
@@ -159,9 +159,10 @@ class NameRegistry:
         return damage
 
     def _search(self, kind: Kind, number: int, upto: ReadLimit, damage: Damaged | None) -> str:
-        """Search for an unused name: first in the likely segment, then everywhere else, because that segment may be corrupt.
+        """Search for a name that is not cached: first in the likeliest segment, then in all others, because that segment may be
+        corrupt.
 
-        `damage`: the first known corruption, which is the reason if the search fails.
+        `damage`: the first known corruption; it is raised as the reason if the search fails.
         """
         self._limit_cache()
         forgotten = self._forgotten(kind, number)
@@ -186,7 +187,7 @@ class NameRegistry:
         )
 
     def _forgotten(self, kind: Kind, number: int) -> NameForgotten | None:
-        """Return the error for a number that was registered and forgotten below the start of the log, else None."""
+        """Return the error for a number that was registered and deleted below the start of the log, else None."""
         first = self._catalog.start.first
         if self._begin is None or self._begin.position != first:
             self._begin = self._snapshot(first)
@@ -240,7 +241,10 @@ class NameRegistry:
 
 
 def _around(rows: Rows, kind: Kind, number: int) -> Rows:
-    """Return the rows that register a name and its neighbours, which are often next: a segment can register very many producers."""
+    """Return the rows that register a name and its neighbours.
+
+    The neighbours are often looked up next, and a segment can register many producers.
+    """
     if kind != Kind.EPOCH:
         return rows
     low = number - number % _NEIGHBOURS

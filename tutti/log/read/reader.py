@@ -1,7 +1,7 @@
-"""Log reader: any number of processes read a directory, with its gateway running or not.
+"""Log reader: any number of processes can read a directory, whether its gateway is running or not.
 
-The frontier comes from the live page if the page is from the current boot, else from the watermark on disk. The frontier of a
-reader never moves back.
+The frontier comes from the live page if the page is from the current boot, else from the watermark on disk. A reader's frontier
+never moves back.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from tutti.log.read.splits import Range, check_parts, split_range
 from tutti.log.read.state_replay import replay
 
 Item = TypeVar("Item")
-_CHECK_SAME_S = 1.0  # interval of the check that the path still leads to the opened directory
-_NO_RECORD = -1, 0  # offset and time
-_SKIP_FRAMES = 32_768  # a state that lags further than this restarts from a snapshot
+_CHECK_SAME_S = 1.0  # interval of the check that the path still refers to the opened directory
+_NO_RECORD = -1, 0  # offset and time if there is no record
+_SKIP_FRAMES = 32_768  # a state that lags by more frames than this is loaded from a snapshot
 
 
 class Frontier(NamedTuple):
@@ -50,8 +50,9 @@ class Frontier(NamedTuple):
     Attributes:
         position: last decided position.
         offset: offset after its last record; all lower offsets are readable.
-        time_us, tick: time (us, UTC) and number of the last TICK, 0 before any.
-        live: True if a running gateway reports it; else it is the last report of one, or the watermark on disk.
+        time_us, tick: time (us, UTC) and number of the last TICK, 0 before the first.
+        live: True if a running gateway reports the frontier. False if it is the last report of a stopped gateway, or the watermark
+            on disk.
     """
 
     position: int
@@ -64,8 +65,8 @@ class Frontier(NamedTuple):
 class _ReaderLock:
     """A lock for access to the files, which turns OS errors into `DirectoryRefused`.
 
-    The lock of the catalog is held only for short lookups, never during the processing of their results: a scan would otherwise
-    block the frontier calls of other threads. Locks for longer work are acquired before it.
+    The catalog's lock is held only for short lookups, never while their results are processed. Otherwise a scan would block the
+    frontier calls of other threads. Locks for longer work are acquired before the catalog's lock.
     """
 
     def __init__(self, path: str) -> None:
@@ -78,7 +79,7 @@ class _ReaderLock:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._lock.release()
         if isinstance(error, FileNotFoundError) and (start := read_start(self._path)).first > 1:
-            raise trimmed_error(start) from error  # trimmed meanwhile: a new call sees the new start
+            raise trimmed_error(start) from error  # the log was trimmed during the call; a new call uses the new start
         if isinstance(error, OSError):
             file = f" ({error.filename})" if error.filename else ""
             raise DirectoryRefused(f"{self._path} cannot be read: {error.strerror or error}{file}; {remedy(error)}") from error
@@ -140,7 +141,7 @@ class LogReader:
 
     @property
     def start(self) -> int:
-        """The first offset that the log holds; trims only raise it."""
+        """The first offset in the log. Trims raise it; it never decreases."""
         self._refresh()
         return self._catalog.start.offset
 
@@ -159,7 +160,7 @@ class LogReader:
     # Frontier
 
     def frontier(self) -> Frontier:
-        """Return the frontier, never a lower one than before.
+        """Return the frontier. It is never lower than one returned before.
 
         Raises:
             Damaged: the gateway is down, and its files do not determine the frontier.
@@ -179,14 +180,17 @@ class LogReader:
                 self._check_same(live)
                 live = self._live = open_live(self.path)
             found, indexed = self._watermark() if live is None or not live.valid else self._from_page(live)
-            # Without a live page the watermark counts, which lags. A frontier must never move back (C7).
+            # Without a live page, the reader uses the watermark, which lags. But a frontier must never move back (C7).
             if found.position < self._seen.position or found.offset < self._seen.offset:
                 found = self._seen._replace(live=found.live)
             self._seen = found
             return found, ReadLimit(found.position, indexed)
 
     def _check_same(self, live: LiveView | None) -> None:
-        """Check that no other directory has replaced the opened one, whose mapped live page would never change again."""
+        """Check that no other directory has replaced the opened one.
+
+        If it was replaced, the mapped live page would never change again.
+        """
         self._same_at = time.monotonic() + _CHECK_SAME_S
         if live is not None and live.inode == page.inode_of(self.path):
             return
@@ -222,11 +226,11 @@ class LogReader:
         self._catalog.refresh()
         firsts = self._catalog.firsts
         if stored is None and firsts:
-            stored = read_hard_state(self.path)  # the gateway has created both since the first read
+            stored = read_hard_state(self.path)  # the gateway may have created both since the first read
         check_hard_state(self.path, stored, firsts, self._log)
         if stored is None or not firsts:
             return Frontier(0, 0, 0, 0, False), 0
-        # Without its last segment, a log would look shorter than it is.
+        # If the last segment is missing, the log would look shorter than it is.
         if not self._damaged:
             check_end(self.path, firsts, stored.segment)
         mark = newest_mark(self.path, stored.mark, firsts)
@@ -258,7 +262,7 @@ class LogReader:
                 except OffsetOutOfRange:
                     if self.first == first:
                         raise
-                    return self.state()  # a trim moved the start: retry
+                    return self.state()  # a trim has moved the start: retry
             return self._state
 
     def _advanced(self, upto: ReadLimit, first: int) -> LogState:
@@ -268,13 +272,16 @@ class LogReader:
                 return replay(state.copy(), self.positions(state.position + 1, upto.position))
             except Damaged:
                 if newest_snapshot(self.path, upto.position).position <= state.position + 1:
-                    raise  # no snapshot lies after the corruption
-        # A load of the newest snapshot is cheaper than a replay of many frames.
+                    raise  # there is no snapshot after the corruption
+        # Loading the newest snapshot is cheaper than replaying many frames.
         state = max(state, newest_snapshot(self.path, upto.position).state, key=lambda one: one.position)
         return replay(state.copy(), self.positions(state.position + 1, upto.position))
 
     def name_of(self, kind: Kind, number: int) -> str:
-        """Return the name that a frame of `kind` registered for a number; empty for 0. Forgotten producers keep their names."""
+        """Return the name that a frame of `kind` registered for a number; empty for 0.
+
+        The names of deleted producers are also returned.
+        """
         with self._names_lock, self._reporting_corruption():
             return self._names.of(kind, number, self._refresh()[1])
 
@@ -298,8 +305,8 @@ class LogReader:
     def topics(self) -> list[Topic]:
         """Return the topics at the frontier.
 
-        Records and bytes count everything ever committed. Offset and time of the first record refer to the first one that the log
-        still holds; -1 and 0 without one.
+        Records and bytes include trimmed records. Offset and time of the first record are those of the first record still in the
+        log; -1 and 0 if there is none.
         """
         known = self.state()
         begin = self.start
@@ -313,7 +320,7 @@ class LogReader:
             except OffsetOutOfRange:
                 if self.start == begin:
                     raise
-                return self.topics()  # a trim moved the start: retry
+                return self.topics()  # a trim has moved the start: retry
         return [
             topic if number not in old else replace(topic, first_offset=first, first_time=time_us)
             for number, topic in known.topics.items()
@@ -321,7 +328,7 @@ class LogReader:
         ]
 
     def _find_firsts(self, begin: int, end: int, wanted: set[int]) -> None:
-        with contextlib.suppress(Damaged):  # a topic whose first record is hidden keeps the start of the log as its bound
+        with contextlib.suppress(Damaged):  # if corruption hides the first record, the start of the log stays the lower bound
             for _, rows in self.batches(begin, end):
                 numbers, at = np.unique(rows["topic"], return_index=True)
                 for number, row in zip(numbers.tolist(), rows[at], strict=True):
@@ -375,7 +382,7 @@ class LogReader:
     def find(self, producer: int, first_sequence: int, count: int = 1) -> int | None:
         """Return the offset of a producer's (number) record with this sequence, the first of `count` consecutive records.
 
-        None if the log does not hold them as consecutive records.
+        Return None if the log does not have them as consecutive records.
         """
         return self.find_all([SequenceRun(producer, first_sequence, count)])[0]
 
@@ -397,7 +404,7 @@ class LogReader:
             self._catalog.check_begin()  # otherwise the records may be in a missing segment
 
     def offset_for_time(self, time_us: int) -> int:
-        """Return the offset of the first record with a timestamp (us, UTC) at or after a time; the frontier without one.
+        """Return the offset of the first record whose timestamp (us, UTC) is at or after a time. Without one, return the frontier.
 
         Raises:
             Damaged: the batch that holds the record is corrupt.
@@ -409,7 +416,7 @@ class LogReader:
         while 0 < first <= upto.position:
             with self._lock:
                 sealed = self._catalog.sealed(first)
-                # The header of a sealed index excludes a whole segment without its rows.
+                # The header of a sealed index can exclude a whole segment, without reading rows.
                 if sealed is not None and sealed.max_timestamp < time_us:
                     first += sealed.rows  # the next segment's first position, if it exists
                     continue
@@ -428,7 +435,10 @@ class LogReader:
         return frontier.offset
 
     def ticks(self, start: int, end: int) -> list[tuple[int, int, int]]:
-        """Return the ticks at offsets `start` to `end`, inclusive, as (number, time us, offset). Lower offsets precede the tick."""
+        """Return the ticks at offsets `start` to `end`, inclusive, as (number, time us, offset).
+
+        A tick follows all records with lower offsets.
+        """
         self.check_range(start, end)
         found: list[tuple[int, int, int]] = []
         _, upto = self._refresh()
@@ -445,7 +455,8 @@ class LogReader:
     def plan(
         self, start: int, end: int, topics: Sequence[str] | None = None, split_bytes: int | None = None, splits: int | None = None
     ) -> list[Range]:
-        """Split [start, end) at batch boundaries for parallel reads: into about `splits` ranges, or of about `split_bytes` each.
+        """Split [start, end) at batch boundaries for parallel reads: into about `splits` ranges, or into ranges of about
+        `split_bytes`.
 
         Raises:
             UsageError: a number is not above 0; or as `check_range`.

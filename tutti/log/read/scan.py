@@ -1,7 +1,7 @@
 """Scan: reads committed records from index rows and mapped frames into Arrow batches.
 
-All Python work is per frame or per output batch, none per record. Columns of a large frame are views of the segment. Small frames
-are joined, so that small producer batches do not slow readers down. Each read checks the CRC of every body.
+Python code runs once for each frame or output batch, never for each record. The columns of a large frame are views of the segment.
+Small frames are joined, so that small producer batches do not slow readers down. Every read checks the CRC of each body.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tutti.log.read.segment_view import SegmentView
 _BODY = {name: index for index, name in enumerate(BATCH_SCHEMA.names)}
 _NAMED = {"topic": (Kind.TOPIC, "topic"), "producer": (Kind.EPOCH, "producer"), "gateway": (Kind.ROSTER, "origin")}
 _POSITION = struct.Struct("<Q")
-_GAP_BYTES_MAX = 64 * limits.KIB  # a gap up to this size costs less to read than another call
+_GAP_BYTES_MAX = 64 * limits.KIB  # reading a gap up to this size takes less time than a separate call
 _PAYLOAD = struct.Struct("<HIII")  # progress length, body length, raw length, body CRC
 
 
@@ -44,7 +44,7 @@ def scan(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the committed records of [start, end) in offset order.
 
-    The first batches are small and read without their surroundings, so that a lookup of a single record is fast.
+    The first batches are small, and read without read-ahead, so that a lookup of a single record is fast.
 
     Args:
         reader: reader of the directory.
@@ -53,7 +53,7 @@ def scan(
         columns: names from `tutti.data.frames.columns.COLUMNS`; None for all.
         rows_max: limit of records per batch.
         bytes_max: limit of record bytes up to which small frames are joined; a larger frame is a batch of its own.
-        sequential: True if the caller has read the records before `start`. Then also the first batches are large.
+        sequential: True if the caller has read the records before `start`. In this case, the first batches are also large.
 
     Raises:
         UsageError, OffsetOutOfRange: the column or the range does not exist; raised with the first batch.
@@ -72,18 +72,22 @@ def scan(
             ranges = _byte_ranges(some)
             if alone or len(ranges) > 1:
                 for first, last in ranges:
-                    view.segment.prefetch(first, last)  # prefetch all before waiting for one
+                    view.segment.prefetch(first, last)  # prefetch all ranges before waiting for the first
             for first, last in ranges:
                 view.segment.populate(first, last)
             for joined, bodies in _joined(view, some, made):
                 for part in _cut(reader, joined, bodies, start, end, rows_max):
                     yield part.batch(chosen, schema)
-            # The caller is done with the frames: release their memory, in one call for the whole span, as there may be thousands.
+            # The caller has finished with the frames, so release their memory. There may be thousands, so use one call for the
+            # whole span.
             view.segment.release(min(first for first, _ in ranges), max(last for _, last in ranges))
 
 
 class _GroupLimit(NamedTuple):
-    """Limits of one group of frames: bytes and separate ranges. `alone` reads exactly these ranges, without read-ahead."""
+    """Limits of one group of frames: number of bytes, and number of separate ranges.
+
+    With `alone`, exactly these ranges are read, without read-ahead.
+    """
 
     size: int
     ranges: int
@@ -123,7 +127,7 @@ def _groups(rows: Rows, rows_max: int, group_limits: Iterator[_GroupLimit]) -> I
 
 
 def _gaps(starts: npt.NDArray[np.integer[Any]], ends: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
-    """Return for each frame but the first whether it is far from the preceding one."""
+    """Return, for each frame except the first, whether it is far from the preceding frame."""
     between: npt.NDArray[np.bool_] = np.abs(starts[1:].astype(np.int64) - ends[:-1].astype(np.int64)) > _GAP_BYTES_MAX
     return between
 
@@ -141,7 +145,7 @@ def _byte_ranges(rows: Rows) -> list[tuple[int, int]]:
 def _joined(view: SegmentView, rows: Rows, sizes: Iterator[int]) -> Iterator[tuple[Rows, list[pa.RecordBatch]]]:
     """Yield the frames of a group in runs that become one batch each, within the next limit of `sizes`.
 
-    The size of a compressed frame is known only after its decompression. So at most one frame beyond the limit is in memory.
+    The size of a compressed frame is known only after its decompression. So memory may hold one frame beyond the limit.
 
     Raises:
         Damaged: a frame is corrupt; raised after all frames before it.
@@ -177,7 +181,7 @@ def _cut(reader: LogReader, rows: Rows, bodies: list[pa.RecordBatch], start: int
     """Yield the records of the frames that are in the range. A single frame with too many records is split."""
     skip = np.maximum(start - rows["offset"], 0)
     keep = np.minimum(end - rows["offset"], rows["count"]) - skip
-    # Only a frame that is alone in its batch can exceed the limit of records.
+    # Only a frame that is the only one in its batch can exceed the limit of records.
     if len(bodies) == 1:
         first, last = int(skip[0]), int(skip[0] + keep[0])
         for at in range(first, last, rows_max):
@@ -270,7 +274,7 @@ def _body(view: SegmentView, file_position: int, position: int, count: int) -> t
 
 
 def _counting(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> pa.Array[Any]:
-    """Return for each start a run of `count` consecutive numbers."""
+    """Return the concatenation of runs of consecutive numbers, one run of `count` numbers from each start."""
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
     ramps = starts - before

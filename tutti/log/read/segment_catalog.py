@@ -1,7 +1,7 @@
 """Catalog: the index rows of all segments up to the frontier, even if index files are missing or corrupt.
 
-If no index file has a row (the gateway or the host crashed before the write, or the file is corrupt), the catalog rebuilds the row
-in memory from the frame. A reader never writes.
+A row can be missing, because the gateway or the host crashed before the row was written, or because the file is corrupt. The
+catalog then rebuilds the row in memory from the frame. A reader never writes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tutti.log.format.transaction_rows import txn_parts, visible_rows
 from tutti.log.read.segment_view import ReadLimit, SegmentView, sealed_header, segment_too_short
 from tutti.log.read.splits import Range, split_at_segments
 
-_CHUNK = 65_536  # rows per step
+_CHUNK = 65_536  # number of rows per step
 
 
 class _SegmentRows(NamedTuple):
@@ -59,11 +59,11 @@ class _LaterFrames(NamedTuple):
 class Catalog:
     """The index rows of a log. Not thread-safe: callers hold a lock.
 
-    The first position identifies a segment, never its index in the list: files appear (growth, repair) and disappear (trim, loss)
-    between any two calls, and within a call that refreshes.
+    A segment is identified by its first position, never by its index in the list. Files can appear (growth, repair) and disappear
+    (trim, loss) between two calls, and within a call that refreshes the list.
 
     Attributes:
-        firsts: first positions of the existing segments, in order; a refresh replaces the list and never changes it.
+        firsts: first positions of the existing segments, in order; a refresh replaces the list object and never modifies it.
         start: start of the log, as stored in the directory.
         shortened: True if the log was trimmed since the catalog was opened.
     """
@@ -99,7 +99,7 @@ class Catalog:
         self.refresh()
 
     def close(self) -> None:
-        """Drop the mapped files. Each mapping ends with its last user."""
+        """Drop the mapped files. Each mapping ends when its last user releases it."""
         self._views.clear()
 
     def view(self, first: int) -> SegmentView:
@@ -171,7 +171,8 @@ class Catalog:
         return found
 
     def readable_rows(self, first: int, upto: ReadLimit) -> tuple[list[Rows], Damaged | None]:
-        """As `rows`, but return the rows before a corruption together with it. The trusted rows never depend on other segments.
+        """As `rows`, but return the rows before a corruption together with the corruption. Rows from the index never depend on
+        other segments.
 
         A corrupt part may hide an ABORT, so a rebuilt row before it is possibly void.
         """
@@ -179,7 +180,8 @@ class Catalog:
         return [part for part in (loaded.trusted, loaded.rebuilt) if len(part)], loaded.damage
 
     def certain_rows(self, first: int, upto: ReadLimit) -> tuple[list[Rows], Damaged | None]:
-        """As `readable_rows` without the possibly void rows; the corruption that can hide their ABORT is returned instead.
+        """As `readable_rows`, but leave out rows that an unreadable ABORT may have voided. If rows are left out, return the
+        corruption that may hide that ABORT.
 
         An ABORT voids only batches after the last VIEW frame, within the limit of undecided frames (design, 4.4).
         """
@@ -188,7 +190,7 @@ class Catalog:
         hiding = damage or loaded.later_damage
         if hiding is not None and len(rebuilt):
             views = rebuilt["position"][(rebuilt["kind"] == Kind.VIEW) & (rebuilt["position"] < hiding.position)]
-            # No ABORT reaches back over a VIEW, or over more frames than may be undecided.
+            # An ABORT does not affect batches before the last VIEW, or further back than the limit of undecided frames.
             settled = max([loaded.view, hiding.position - limits.UNDECIDED_FRAMES_MAX - 1, *views[-1:].tolist()])
             known = rebuilt[rebuilt["position"] <= settled]
             if len(known) < len(rebuilt):
@@ -204,7 +206,7 @@ class Catalog:
             return _SegmentRows(rows, no_rows())
         try:
             walked = view.scan(rows, last)
-            # The gateway may have begun a segment meanwhile, so `last` can be too high.
+            # The gateway may have begun a new segment since then, so `last` can be too high.
             if walked.position <= last and self.refresh():
                 return self._load(first, upto)
             offset, tick = self._before(first, rows, upto)
@@ -226,7 +228,10 @@ class Catalog:
         return int(last["offset"]) + int(last["count"]), int(last["tick"])
 
     def _before_all(self, first: int) -> tuple[int, int]:
-        """As `_before` at the start of the log, from the snapshot there, unless a trim has moved the start meanwhile."""
+        """As `_before`, at the start of the log.
+
+        The values come from the snapshot there, unless a trim has moved the start since.
+        """
         self.check_begin()
         if first == 1:
             return 0, 0
@@ -268,13 +273,13 @@ class Catalog:
             if (sealed := self.sealed(first)) is not None:
                 return sealed.offset
             rows, _ = self.readable_rows(first, upto)
-            if not rows:  # no rows yet, or an earlier corruption, which the caller meets first
+            if not rows:  # no rows yet, or an earlier corruption, which the caller encounters first
                 return 1 << 63
             found = self._offsets[first] = int(rows[0]["offset"][0])
         return found
 
     def holding(self, offset: int, upto: ReadLimit) -> int:
-        """Return the segment that holds an offset, or else the last one below it; 0 for an empty log."""
+        """Return the segment that has an offset, or else the last segment below the offset; 0 for an empty log."""
         firsts = self.firsts
         low, high = 0, bisect_right(firsts, upto.position)  # undecided segments can disappear at any time
         while low < high:
@@ -298,18 +303,19 @@ class Catalog:
             if not self.before(first):
                 self.check_begin()
                 return first
-            # An earlier segment appeared during the search: search again.
+            # An earlier segment appeared during the search, so search again.
 
     def split_at_segments(
         self, start: int, end: int, split_bytes: int | None, splits: int | None, upto: ReadLimit
     ) -> list[Range] | None:
-        """Split a range at the starts of segments; None if the range or the parts have too few segments.
+        """Split a range at the starts of segments. Return None if the range or the parts have too few segments.
 
-        The estimate uses the file sizes of a sample, because most segments have one size. The first segment counts with its share
-        of records. The last one, which may be far from full, counts with the average bytes per record.
+        The estimate uses the file sizes of a sample, because most segments have the same size. For the first segment, the estimate
+        uses the share of records inside the range. The last segment may be far from full, so the estimate uses the average bytes
+        per record.
         """
         borders = [self.holding(offset, upto) for offset in (start, end - 1)]
-        firsts = self.firsts  # a refresh replaces the list, so this one stays constant
+        firsts = self.firsts  # a refresh replaces the list, so this copy stays constant
         first, last = (bisect_left(firsts, border) for border in borders)
         count = last - first
         if count < limits.PLAN_SEGMENTS_MAX:
@@ -327,8 +333,7 @@ class Catalog:
         """Yield the rows of the batches with records in [start, end), in order and in chunks.
 
         Raises:
-            Damaged: as `rows`, after the rows before the corruption.
-            OffsetOutOfRange: a trim removed records of the range.
+            Damaged: as `rows`; raised after the rows before the corruption. OffsetOutOfRange: a trim removed records of the range.
         """
         first = self.entry(start, upto)
         if start < self.start.offset:
@@ -343,17 +348,18 @@ class Catalog:
                     some = part[chunk : min(chunk + _CHUNK, high)]
                     some = some[(some["count"] > 0) & (some["offset"] + some["count"] > start)]
                     yield from self._visible(view, some, start, end, upto)
-                # Stop before the next segment is opened: a range needs nothing after its end.
+                # Stop before the next segment is opened, because the range ends here.
                 if high < len(part) or int(offsets[-1]) + int(part["count"][-1]) >= end:
                     return
 
     def onward(
         self, first: int, upto: ReadLimit, rows: Callable[[int, ReadLimit], tuple[list[Rows], Damaged | None]] | None = None
     ) -> Iterator[tuple[SegmentView, list[Rows]]]:
-        """Yield the segments from `first` on, each with its rows from `rows` (default `readable_rows`), without a gap in positions.
+        """Yield the segments from `first` on, without a gap in positions. Each comes with its rows from `rows` (default
+        `readable_rows`).
 
         Raises:
-            Damaged: as `rows`, or a segment is missing; after the rows before it.
+            Damaged: as `rows`, or a segment is missing; raised after the rows before it.
             OffsetOutOfRange: a trim removed the segment.
         """
         while 0 < first <= upto.position:
@@ -377,7 +383,7 @@ class Catalog:
         for at in [*txns, len(rows)]:
             some = [(view, rows[done:at])]
             if at < len(rows):
-                # The batches are where they were staged, possibly in earlier segments.
+                # The batches keep the positions at which they were staged, possibly in earlier segments.
                 for segment, part in txn_parts(view.frame(rows[at]), rows[at], self.firsts):
                     if not segment:
                         self.check_begin()
@@ -403,7 +409,7 @@ class Catalog:
         """Return the header of a segment's index if it is sealed, from a cache if possible."""
         found = self._sealed.get(first)
         if found is None:
-            # A sealed index never changes, but an unsealed one may be sealed at any time.
+            # A sealed index never changes, but an unsealed index may be sealed at any time.
             found = sealed_header(self.directory, first)
             if found is not None:
                 self._sealed[first] = found

@@ -61,7 +61,7 @@ class SegmentView:
         if 0 < covered <= len(self._mapped) and self._check_rows(covered):
             return self._mapped[:covered]
         if self._snapshot_rows is None:
-            # Without a live page, the CRC in a snapshot proves the rows before it.
+            # Without a live page, the CRC in a snapshot proves that the rows before the snapshot are correct.
             snapshot = newest_snapshot(self.directory, upto.position)
             prefix = rows_before(self.directory, snapshot) if snapshot.segment == self.first else None
             self._snapshot_rows = no_rows() if prefix is None else prefix
@@ -138,7 +138,7 @@ def sealed_header(directory: str, first: int) -> Sealed | None:
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.EIO):
             raise
-        return None  # the frames hold the same data
+        return None  # no sealed index: the caller uses the frames, which have the same data
 
 
 def segment_too_short(view: SegmentView, walked: FrameScan) -> Damaged:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from tutti.log.format.index import STAGED, Rows
 
 _NONE = -1
-_POSITION = 1 << 62  # flag in results for staged batches, which are positions instead of offsets
+_POSITION = 1 << 62  # flag in results for staged batches; the result is then a position instead of an offset
 
 
 class SequenceRun(NamedTuple):
@@ -28,9 +28,9 @@ class SequenceRun(NamedTuple):
 
 
 def offsets_of(runs: Sequence[SequenceRun], parts: Iterable[Rows], begin: int = 0) -> list[int | None]:
-    """Return the offset of each run's first record; None if the log does not hold the run as consecutive records.
+    """Return the offset of each run's first record; None for a run that the log does not have as consecutive records.
 
-    A staged batch has no offset, so its position is returned.
+    A staged batch has no offset, so the result is its position.
 
     Args:
         runs: runs to find.
@@ -39,7 +39,7 @@ def offsets_of(runs: Sequence[SequenceRun], parts: Iterable[Rows], begin: int = 
     """
     counts = np.array([run.records for run in runs], np.int64)
     firsts = np.array([run.first_sequence for run in runs], np.int64)
-    # Both ends, because a resent batch can have other boundaries than its first copy.
+    # Search for both ends, because the boundaries of a resent batch can differ from those of its first copy.
     wanted = np.concatenate([firsts, firsts + counts - 1])
     found = np.full(len(wanted), _NONE, np.int64)
     indexes: defaultdict[tuple[int, int], list[int]] = defaultdict(list)

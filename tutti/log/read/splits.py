@@ -1,6 +1,6 @@
 """Splits a range into parts of about equal size, at batch boundaries.
 
-A range over many segments is split between segments, by their file sizes: a scan of every index row of a large log would take
+A range over many segments is split between segments, by their file sizes. For a large log, a scan of all index rows would take
 longer than the first reads.
 """
 
@@ -41,7 +41,7 @@ def split_range(start: int, end: int, parts: Sequence[Rows], split_bytes: int | 
     ends = np.minimum(offsets + _column(parts, "count"), end)
     rows = ends - np.maximum(offsets, start)
     counts = np.maximum(_column(parts, "count"), 1)
-    sizes = _column(parts, "size") * rows // counts  # a partial batch counts with its share
+    sizes = _column(parts, "size") * rows // counts  # of a partial batch, only its share of the size counts
     total = int(sizes.sum())
     goal = max(-(-total // splits), 1) if splits is not None else split_bytes or max(total, 1)
     before = np.cumsum(sizes) - sizes
@@ -72,7 +72,7 @@ def split_at_segments(
     if parts * limits.PLAN_SEGMENTS_A_PART_MIN > len(sizes):
         return None
     goals = np.arange(1, parts, dtype=np.int64) * total // max(parts, 1)
-    into = np.searchsorted(cumulative, goals)  # the segment that contains each border
+    into = np.searchsorted(cumulative, goals)  # index of the segment that contains each boundary
     nearest = into + (2 * goals > 2 * cumulative[into] - sizes[into])
     borders = [0, *(border for border in np.unique(nearest).tolist() if 0 < border < len(sizes)), len(sizes)]
     offsets = [start, *(min(max(base(border), start), end) for border in borders[1:-1]), end]

@@ -12,13 +12,13 @@ from tutti.log.format.frame_iterator import AHEAD_BYTES
 from tutti.log.format.index import ABORTED, Rows
 from tutti.log.read.segment_view import SegmentView
 
-_RELEASE_BYTES = 4 * limits.MIB  # scanned bytes of a segment to collect before their release
+_RELEASE_BYTES = 4 * limits.MIB  # number of scanned bytes after which their memory is released
 
 
 def replay(state: LogState, found: Iterable[tuple[SegmentView, Rows]]) -> LogState:
     """Apply the frames of the rows, which follow the state, and return the state.
 
-    Bodies of batches are read only if the frame has progress, because the header holds everything else.
+    The body of a batch is read only if the frame has progress, because the header has everything else.
 
     Raises:
         Damaged: a frame does not continue the chain, fails its CRC, or is unreadable.
