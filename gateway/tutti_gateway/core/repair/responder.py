@@ -1,5 +1,5 @@
-"""Responder: a member that holds the frames which another member misses. It waits, watches for repairs by others, claims the repair,
-and sends it.
+"""Responder: a member that holds the frames which another member misses. It waits, watches for repairs by others, claims the
+repair, and sends it.
 """
 
 from __future__ import annotations
