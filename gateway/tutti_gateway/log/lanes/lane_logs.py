@@ -136,7 +136,7 @@ class LaneLogs:
         self._writers: OrderedDict[LaneName, LaneWriter] = OrderedDict()
         self._lock = threading.Lock()  # protects `_writers`, for `frontier`
         self._written: set[LaneName] = set()  # lanes with unsynced writes
-        self._attempts: dict[LaneName, int] = {}  # attempts of the own lanes; a gateway that gets a new number has more than one
+        self._attempts: dict[LaneName, int] = {}  # of this gateway's lanes, one for each number that it has had
         self._own_lane: LaneName | None = None
         self._number = 0  # number of this gateway; 0 while it is unknown
         self._replicated: dict[LaneName, int] = {}  # last position that every gateway of the roster has
