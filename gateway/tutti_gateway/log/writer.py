@@ -73,7 +73,7 @@ class LogWriter:
         frontier = (found.state.position, found.state.next_offset)
         self._marks = MarkTracker(found.end, frontier, found.mark, found.recovered.damage)
         self._end: End = found.end
-        # One writer thread serves several lanes, so a lane may get no idle time: each of its writes carries a mark.
+        # One writer thread serves several lanes, so a lane may get no idle time. So each write to a lane carries a mark.
         self._late_us = 0 if options.lane else limits.MARK_LATE_US
         self._synced_at = time.monotonic()
         self._corrupt_tail = found.recovered.damage is not None  # corrupt bytes still follow the end of the log
@@ -136,7 +136,7 @@ class LogWriter:
         self._preallocator.remove_unusable()
         if self._options.prepared_segments:
             if not self._segments and not prepared_paths(self._path):
-                self._preallocator.prepare_one(patient=False)  # the first writes of a new gateway then cost no more than later ones
+                self._preallocator.prepare_one(patient=False)  # so that the first writes of a new gateway are as fast as later ones
             self._preallocator.start()
         self._live.publish(self._indexer.state, self._segments[-1].first if self._segments else 0)
 
@@ -176,7 +176,7 @@ class LogWriter:
             raise self._translated("writing to", error) from error
 
     def _append_some(self, frames: Sequence[Frame], must: bool) -> Sequence[Frame]:
-        """Write as many frames as fit into the segment, begin a new segment if some are left, and return those."""
+        """Write as many frames as fit into the segment. Begin a new segment if frames are left, and return those."""
         if self._disk_space.in_reserve and not must and any(frame.kind == Kind.BATCH for frame in frames):
             raise DiskFull(
                 f"the disk of {self._path} is full and the reserve is only for frames that must be written: free some space"
@@ -186,7 +186,7 @@ class LogWriter:
         left = frames[len(file_positions) :]
         if file_positions:
             self._storage.write(segment.fd, parts, segment.file_position)
-            # The mark of earlier syncs shares the next fdatasync with these frames, so it costs no extra sync.
+            # The mark for earlier syncs shares the next fdatasync with these frames, so it needs no extra sync.
             if self._marks.due(time.monotonic(), self._late_us):
                 self._write_slot(segment)
             segment.file_position = file_position
@@ -198,8 +198,8 @@ class LogWriter:
         return left
 
     def _lower_mark(self) -> None:
-        """Lower the mark, because a different frame replaces the corrupt end. The old mark would make the next start report
-        mixed files.
+        """Lower the mark, because a different frame replaces the corrupt end. With the old mark, the next start would report that
+        files are mixed.
         """
         mark = self._marks.next(self._marks.durable)
         self._hard_state.write(self._hard_state.hard_state, mark, self._hard_state.segment)
@@ -230,7 +230,7 @@ class LogWriter:
         if prepared:
             self._preallocator.segment_used()
         self._live.segment(first)
-        # the last segment is empty and too small for the frame: the larger segment replaces it
+        # the last segment is empty and too small for the frame, so a larger segment replaces it
         if self._segments and self._segments[-1].first == first:
             # Readers may have the replaced file mapped.
             self._close_segments([self._segments.pop()])
@@ -256,7 +256,7 @@ class LogWriter:
             return
         try:
             self._sync()
-            # The mark needs its own sync, because it may name only frames that an earlier sync made durable.
+            # The mark needs its own sync, because it may cover only frames that an earlier sync made durable.
             if self._options.vote_mark == "strict" and self._marks.newest.position < self._marks.durable[0]:
                 self._write_slot(self._segments[-1])
                 self._sync()
@@ -270,11 +270,11 @@ class LogWriter:
         if self._marks.synced(end, self._synced_at):
             # The synced slot holds the newest mark now, so the next mark goes into the other slot.
             segment.slot = 1 - segment.slot
-        # A disk that never rests still refreshes its identity file, which detects older copies of the directory.
+        # The identity file is refreshed even if the disk is never idle. That file is used to detect older copies of the directory.
         self._directory.refresh_identity(limits.IDENTITY_FRESH_BUSY_US)
 
     def _write_slot(self, segment: Segment) -> None:
-        """Write a mark that names what earlier syncs made durable, at most once between two syncs."""
+        """Write a mark that covers the frames of earlier syncs, at most once between two syncs."""
         if self._marks.written is None and self._marks.stale:
             mark = self._marks.next()
             self._storage.write(segment.fd, [mark.to_bytes()], MARK_SLOTS[segment.slot])
@@ -290,9 +290,9 @@ class LogWriter:
         self._check_usable()
         with self._translating("writing the hard state of"):
             accepts = hard_state.accepted > self._hard_state.hard_state.accepted
-            if accepts and self._corrupt_tail:  # after the view no mark explains why the file is short
+            if accepts and self._corrupt_tail:  # after this view no mark explains why the file is too short
                 quarantine.restore_size(self._storage, self._segments[-1])
-            # An accepted view gives up a corrupt end, so the mark names the durable end again.
+            # The group abandons a corrupt end when this member accepts a view, so the mark names the durable end again.
             mark = self._marks.next(self._marks.durable if accepts else None)
             self._hard_state.write(hard_state, mark, self._hard_state.segment)
             self._directory.refresh_identity(limits.IDENTITY_FRESH_US)
@@ -317,7 +317,7 @@ class LogWriter:
             decided <= position <= last,
             f"cannot truncate the log after position {position}: it is decided up to {decided} and ends at {last}",
         )
-        # Without frames to remove, the caller still relies on a durable end.
+        # Even if no frame must be removed, the caller relies on a durable end.
         if position == last and self._marks.damage is None:
             if self._marks.durable != self._end:
                 self.sync()
@@ -340,7 +340,7 @@ class LogWriter:
         file_positions = remaining[-1].file_positions_after(position, self._indexer.state.position) if remaining else []
         mark = self._marks.next(end)
         if not remaining:
-            self._directory.store_log_uuid(b"")  # nothing is left, so another log may begin here
+            self._directory.store_log_uuid(b"")  # the log is empty now, so a different log may begin here
         truncate.truncate_files(
             self._path, self._storage, self._hard_state, mark, remaining[-1] if remaining else None, file_positions, removed
         )
@@ -361,7 +361,7 @@ class LogWriter:
             return
         segment = self._segments[-1]
         self._sync()
-        # A tail of zeros contains nothing that is worth a copy.
+        # A tail of zeros need not be copied.
         if self._later or not quarantine.is_zero_after_frames(self._storage, segment):
             mark = self._marks.next()
             quarantine.quarantine_tail(self._path, self._storage, self._hard_state, mark, segment, self._later)
@@ -377,7 +377,7 @@ class LogWriter:
             snapshot: a `LogState` as bytes; it covers more than is decided here.
 
         Raises:
-            DiskFull, DiskFailed: as for `cut`.
+            DiskFull, DiskFailed: as for `truncate`.
         """
         self._check_usable()
         state = LogState.from_bytes(snapshot)
@@ -410,14 +410,14 @@ class LogWriter:
 
     def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
         """Return durable frames from `first` on, and the last position that no later ABORT covers. See `FrameFetcher.read`."""
-        # A peer counts these frames as held here, so only durable frames are returned.
+        # A peer relies on this disk for these frames, so only durable frames are returned.
         upto = ReadLimit(self._indexer.state.position, self._indexer.indexed)
         return self._fetcher.read(first, min(last, self._marks.durable[0]), upto)
 
     # Deciding
 
     def frontier(self, position: int, offset: int) -> None:
-        """Publish the frontier to readers. The node calls this method before any receipt leaves, possibly from another thread.
+        """Publish the frontier to readers. The node calls this method before any receipt is sent, possibly from another thread.
 
         Args:
             position: last decided position.
@@ -458,7 +458,7 @@ class LogWriter:
     # Background work
 
     def idle(self) -> bool:
-        """Do background work while no request is queued, and return True if some is left: then call again within 10 ms.
+        """Do background work while no request is queued. Return True if work is left; the caller must then call again within 10 ms.
 
         The mark becomes current 10 ms after the last sync, the identity file is refreshed at rest, and trimmed files are removed.
 
@@ -493,7 +493,7 @@ class LogWriter:
         """
         self._preallocator.close()
         try:
-            # With a current mark, the next start cannot take the last frames for torn ones.
+            # With a current mark, the next start cannot mistake the last frames for torn ones.
             if not self._failed and not self._truncating and self._segments and self._marks.stale:
                 with self._translating("marking"):
                     self._write_slot(self._segments[-1])
@@ -509,9 +509,7 @@ class LogWriter:
 
     @contextmanager
     def _translating(self, what: str) -> Iterator[None]:
-        """Translate system errors of a block. The path of each record does this inline, because a context manager costs too much
-        there.
-        """
+        """Translate system errors of a block. The hot path does this inline, because a context manager is too slow there."""
         try:
             yield
         except (OSError, DiskFull) as error:

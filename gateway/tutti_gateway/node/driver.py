@@ -1,11 +1,12 @@
-"""The work of the socket thread without its sockets: takes messages and events, steps the stack and carries out its actions.
+"""The work of the socket thread without its sockets. It processes messages and events, steps the stack, and executes the resulting
+actions.
 
 The order within an iteration:
 
 1. the frontier that readers see moves;
-2. messages to other gateways and replies to clients leave;
-3. the disk thread is woken for writes; it comes after the sends, because the network is the longer way to durability at the others,
-   and a woken thread competes for the interpreter;
+2. messages to other gateways and replies to clients are sent;
+3. the disk thread is woken for writes; this follows the sends, because durability at the other gateways takes longer, and because a
+   woken thread competes for the interpreter;
 4. decided runs go to the index, because no client waits for it.
 """
 
@@ -113,13 +114,13 @@ class Driver:
 
         Args:
             stack: the protocol.
-            clock, disk, lanes, clients, lookups, lane_lookups, network: the parts that do I/O; the driver queues work for them.
-            frontier: publishes (last decided position, next offset) to readers on this machine; called before any receipt leaves.
-            documents: makes the status documents of the gateway from the state of this driver.
+            clock, disk, lanes, clients, lookups, lane_lookups, network: the parts that do I/O. The driver queues work for them.
+            frontier: publishes (last decided position, next offset) to readers on this machine. Called before any receipt is sent.
+            documents: creates the gateway's status documents from the state of this driver.
             counters, log: counters and messages for the operator.
-            sessions_max, undecided_bytes_max: limits; above the latter the client port is not drained.
+            sessions_max, undecided_bytes_max: limits. Above `undecided_bytes_max` the client port is not drained.
             entropy: 16 random bytes.
-            authorizer: authorizes clients; None if every client may do everything.
+            authorizer: authorizes clients; None if clients need no permissions.
         """
         self._stack = stack
         self._clock = clock
@@ -140,7 +141,7 @@ class Driver:
         self._request_handler = RequestHandler(
             self.sessions, self.replies, self._fences, self._read_indexes, self.documents, counters, log, authorizer
         )
-        # Events that result from actions; `step` is not reentrant, so they wait until the current step is over.
+        # Events that result from actions. `step` is not reentrant, so they wait for the end of the current step.
         self._next: deque[Event] = deque()
         self._disk_actions: list[tuple[Callable[[Any], None], Action]] = []  # writes and reads, in order
         self._delivered: list[Deliver] = []
@@ -155,9 +156,9 @@ class Driver:
         self.view: ViewInstalled | None = None
         self.position = self.offset = 0
         self.halted = ""
-        self.removed = ""  # why this gateway is no longer in the group; empty while it is
-        self._blocking: dict[int, str] = {}  # members that block decisions since the last decided frame, and why
-        self.disk_low = ""  # why the disk accepts no new records; empty if it does
+        self.removed = ""  # reason why this gateway is no longer in the group; empty while it is
+        self._blocking: dict[int, str] = {}  # members that have blocked decisions since the last decided frame, with reasons
+        self.disk_low = ""  # reason why the disk accepts no new records; empty if it accepts them
         self.leaving = self.stopped = False
 
     # State for other modules
@@ -168,7 +169,7 @@ class Driver:
         return "; ".join(self._blocking.values())
 
     def documents(self) -> StatusDocuments:
-        """Return the status documents of this moment."""
+        """Return the current status documents."""
         return self._make_documents(
             DriverSnapshot(
                 position=self.position,
@@ -200,9 +201,9 @@ class Driver:
 
     @property
     def accepts_messages(self) -> bool:
-        """True if the client port is to be drained: lookups and undecided frames are below their limits.
+        """True if the client port must be drained, because lookups and undecided frames are below their limits.
 
-        A halted gateway always drains its port, so that clients get refusals; its undecided frames do not increase.
+        A halted gateway always drains its port, so that clients get refusals. Its undecided frames do not increase.
         """
         ordered, unordered = self._lookups
         return ordered.waiting + unordered.waiting < limits.LOOKUPS_MAX and (
@@ -211,7 +212,7 @@ class Driver:
         )
 
     def wait_us(self) -> int:
-        """Return the time until the next timer, us; at most the poll interval."""
+        """Return the time until the next timer, us. It is at most the poll interval."""
         if self._timer_us is None:
             return common_limits.POLL_US_MAX
         return min(common_limits.POLL_US_MAX, max(0, self._timer_us - self._clock.mono_us()))
@@ -223,7 +224,7 @@ class Driver:
         recovered: Recovered = started.recovered
         self.position, self.offset = recovered.state.position, recovered.state.next_offset
         self._in_flight.decided = self.position
-        # The tail on the disk is undecided, so it counts against the limits.
+        # The undecided tail on the disk counts against the limits.
         self._in_flight.add(recovered.tail)
         self._lanes.set_recovered(recovered.lanes)
         self._now = self._clock.now()
@@ -239,7 +240,7 @@ class Driver:
             self.flush()
 
     def run_once(self, messages: Sequence[Message], inputs: Sequence[DriverInput]) -> None:
-        """Process events, expired timers and client messages, and carry out the resulting actions."""
+        """Process events, expired timers and client messages, and execute the resulting actions."""
         now = self._now = self._clock.now()
         events: list[Event] = []
         for item in inputs:
@@ -254,7 +255,7 @@ class Driver:
                 events.append(self._read_indexes.begin(item.answer))
             else:
                 if isinstance(item, WriteFailed):
-                    self.halted = item.reason  # set before the step, so that the port is drained and clients get refusals
+                    self.halted = item.reason  # set before the step, so that the port is drained and clients are refused
                 elif isinstance(item, SpaceChanged):
                     self.disk_low = item.reason if item.low else ""
                 elif isinstance(item, Persisted):
@@ -272,7 +273,7 @@ class Driver:
         self.flush()
 
     def sweep(self) -> None:
-        """Close silent sessions, notify clients of changes, and pass the time to the stack; called about once a second.
+        """Close silent sessions, notify clients of changes, and pass the time to the stack. Called about once a second.
 
         An idle group of one sets no timer, so only this call shows the stack that the wall clock has jumped.
         """
@@ -293,7 +294,7 @@ class Driver:
 
     def _on_disconnect(self, session: Session) -> None:
         self.sessions.remove(session)
-        self._closing.append(session)  # the send failed during a flush, and the stack gets SessionClosed after it
+        self._closing.append(session)  # the send failed during a flush, so the stack gets SessionClosed after the flush
 
     # Actions of the stack
 
@@ -390,12 +391,12 @@ class Driver:
         )
         self.position, self.offset = last, run.next_offset
         self._blocking.clear()
-        # Published before any receipt leaves, so that a reader that asks after a receipt finds the record.
+        # Published before any receipt is sent, so that a reader that asks after a receipt finds the record.
         self._frontier(last, run.next_offset)
         self._delivered.append(run)
         counters = self.counters
         for frame in run.frames:
-            # The figures count what readers see.
+            # The counters include exactly the records that readers see.
             if frame.visible and frame.position not in run.aborted:
                 counters.frames_committed += 1
                 counters.records_committed += frame.count
@@ -421,7 +422,7 @@ class Driver:
         )
         self.position, self.offset = action.position, action.next_offset
         self._frontier(action.position, action.next_offset)
-        # Nothing of the replaced log is undecided any more.
+        # The replaced log has no undecided frames.
         self._in_flight.reset(action.position)
 
     def _read_index(self, action: ReadIndex) -> None:
@@ -435,8 +436,9 @@ class Driver:
         self._log.info("view installed", view=view_text(view.view), members=list(view.members), names=names, primary=view.primary)
 
     def flush(self) -> None:
-        """Send messages and replies, then queue writes and reads for the disks, then decided runs for the index."""
-        # Peers and clients come first: the network is the longer way to durability, and a woken disk thread takes the interpreter.
+        """Send messages and replies. Then queue writes and reads for the disks, and decided runs for the index."""
+        # Peers and clients come first, because the network takes longer than the disk, and a woken disk thread competes for the
+        # interpreter.
         self.network.flush()
         self.replies.flush()
         while self._closing:

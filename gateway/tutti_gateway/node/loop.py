@@ -40,8 +40,8 @@ class Loop:
             driver, port: the driver and the client port.
             transport: the transport that the driver sends with.
             inbox: queue of the events that other threads report.
-            beat: publishes the time (us) to readers as this thread's heartbeat.
-            log: takes messages for the operator.
+            beat: publishes the time (us) to readers, as this thread's heartbeat.
+            log: receives messages for the operator.
             every_second: called about once a second.
         """
         self._driver = driver
@@ -65,26 +65,26 @@ class Loop:
         self._clients_closed = False  # True if closing the client connections has not freed enough memory
 
     def run(self, done: Callable[[], bool]) -> None:
-        """Run until `done` returns True; it is called at least twice a second."""
+        """Run until `done` returns True. `done` is called at least twice a second."""
         driver, port, inbox, transport = self._driver, self._port, self._inbox, self._transport
         ready: Collection[int] = (port.fd, *self._transport_sockets)
         while not done():
             inputs = inbox.drain(limits.MAILBOX_DRAIN_ITEMS_MAX)
-            # Other gateways are always read: their votes decide the frames whose number keeps the client port closed.
+            # Messages of other gateways are always read. Their votes decide frames, so that the client port can open again.
             if not self._transport_sockets.isdisjoint(ready):
                 inputs += transport.drain(limits.MESH_DRAIN_MESSAGES_MAX, limits.MESH_DRAIN_BYTES_MAX, ready)
             if inputs:
-                driver.run_once((), inputs)  # replies that are ready leave before new client messages are read
+                driver.run_once((), inputs)  # replies that are ready are sent before new client messages are read
             messages: list[Message] = []
             if port.fd in ready and driver.accepts_messages:
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
             elif port.writable_fd in ready:
-                port.flush()  # replies leave even while the port is not drained
-            # Without messages only when a timer is due.
+                port.flush()  # replies are sent even if the port is not drained
+            # If there are no messages, this runs only when a timer is due.
             if messages or not driver.wait_us():
                 driver.run_once(messages, ())
             if transport.next_us() is not None:
-                transport.flush()  # sends what waited for pacing or for free space in a socket buffer
+                transport.flush()  # sends messages that waited for pacing or for space in a socket buffer
             now = time.monotonic()
             if messages:
                 self._last_message_at = now
@@ -95,9 +95,9 @@ class Loop:
             ready = self._wait(driver.accepts_messages)
 
     def _wait(self, with_clients: bool) -> Collection[int]:
-        """Sleep until input arrives; return the descriptors that are ready."""
+        """Sleep until input arrives. Return the descriptors that are ready."""
         inbox = self._inbox
-        # Messages that were received but not drained do not make a descriptor readable again.
+        # Messages that were received but not drained do not make a descriptor readable, so they prevent the sleep.
         unread = [self._port.fd] if with_clients and self._port.unread else []
         if self._transport.unread:
             unread += self._transport_sockets
@@ -123,7 +123,7 @@ class Loop:
         resident = process_memory.resident_bytes()
         if resident > limits.NODE_MEMORY_BYTES_MAX:
             self._free_memory(resident)
-        # Once for each idle period.
+        # This is done once for each idle period.
         elif not self._trimmed and now - self._last_message_at > limits.TRIM_IDLE_US / US:
             process_memory.trim()
             self._trimmed = True
@@ -131,7 +131,10 @@ class Loop:
             self._clients_closed = False
 
     def _free_memory(self, resident: int) -> None:
-        """Free memory: close the client connections; if memory stays above its limit, close those of the other gateways."""
+        """Free memory by closing the client connections.
+
+        If memory stays above its limit, close the connections of the other gateways.
+        """
         if not self._clients_closed:
             self._log.error("memory is above its limit: all client connections are closed", resident_bytes=resident)
             self._port.reopen()

@@ -1,7 +1,7 @@
-"""Entry point of a gateway process: checks the ports, starts the reads process, and runs the gateway until its exit code.
+"""Entry point of a gateway process. It checks the ports, starts the reads process, runs the gateway, and returns the exit code.
 
-The reads process takes as long to import its libraries as this process. It is started first, so that both import at the same time;
-this module therefore imports little at its top.
+The reads process needs as long to import its libraries as this process. It is started first, so that both import at the same time.
+For the same reason, this module imports little at the top.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LOCK = "LOCK"
 
 
 def run(config: Config, record: str = "") -> int:
-    """Run a gateway until it is stopped; print one line of JSON on stdout when it is ready.
+    """Run a gateway until it is stopped. Print one line of JSON on stdout when the gateway is ready.
 
     Args:
         config: the gateway's configuration.
@@ -35,9 +35,10 @@ def run(config: Config, record: str = "") -> int:
     Return the exit code: 0 after an orderly stop, 1 if the gateway had halted or the stop took too long.
 
     Raises:
-        TuttiError: the gateway cannot start, because of a port in use, a refused directory or corruption; `exit_code` is its kind.
+        TuttiError: the gateway cannot start, because of a port in use, a refused directory or corruption. `exit_code` gives the
+            kind.
     """
-    # Before the reads process starts, which inherits the limit.
+    # Set before the reads process starts, because that process inherits the limit.
     raise_limit()
     wait_free(
         {
@@ -54,7 +55,7 @@ def run(config: Config, record: str = "") -> int:
         fds = [notifier.read_fd, status_socket.child_fd]
         reads = Supervisor(_reads_command(config, *fds), fds, ports, encrypted=config.security.has_tls)
         opened.callback(reads.stop)
-        # A new directory has nothing to read, and a refused one must not be served.
+        # A new directory has no records to read, and a refused directory must not be served.
         if _holds_our_log(config):
             reads.start()
         from tutti_gateway.node.process import Gateway  # noqa: PLC0415 - a slow import, while the reads process starts
@@ -68,8 +69,8 @@ def run(config: Config, record: str = "") -> int:
 def _holds_our_log(config: Config) -> bool:
     """True if reads may be served before the directory is opened.
 
-    False for a new directory, for one of another gateway or group, for one that another process is writing, and for one of a
-    gateway that its group has removed. Opening the directory later reports the reason.
+    False if the directory is new, belongs to another gateway or group, is in use by another process, or belongs to a gateway that
+    was removed from its group. The reason is reported when the directory is opened later.
     """
     try:
         identity = json.loads(Path(config.data, IDENTITY).read_bytes())
@@ -100,7 +101,7 @@ def _reads_command(config: Config, notify_fd: int, status_fd: int) -> list[str]:
 
 
 def _security_options(config: Config) -> list[str]:
-    """Return the paths of the security files; their contents never appear on a command line."""
+    """Return the paths of the security files. Only paths are passed, so that the contents never appear on a command line."""
     security = config.security
     files = ("secret_key", "public_keys", "tokens", "tls_certificate", "tls_key")
     options = [word for name in files if (path := getattr(security, name)) for word in (f"--{name.replace('_', '-')}", path)]

@@ -75,7 +75,7 @@ FAILED = 1
 
 
 class Gateway:
-    """The parts of one gateway process, opened in an order in which each failure closes everything opened before."""
+    """The parts of one gateway process. If opening one of them fails, all parts opened before are closed."""
 
     def __init__(
         self,
@@ -90,16 +90,16 @@ class Gateway:
 
         Args:
             config: the gateway's configuration.
-            reads: supervisor of the reads process, which runs already or starts when there is a log to read.
+            reads: supervisor of the reads process. That process is already running, or starts when there is a log to read.
             notifier: the pipe to the reads process.
             status_socket: the socket at which the reads process requests the status.
-            opened: closes everything that this opens, in reverse order.
+            opened: exit stack that closes all opened parts, in reverse order.
             record: directory in which to record the run; empty for none.
         """
-        # Before any thread starts: the settings hold for the whole process.
+        # Set before any thread starts, because the settings apply to the whole process.
         process_memory.tune()
         self._handlers: dict[int, Any] = {}
-        opened.callback(self._restore_signals)  # runs last, so that no signal kills the process while it closes its parts
+        opened.callback(self._restore_signals)  # runs last, so that no signal kills the process while its parts are being closed
         self._config = config
         self._log = log = logs.set_up(config.name, config.logging.level)
         self._inbox: Mailbox[DriverInput] = Mailbox()
@@ -124,17 +124,17 @@ class Gateway:
             writer, self._recovered = LogWriter.open(self._directory, options, self._storage)
         if self._directory.renewed:
             log.warning(self._directory.renewed)
-        # Closes the log if the start fails; later the disk thread closes it.
+        # This stack closes the log if the start fails. After that the disk thread closes the log.
         writing = opened.enter_context(contextlib.ExitStack())
         writing.callback(writer.close)
         if not self._recovered.log:
             check_free_space(self._directory, options)
-        reads.attach(log, self._inbox.wake)  # its readiness wakes the loop, which prints the ready line
+        reads.attach(log, self._inbox.wake)  # when the reads process is ready, it wakes the loop, which prints the ready line
         self._disk = LogThread(writer, self._inbox.put, notifier.notify, log)
         lanes = self._open_lanes(options, notifier, opened)
         path = self._directory.path
         self._lookups = DuplicateLookup(lambda: LogReader(path), self._inbox.put, log)
-        # In a lane sequences begin with 1 in each epoch.
+        # In a lane, sequences begin with 1 in each epoch.
         self._lane_lookups = DuplicateLookup(
             lambda: LogReader(path_of_disk(path, self._directory.incarnation)), self._inbox.put, log, by_epoch=True
         )
@@ -183,7 +183,7 @@ class Gateway:
         return Authorizer(self._tokens, self._keyring, self._port.peer, lambda: stack.decided.topics)
 
     def _open_lanes(self, options: LogOptions, notifier: Notifier, opened: contextlib.ExitStack) -> contextlib.ExitStack:
-        """Open the lanes of the directory; return the exit stack that closes them."""
+        """Open the lanes of the directory. Return the exit stack that closes them."""
         logs = self._lane_logs = LaneLogs(self._directory, options, self._storage)
         lanes = opened.enter_context(contextlib.ExitStack())
         lanes.callback(logs.close)
@@ -237,7 +237,7 @@ class Gateway:
         )
 
     def _documents(self, stack: Stack, authorizer: Authorizer | None) -> Callable[[DriverSnapshot], StatusDocuments]:
-        """Return the function that makes the status documents from the state of the driver and of all other parts."""
+        """Return the function that creates the status documents from the state of the driver and of all other parts."""
         identity = GatewayIdentity.of(self._config, self._directory.incarnation, release(), time.time_ns() // NS_PER_US)
 
         def documents(driver: DriverSnapshot) -> StatusDocuments:
@@ -258,7 +258,7 @@ class Gateway:
         return documents
 
     def _log_changes(self) -> None:
-        """Log what the operator has to do when that changes; called once a second."""
+        """Log the action that the operator must take, whenever it changes. Called once a second."""
         reason = self._group.reason
         if reason != self._logged_reason:
             self._logged_reason = reason
@@ -285,20 +285,20 @@ class Gateway:
         self._log.warning(f"the wall clock of this host is {how} the group's, which ticks and retention use: correct the clock")
 
     def run(self) -> int:
-        """Start the stack and serve until a stop; return the exit code."""
+        """Start the stack and serve until a stop. Return the exit code."""
         config = self._config
         identity = Identity(config.name, self._directory.incarnation, config.group.name, config.founders)
         self._log.info("starting", listen=config.listen, data=self._directory.path, pid=os.getpid())
         self._driver.start(Started(identity, os.urandom(16), self._recovered))
-        # No effect if it runs already: for a new directory there is a log to read only now.
+        # No effect if the process is already running. With a new directory, the log to read exists only now.
         self._reads.start()
         self._loop.run(self._is_done)
         return self._end()
 
     def _is_done(self) -> bool:
-        """True if the loop must end; called by the loop in each iteration."""
+        """True if the loop must end. The loop calls this in each iteration."""
         if self._driver.removed:
-            return True  # the process ends at once, because its log may differ from the group's
+            return True  # the process ends at once, because its log may differ from the group's log
         if self._signals or self._driver.leave_requested:
             if self._signals > 1 or self._driver.halted or self._driver.stopped or time.monotonic() > self._stop_by:
                 return True
@@ -311,7 +311,7 @@ class Gateway:
         if not self._ready_printed and self._reads.ready and not self._driver.halted and self._group.state == PRIMARY:
             self._ready_printed = True
             self._print_ready()
-            process_memory.collapse()  # huge pages for code pay off only once all libraries are loaded
+            process_memory.collapse()  # huge pages for code are useful only after all libraries are loaded
         return False
 
     def _print_ready(self) -> None:
@@ -332,7 +332,7 @@ class Gateway:
         self._log.info("ready", url=line["url"], frontier=self._driver.offset)
 
     def _end(self) -> int:
-        self._port.close()  # the port closes before the slow steps, so that clients reconnect elsewhere at once
+        self._port.close()  # the port is closed before the slow steps, so that clients at once reconnect to other gateways
         driver = self._driver
         if driver.removed:
             self._directory.mark_left(driver.removed)
@@ -358,7 +358,10 @@ class Gateway:
             self._directory.close()
 
     def handle_signals(self) -> None:
-        """Handle SIGTERM and SIGINT until everything is closed: the first begins the orderly stop, a second one ends it at once."""
+        """Handle SIGTERM and SIGINT until all parts are closed.
+
+        The first signal begins the orderly stop, a second one ends it at once.
+        """
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             self._signals += 1
@@ -374,7 +377,7 @@ class Gateway:
 
 
 def _security(config: Config) -> tuple[Keyring | None, Tokens | None]:
-    """Return the keys of gateways and the tokens of clients, None for those that are not configured.
+    """Return the keys of gateways and the tokens of clients. Each is None if it is not configured.
 
     Raises:
         ConfigError: a key or token file is invalid.
@@ -389,12 +392,12 @@ def _security(config: Config) -> tuple[Keyring | None, Tokens | None]:
 
 
 def stop_us_max(heartbeat_us: int) -> int:
-    """Return the time limit of an orderly stop, us: the stack's wait for the other gateways, and two heartbeats to end it."""
+    """Return the time limit of an orderly stop, us: the stack's wait for the other gateways, plus two heartbeats."""
     return max(common_limits.STOP_US_MAX, (limits.LEAVE_HEARTBEATS + 2) * heartbeat_us)
 
 
 def check_free_space(directory: DataDirectory, options: LogOptions) -> None:
-    """Check that the disk has free space for the first segment; without it the gateway would start but accept no records.
+    """Check that the disk has free space for the first segment. Without that space the gateway would start but accept no records.
 
     Raises:
         DiskFull: the free space does not suffice.
@@ -439,8 +442,8 @@ def _log_options(config: Config) -> LogOptions:
 def _remedy_named(config: Config) -> Iterator[None]:
     """Add the remedy to the error of a corrupt directory.
 
-    The remedy depends on whether other gateways have the log. Only the operator can know that: the configuration names the
-    founders, and the roster is in the log, which cannot be read.
+    The remedy depends on whether other gateways have the log. Only the operator knows this, because the configuration lists only
+    the founders, and the log, which contains the roster, is unreadable.
     """
     try:
         yield

@@ -5,8 +5,8 @@ The first byte of the first part is the kind:
 - `I` introduction: msgpack of `Introduction`.
 - `C` control: msgpack of one message without frames.
 - `F` frames: mode u8, frame count u16, head length u32; then the message without its frames (msgpack), padded to 8 bytes; then the
-  frames one after another in their disk format. In mode 1 each body over 8 KiB is a part of its own: a part costs more than a copy
-  of 8 KiB, and less than a copy of a large body.
+  frames one after another in their disk format. In mode 1, each body over 8 KiB is a separate part. A separate part takes longer
+  than a copy of 8 KiB, but less time than a copy of a large body.
 - `R` refusal: msgpack of `Refusal`, on the connection of the refused introduction.
 
 This module checks structure and lengths of received bytes. The core checks the content of frames and the CRC of each body, and
@@ -28,7 +28,7 @@ from tutti_gateway.core.protocol.messages import Fetched, Forward, LaneFetched, 
 from tutti_gateway.transport.interface import Introduction
 
 CONTROL, FRAMES, INTRODUCTION, REFUSAL = b"C", b"F", b"I", b"R"
-JOINED, SEPARATE = 0, 1  # modes of F: all bodies in the first part, or large ones in parts of their own
+JOINED, SEPARATE = 0, 1  # modes of F: all bodies in the first part, or large bodies in separate parts
 WITH_FRAMES = (Forward, Order, Repair, Fetched, Post, LaneFetched, LaneTail)
 
 _PREFIX = struct.Struct("<cBHI")  # 8 bytes, so that the message after it, padded, leaves the frames aligned as on disk
@@ -36,7 +36,7 @@ _PADDING = tuple(bytes(n) for n in range(8))
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The reason why a gateway refuses messages of another one. All other fields describe the refusing gateway."""
+    """The reason why a gateway refuses another gateway's messages. All other fields describe the refusing gateway."""
 
     protocol: int
     group: str
@@ -44,7 +44,7 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: str
 
 
-# msgspec would encode a frame as an object, without its disk format: only kind F may carry frames.
+# Only kind F may carry frames, because msgspec would encode a frame as an object instead of its disk format.
 def _reject(value: object) -> object:
     raise NotImplementedError(f"a message without frames cannot contain a {type(value).__name__}")
 
@@ -82,7 +82,7 @@ def decode_refusal(data: Buffer) -> Refusal:
     """Decode a refusal, including its kind byte.
 
     Raises:
-        FormatError: it is malformed, too long, or has unprintable characters: its text goes to the log.
+        FormatError: the refusal is malformed or too long, or has unprintable characters, which must not reach the log.
     """
     try:
         refusal = _REFUSALS.decode(memoryview(data)[1:])
@@ -94,9 +94,9 @@ def decode_refusal(data: Buffer) -> Refusal:
 
 
 def encode(message: Message, *, single_part: bool = False) -> list[Buffer]:
-    """Encode a message as parts. Large bodies are parts of their own, without a copy, so they must not change.
+    """Encode a message as parts. Large bodies are separate parts and are not copied, so they must not change.
 
-    With `single_part`, for transports that carry only one, bodies are copied into the first part.
+    If `single_part` is True, bodies are copied into the first part, for transports that carry only one part.
     """
     if not isinstance(message, WITH_FRAMES) or not message.frames:
         return [CONTROL + _ENCODER.encode(message)]
@@ -117,7 +117,7 @@ def encode(message: Message, *, single_part: bool = False) -> list[Buffer]:
 
 
 def decode(parts: Sequence[Buffer]) -> Message:
-    """Decode a message; its bodies are views of the parts.
+    """Decode a message. Its bodies are views of the parts.
 
     Raises:
         FormatError: the parts are not a message of this protocol.
@@ -132,7 +132,7 @@ def decode(parts: Sequence[Buffer]) -> Message:
         message = _MESSAGES.decode(memoryview(data)[_PREFIX.size : _PREFIX.size + length])
     except _DECODE_ERRORS as error:
         raise FormatError(f"a message of a gateway is malformed: {error}") from error
-    # `message.frames` must be empty here: frames in the msgpack part would bypass the checks below.
+    # `message.frames` must be empty here, because frames in the msgpack part would bypass the checks below.
     if not isinstance(message, WITH_FRAMES) or message.frames or not count or mode not in (JOINED, SEPARATE):
         raise FormatError(f"a {type(message).__name__} cannot have {count} frames (mode {mode})")
     frames = _frames(
@@ -141,7 +141,8 @@ def decode(parts: Sequence[Buffer]) -> Message:
         count,
         limits.JOINED_BODY_BYTES_MAX if mode == SEPARATE else common_limits.BODY_BYTES_MAX,
     )
-    msgspec.structs.force_setattr(message, "frames", tuple(frames))  # the struct is frozen, and nobody else has it yet
+    # the struct is frozen, but no other code has a reference to it yet
+    msgspec.structs.force_setattr(message, "frames", tuple(frames))
     return message
 
 
@@ -159,7 +160,7 @@ def _frames(parts: Sequence[Buffer], offset: int, count: int, joined_max: int) -
             offset += padded(length)
         if frame.body_length > joined_max:
             separate += 1
-            frame.body = memoryview(parts[separate]) if separate < len(parts) else b""  # the check below finds a missing part
+            frame.body = memoryview(parts[separate]) if separate < len(parts) else b""  # the check below detects a missing part
         else:
             frame.body = view[offset : offset + frame.body_length]
             offset += padded(frame.body_length)

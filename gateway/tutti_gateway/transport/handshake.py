@@ -15,14 +15,14 @@ from tutti_gateway.transport.interface import Introduction
 
 SEAL_BYTES = 32
 ID_BYTES = 16  # uuids of logs, and incarnations
-TEXT_CHARACTERS_MAX = 512  # of an address, a timer or a release
+TEXT_CHARACTERS_MAX = 512  # length of an address, a timer or a release
 _SHOWN_MAX = 8  # differing names in one message
-TIMERS_MAX = 32  # above what any release has, so that later ones can add some
-PRESET = "preset"  # key in `timers` of the preset's name; only shown, because each timer can be set alone
+TIMERS_MAX = 32  # more than any release has, so that later releases can add timers
+PRESET = "preset"  # key of the preset's name in `timers`; it is only shown, because each timer can be set separately
 
 
 def parse_introduction(data: Buffer) -> Introduction:
-    """Decode and validate an introduction. Nothing of an invalid one is kept or shown.
+    """Decode and validate an introduction. No part of an invalid introduction is kept or shown.
 
     Raises:
         FormatError: it is malformed.
@@ -35,11 +35,11 @@ def parse_introduction(data: Buffer) -> Introduction:
 
 
 def refusal_reason(mine: Introduction, theirs: Introduction) -> str:
-    """Return why this gateway refuses another one; empty if it accepts it.
+    """Return the reason why this gateway refuses another gateway; empty if it accepts that gateway.
 
     `duplicate_reason` finds a second process of one gateway, which takes two connections to detect.
     """
-    # Protocol first: the fields of another version may mean something else.
+    # The protocol is checked first, because fields of a different version may have a different meaning.
     for reason in (_protocol_mismatch, _group_mismatch, _name_conflict, _log_mismatch):
         found = reason(mine, theirs)
         if found:
@@ -93,7 +93,8 @@ def _log_mismatch(mine: Introduction, theirs: Introduction) -> str:
 
 
 def duplicate_reason(known: Introduction, other: Introduction) -> str:
-    """Return why `other` is refused while a gateway of the same name is connected; empty if they are the same process."""
+    """Return the reason why `other` is refused while a gateway of the same name is connected; empty if both are the same process.
+    """
     if other.process == known.process:
         return ""
     if other.incarnation == known.incarnation:
@@ -108,15 +109,19 @@ def duplicate_reason(known: Introduction, other: Introduction) -> str:
 
 
 def differences(mine: Introduction, theirs: Introduction) -> str:
-    """Return the configuration differences that delay the foundation of the group, or the reaction to failures; empty without any.
+    """Return the configuration differences that delay the foundation of the group or the reaction to failures; empty if there are
+    none.
 
-    They are only reported: the gateways communicate all the same.
+    They are only reported. The gateways communicate in spite of them.
     """
     return "; ".join(filter(None, (_member_differences(mine, theirs), _timer_differences(mine, theirs))))
 
 
 def _member_differences(mine: Introduction, theirs: Introduction) -> str:
-    """Compare the configured members. Once a log exists its roster counts, and these are only addresses to look at first."""
+    """Compare the configured members.
+
+    Once a log exists, its roster counts, and the configured members are only the addresses to contact first.
+    """
     if mine.log or theirs.log or mine.configured == theirs.configured:
         return ""
     return (
@@ -126,7 +131,7 @@ def _member_differences(mine: Introduction, theirs: Introduction) -> str:
 
 
 def _timer_differences(mine: Introduction, theirs: Introduction) -> str:
-    """Compare the timers. Older releases send none; the preset's name alone makes no difference."""
+    """Compare the timers. Older releases send none. The name of the preset alone does not count as a difference."""
     if not theirs.timers or not mine.timers or mine.timers | {PRESET: ""} == theirs.timers | {PRESET: ""}:
         return ""
     return (
@@ -149,7 +154,7 @@ def _shown(text: str | None) -> str:
 
 
 def malformed_reason(theirs: Introduction) -> str:
-    """Return why an introduction is invalid; empty if it is valid."""
+    """Return the reason why an introduction is invalid; empty if it is valid."""
     if not all(is_name(name) for name in (theirs.group, theirs.gateway, *theirs.configured, *theirs.timers)):
         return "a name in an introduction is invalid: it is empty, too long, or has characters that names cannot have"
     if len(theirs.configured) > common_limits.ROSTER_MAX:

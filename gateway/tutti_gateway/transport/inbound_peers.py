@@ -1,7 +1,7 @@
-"""The gateways at the other ends of accepted connections: their numbers, and which of them are refused.
+"""The gateways that opened the accepted connections: their numbers, and which of them are refused.
 
-The log names gateways by number. The log of a peer may be ahead of this one's, or blank. So a peer's number is the one that this
-log has for its name, or a higher one that the peer states for the same log.
+The log identifies gateways by number. A peer's log may be ahead of this gateway's log, or blank. So a peer's number is the number
+that this log has for its name, or a higher number that the peer states for the same log.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from tutti_gateway.transport.interface import Introduction
 def number_of(name: str, claimed: int, numbers: Mapping[str, int], me: int) -> int:
     """Return the number of a gateway; 0 for none.
 
-    A log gives each number once, and later numbers are higher. A gateway that states a higher number than this log has for its name
-    was removed and added again, in frames that are not here yet. A gateway that states a lower number has not read those frames
+    A log assigns each number once, and later numbers are higher. If a gateway states a higher number than this log has for its
+    name, it was removed and added again, in frames that are not here yet. If it states a lower number, it has not read those frames
     itself.
 
     Args:
         name: name of the gateway.
         claimed: number that it states for the log of this gateway; 0 if it has another log, or none.
-        numbers: numbers in this gateway's log, by name; such a number belongs to no other gateway.
+        numbers: numbers in this gateway's log, by name. Each of them belongs to one gateway only.
         me: number of this gateway.
     """
     listed = numbers.get(name, 0)
@@ -36,7 +36,7 @@ class Verdict(NamedTuple):
 
     Attributes:
         number: number of the peer; 0 if its messages are refused.
-        connect: True if this log does not have that number, so that a link to the peer must be opened.
+        connect: True if this log does not have the peer's number, so that a link to the peer must be opened.
         reason: message for the local log; empty for none.
         refusal: reason that is sent to the peer.
     """
@@ -79,7 +79,7 @@ class InboundPeers:
         return peer is not None and peer.number != 0
 
     def clear(self) -> None:
-        """Forget all peers, after their connections were closed."""
+        """Delete all peers, after their connections were closed."""
         self._peers.clear()
 
     def set_numbers(self, numbers: Mapping[str, int]) -> None:
@@ -90,7 +90,7 @@ class InboundPeers:
     def reassess(self) -> None:
         """Update all peers after a change of this gateway's identity, or of the numbers in its log."""
         for peer in self._peers.values():
-            # With a new identity of this gateway, a peer may belong to another log now.
+            # If the identity of this gateway has changed, a peer may now belong to a different log.
             peer.number = self._number(peer.introduction) if self._rejected(peer.introduction) is None else 0
 
     def unlisted(self) -> dict[int, tuple[str, str]]:
@@ -103,12 +103,12 @@ class InboundPeers:
         """Return the configuration differences of the active peers, by name."""
         since_us = self._clock_us() - limits.GUEST_SILENT_US
         peers = [peer for peer in self._peers.values() if peer.number and peer.last_received_us > since_us]
-        peers.sort(key=lambda peer: peer.introduced_us)  # the dict below then keeps the latest process of a name
+        peers.sort(key=lambda peer: peer.introduced_us)  # so the dict below keeps the latest process of each name
         found = {peer.name: differences(self.me, peer.introduction) for peer in peers}
         return {name: what for name, what in found.items() if what}
 
     def received_from(self, routing: bytes) -> InboundPeer | None:
-        """Register a received message. Return its sender, None if it has not introduced itself."""
+        """Register a received message. Return its sender; None if the sender has not introduced itself."""
         peer = self._peers.get(routing)
         if peer is not None:
             peer.last_received_us = self._clock_us()
@@ -121,10 +121,11 @@ class InboundPeers:
 
         Args:
             routing: routing id of the connection.
-            introduction: what the peer states.
-            broke_us: time at which this gateway's own link to that name last broke. A process introduced before has then ended.
-            is_open: True if an accepted connection is open. A process whose connection has ended has ended itself, even if its
-                messages were read only later.
+            introduction: the introduction that the peer sent.
+            broke_us: time at which this gateway's own link to that name last broke. A process that was introduced before that time
+                has ended.
+            is_open: True if an accepted connection is open. If the connection of a process has ended, the process has ended too,
+                even if its messages are read only later.
         """
         rejected = self._rejected(introduction)
         if rejected is not None:
@@ -139,25 +140,25 @@ class InboundPeers:
                 reason = duplicate_reason(duplicate.introduction, introduction)
                 return Verdict(reason=reason, refusal=reason)
         if routing not in self._peers and len(self._peers) >= limits.MESH_INTRODUCED_MAX:
-            # The connection stays open; if its peer sends again, it is requested to introduce itself again.
+            # The connection stays open. If the peer sends again, it is asked to introduce itself again.
             del self._peers[min(self._peers, key=lambda one: self._peers[one].last_received_us)]
         self._peers[routing] = InboundPeer(introduction, number, now)
         if number:
             return Verdict(number, not self._is_listed(number), differences(self.me, introduction))
         reason = f"is not a member of group {self.me.group!r}: add it with `tutti members add {introduction.gateway} HOST:PORT`"
-        # Both texts name the peer: the peer logs its text next to this gateway's name, to which a pronoun would refer.
+        # Both texts contain the peer's name. The peer logs its text next to this gateway's name, so a pronoun would be ambiguous.
         return Verdict(
             reason=f"{introduction.gateway} at {introduction.address} {reason}", refusal=f"{introduction.gateway} {reason}"
         )
 
     def _rejected(self, other: Introduction) -> Verdict | None:
-        """Return the refusal that holds for any number; None without one."""
+        """Return the refusal that applies to any number; None if there is none."""
         reason = refusal_reason(self.me, other)
         return Verdict(reason=reason, refusal=reason) if reason else None
 
     def _number(self, introduction: Introduction) -> int:
         """Return the number of a gateway; 0 for none."""
-        # A number counts only for this log: another one may have given it to another gateway.
+        # A number counts only for this log, because another log may have assigned it to a different gateway.
         same_log = bool(self.me.log) and introduction.log == self.me.log
         return number_of(introduction.gateway, introduction.number if same_log else 0, self._numbers, self.me.number)
 

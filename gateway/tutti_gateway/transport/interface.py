@@ -1,7 +1,7 @@
 """Interface of a transport between gateways. One thread makes all calls, and none of them blocks.
 
-A transport may lose, duplicate and reorder messages, and reports broken connections. It never alters a message, never delivers one
-of another group or protocol, and never queues without a limit. It counts lost messages; the layers above recover them
+A transport may lose, duplicate and reorder messages. It reports broken connections. It never alters a message, never delivers a
+message of another group or protocol, and never queues without a limit. It counts lost messages; the layers above recover them
 (docs/explanation/protocol/transport.md).
 """
 
@@ -15,11 +15,11 @@ import msgspec
 from tutti_gateway.core.protocol.events import LinkChanged, Received
 from tutti_gateway.core.protocol.messages import Message
 
-PROTOCOL = 1  # of messages between gateways; both sides must speak the same
+PROTOCOL = 1  # version of the messages between gateways; both sides must use the same version
 
 
 class Introduction(msgspec.Struct, frozen=True, kw_only=True):
-    """First message of each connection: what a gateway states about itself.
+    """First message of each connection: a gateway's statement about itself.
 
     Attributes:
         protocol: version of the messages between gateways.
@@ -28,10 +28,10 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
         incarnation: id of the data directory.
         number: number in the log, or in the configuration before the gateway has a log; 0 for none.
         log: uuid of the log; empty for a blank directory.
-        process: 8 random bytes of this run. Two different ones with the same incarnation mean a copied directory.
+        process: 8 random bytes of this run. Two different values with the same incarnation mean that a directory was copied.
         address: HOST:P for clients, as in a roster.
         configured: configured members, name -> address, to report differences.
-        timers: settings of `[timers]`, and the preset, to report differences; older releases send none.
+        timers: settings of `[timers]` and the preset, to report differences. Older releases send none.
         seal: 32 random bytes that authenticate multicast datagrams. Sent only over an encrypted connection; otherwise empty.
     """
 
@@ -50,7 +50,7 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trouble(NamedTuple):
-    """A problem for the operator: the gateway or address that it concerns (empty: the own port), the cause and the remedy."""
+    """A problem for the operator: the gateway or address concerned (empty for this gateway's port), the cause and the remedy."""
 
     peer: str
     reason: str
@@ -60,10 +60,10 @@ class Transport(Protocol):
     """Carries messages to and from the other gateways."""
 
     def introduce(self, number: int, log: bytes) -> None:
-        """Set this gateway's number and log, which every later introduction states."""
+        """Set this gateway's number and log for all later introductions."""
 
     def set_peers(self, peers: Sequence[tuple[int, str, str]]) -> None:
-        """Set the gateways to connect to: number, name and HOST:P for clients of each. This replaces the earlier list."""
+        """Set the gateways to connect to, each with number, name and client address HOST:P. The list replaces the previous one."""
 
     def send(self, to: int, message: Message) -> None:
         """Queue a message for a gateway, by number. The next `flush` sends it, or it is lost.
@@ -77,7 +77,7 @@ class Transport(Protocol):
     def drain(self, messages_max: int, bytes_max: int, ready: Container[int] | None = None) -> list[Received | LinkChanged]:
         """Return received messages and link changes, in order for each sender.
 
-        Stops at `messages_max` messages or `bytes_max` bytes. With `ready`, checks only these of the `descriptors`.
+        Stop at `messages_max` messages or `bytes_max` bytes. If `ready` is given, check only those of the `descriptors`.
         """
 
     @property
@@ -85,22 +85,22 @@ class Transport(Protocol):
         """True if there is something to drain that none of the `descriptors` signals."""
 
     def descriptors(self) -> Sequence[int]:
-        """Return the descriptors that become readable when there is something to drain; they never change."""
+        """Return the descriptors that become readable when there is something to drain. They never change."""
 
     def next_us(self) -> int | None:
-        """Return the time until `flush` must run even if nothing arrives, us; None if it need not."""
+        """Return the time until `flush` must run even if no message arrives, us; None if it need not run."""
 
     def maintain(self) -> list[Trouble]:
-        """Maintain keys and connections; called about once a second. Return the problems since the last call, for the log."""
+        """Maintain keys and connections. Return the problems since the last call, for the log. Called about once a second."""
 
     def release_memory(self) -> None:
-        """Drop received messages, and close every accepted connection, because memory is short.
+        """Drop received messages and close every accepted connection, because memory is low.
 
         The other gateways reconnect, and the layers above recover the lost messages.
         """
 
     def facts(self) -> dict[str, object]:
-        """Return figures for the status: messages sent, received and lost, by peer."""
+        """Return counters for the status: messages sent, received and lost, by peer."""
 
     def close(self) -> None:
-        """Stop. Sent messages have a moment to leave."""
+        """Stop. Allow a short time for sending queued messages."""

@@ -1,4 +1,4 @@
-"""CURVE keys of gateways: how to create them, the files that hold them, and the gateway of each key.
+"""CURVE keys of gateways: creating keys, the key files, and finding the gateway of a key.
 
 Each gateway has its own secret file, which only its user can read. All gateways have the same public file with the public key of
 every gateway of the group. Both are TOML, so that operators can read them, compare them, and manage them as configuration:
@@ -64,13 +64,14 @@ def new_keys(gateway: str) -> Keys:
 
 
 def generate(directory: str | Path, gateways: Iterable[str]) -> list[Path]:
-    """Create keys for gateways: a secret file for each in `directory`, and their lines in its `group.keys`, which may exist.
+    """Create keys for gateways in `directory`: a secret file for each gateway, and their lines in `group.keys`, which may already
+    exist.
 
     Return the files written, the public one last.
 
     Raises:
         UsageError: a name is invalid, or is given twice.
-        ConfigError: a gateway has keys there already, or a file there is malformed; nothing is written then.
+        ConfigError: a gateway already has keys there, or a file there is malformed. No file is written then.
         OSError: a file cannot be written.
     """
     names = [check_name("gateway", name) for name in gateways]
@@ -87,7 +88,7 @@ def generate(directory: str | Path, gateways: Iterable[str]) -> list[Path]:
             )
     if len(known) + len(names) > limits.ROSTER_MAX:
         raise ConfigError(f"{public} would list {len(known) + len(names)} gateways, above the limit of {limits.ROSTER_MAX}")
-    make_directory(folder, 0o777)  # less the umask: the directory is public, only the secret files are private
+    make_directory(folder, 0o777)  # minus the umask; the directory is public, and only the secret files are private
     created = [new_keys(name) for name in names]
     for keys, path in zip(created, secrets, strict=True):
         write_new(path, _secret_text(keys), 0o600)
@@ -120,7 +121,7 @@ def _public_text(keys: Mapping[str, str]) -> str:
 def read_secret(path: str | Path) -> Keys:
     """Return the key pair in a secret file.
 
-    The content is checked before the mode: a file without a secret need not be private.
+    The content is checked before the mode, because a file without a secret need not be private.
 
     Raises:
         ConfigError: it cannot be read, is malformed, or other users can read it; the message has the remedy.
@@ -140,7 +141,7 @@ def read_secret(path: str | Path) -> Keys:
             raise ConfigError(
                 f"{path}: {what} is not a key of {KEY_CHARACTERS} Z85 characters: check if the file was truncated or edited"
             )
-    # The public key is a function of the secret key, so a mixed-up file is found before it is used.
+    # The public key is a function of the secret key, so a file with keys that do not match is detected before it is used.
     if z85.encode(bindings.crypto_scalarmult_base(z85.decode(secret))) != public:
         raise ConfigError(f"{path}: public and secret are not a pair: create a new file with `tutti keys new`")
     check_private(path, found)
@@ -225,7 +226,7 @@ class Keyring:
 
     Attributes:
         own: key pair of this gateway.
-        trouble: error of the last reload; empty if it succeeded. After an error, the earlier keys stay valid.
+        trouble: error of the last reload; empty if the reload succeeded. After an error, the earlier keys stay valid.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Rate limit for problems in the log: often enough to be seen, and too rare to fill the log."""
+"""Rate limit for problems in the log. Problems are logged often enough to be seen, but too rarely to fill the log."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from tutti_gateway.transport.interface import Trouble
 
 
 class TroubleLog:
-    """Collects problems: each one once in `WARNING_REPEAT_US`, and at most `CONNECTION_PROBLEMS_MAX` different ones meanwhile.
+    """Collects problems. Each problem is reported once in `WARNING_REPEAT_US`, and at most `CONNECTION_PROBLEMS_MAX` different
+    problems in that time.
 
     Attributes:
         suppressed: number of problems that were not reported.
@@ -20,7 +21,7 @@ class TroubleLog:
         self.suppressed = 0
 
     def report(self, peer: str, reason: str, now_us: int) -> None:
-        """Add a problem; `now_us` is monotonic time. A recent repeat is only counted."""
+        """Add a problem. A problem that was reported recently is only counted. `now_us` is monotonic time."""
         trouble = Trouble(peer, reason)
         reported_us = self._reported_us.get(trouble)
         if reported_us is not None and now_us - reported_us < common_limits.WARNING_REPEAT_US:

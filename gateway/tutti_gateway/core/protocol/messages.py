@@ -358,7 +358,8 @@ class Repair(msgspec.Struct, frozen=True, tag="Repair"):
 
 
 # Messages of lanes contain an attempt instead of a view. A lane is the stream of one origin's disk, identified by gateway number
-# and incarnation. In frames of a lane `position` counts in the lane, `view` is the attempt, and the chain is the lane's own.
+# and incarnation. In a lane frame, `position` is the position in the lane, `view` is the attempt, and the chain is that of the
+# lane.
 
 
 class Post(msgspec.Struct, frozen=True, tag="Post"):

@@ -1,4 +1,4 @@
-"""The directory of one lane, which has the files of a data directory except the lock; the gateway's lock covers it.
+"""The directory of one lane. It has the files of a data directory except the lock, because the gateway's lock covers it.
 
 A corrupt identity file of a lane can be rebuilt. The name of the directory gives the origin, and a segment header with a valid CRC
 shows that the lane has begun.
@@ -24,7 +24,7 @@ class LaneDirectory:
     """The directory of one lane. The process that holds the lock of the gateway's directory writes it.
 
     Attributes:
-        renewed: message about an identity file that was rebuilt, for the operator; empty if none was.
+        renewed: message for the operator about a rebuilt identity file; empty if there is none.
     """
 
     def __init__(self, path: str, identity: Identity, owner: DataDirectory, storage: Storage, renewed: str) -> None:
@@ -47,7 +47,7 @@ class LaneDirectory:
 
     @property
     def log(self) -> bytes:
-        """Return the incarnation once the lane has begun, empty bytes before."""
+        """Return the incarnation if the lane has begun, else empty bytes."""
         return bytes.fromhex(self._identity.log)
 
     def store_log_uuid(self, log: bytes) -> None:
@@ -94,13 +94,13 @@ def open_lane_directory(owner: DataDirectory, lane: LaneName, storage: Storage) 
         # A lane with segments must not begin again: its positions would name different records.
         if list_positions(path, "seg"):
             raise Damaged(f"{os.path.join(path, IDENTITY)} is missing, but the lane's log exists: restore the file")
-        # The identity comes last: a lane without one and without segments is still being created.
+        # The identity is written last. So a lane without an identity and without segments is still being created.
         for folder in (os.path.dirname(path), path, os.path.join(path, LOG)):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
         identity = Identity(FORMAT_VERSION, owner.gateway, owner.group, lane.incarnation.hex())
         _write_identity(path, identity, storage)
-        # Both levels: the name of the lane in `lanes`, and the name `lanes` in the gateway's directory.
+        # Sync both levels: the name of the lane in `lanes`, and the name `lanes` in the gateway's directory.
         storage.make_names_durable(os.path.dirname(path))
         storage.make_names_durable(owner.path)
     elif not os.path.isdir(os.path.join(path, LOG)):
@@ -109,13 +109,13 @@ def open_lane_directory(owner: DataDirectory, lane: LaneName, storage: Storage) 
 
 
 def _read(path: str, lane: LaneName) -> Identity | None:
-    """Return the identity of a lane's directory, or None if it has none. An identity of anything else counts as corrupt."""
+    """Return the identity of a lane's directory; None if it has none. An identity of a different kind counts as corrupt."""
     try:
         identity = read_identity(path)
     except WrongDirectory as error:
         raise Damaged(str(error)) from error
     except DirectoryRefused as error:
-        # A bad sector is corruption of this lane. Any other refusal, such as missing rights, needs the operator.
+        # A bad sector is corruption of this lane. Any other error, such as missing permissions, needs the operator.
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO:
             raise Damaged(str(error)) from error
         raise

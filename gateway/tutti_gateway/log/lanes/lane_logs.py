@@ -2,9 +2,9 @@
 7).
 
 The directory `DIR/lanes/NUMBER-INCARNATION/` has the files of a data directory except the lock. The log in it begins with a VIEW
-frame and contains only VIEW and BATCH frames. Its uuid is the incarnation. In the hard state of the own lane, `promised` is the
-attempt; in lanes of other gateways it is 0. The file `DIR/lane` names the own lane before its first write, so that a missing lane
-is noticed.
+frame and contains only VIEW and BATCH frames. Its uuid is the incarnation. In the hard state of this gateway's lane, `promised` is
+the attempt. In lanes of other gateways it is 0. The file `DIR/lane` records this gateway's lane before the first write to it, so
+that a missing lane is detected.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def path_of_disk(directory: str, incarnation: bytes) -> str:
 
 
 class LaneWriter(LogWriter):
-    """Writes the log of a lane, whose state keeps one line for each producer."""
+    """Writes the log of a lane. The state of that log has one line for each producer."""
 
     @property
     def at_rest(self) -> bool:
-        """True if no background work is pending. Most lanes are at rest most of the time."""
+        """True if no background work is pending, which is usual for most lanes."""
         return not self._marks.stale and self._marks.durable == self._end and not self.retention.files_left
 
     @property
@@ -70,7 +70,8 @@ class LaneWriter(LogWriter):
         return self._indexer.state.position
 
     def apply_retention(self, replicated: int, now_us: int) -> bool:
-        """Trim what retention allows and every gateway of the roster has, and return True if something was trimmed.
+        """Trim the frames that retention allows to trim and that every gateway of the roster has. Return True if frames were
+        trimmed.
 
         Args:
             replicated: last position that every gateway of the roster has.
@@ -84,17 +85,17 @@ class LaneWriter(LogWriter):
             return self.retention.remove_trimmed(watermark) or trimmed
 
     def frontier(self, position: int, offset: int) -> None:
-        """Publish the frontier, unless a snapshot has already moved the lane past it."""
+        """Publish the frontier, unless a snapshot has already moved the lane beyond it."""
         if position > self._marks.frontier[0]:
             super().frontier(position, offset)
 
     def delete_producers(self, producers: Iterable[int]) -> None:
-        """Delete the state of producers that the ordered log deleted. Their numbers are never assigned again."""
+        """Delete the state of producers that were deleted in the ordered log. Their numbers are never assigned again."""
         for number in producers:
             self._indexer.state.producers.pop(number, None)
 
     def delete_unknown_producers(self, known: Collection[int], following: int) -> None:
-        """Delete the state of all producers that the ordered log no longer knows.
+        """Delete the state of all producers that no longer exist in the ordered log.
 
         Args:
             known: numbers of the producers that the ordered log knows.
@@ -114,8 +115,8 @@ class LaneLogs:
     recently are closed.
 
     Attributes:
-        messages: messages about corruption that the start found, for the operator.
-        starts: first offset that each lane still has; any thread may read it.
+        messages: messages for the operator about corruption that was found at the start.
+        starts: first offset that each lane still has. Any thread may read it.
         scrubber: scrubber of the lanes.
     """
 
@@ -135,7 +136,7 @@ class LaneLogs:
         self._writers: OrderedDict[LaneName, LaneWriter] = OrderedDict()
         self._lock = threading.Lock()  # protects `_writers`, for `frontier`
         self._written: set[LaneName] = set()  # lanes with unsynced writes
-        self._attempts: dict[LaneName, int] = {}  # attempts of the own lanes; a gateway that gets a new number has more than one
+        self._attempts: dict[LaneName, int] = {}  # of this gateway's lanes, one for each number that it has had
         self._own_lane: LaneName | None = None
         self._number = 0  # number of this gateway; 0 while it is unknown
         self._replicated: dict[LaneName, int] = {}  # last position that every gateway of the roster has
@@ -151,8 +152,8 @@ class LaneLogs:
     # Starting
 
     def start(self, ordered: LogState | None = None) -> tuple[LaneLog, ...]:
-        """Recover all lanes. A corrupt lane of another gateway keeps its valid part and fetches the rest; a corrupt own lane is
-        halted.
+        """Recover all lanes. If a lane of another gateway is corrupt, keep the valid part; the rest is fetched. If this gateway's
+        lane is corrupt, halt it.
 
         Args:
             ordered: state of the ordered log: the number of this gateway, and the producers that still exist.
@@ -187,13 +188,13 @@ class LaneLogs:
         lost = lost_end(recovered, self._attempts[lane], self._writers[lane].published) if self._is_own(lane) else None
         if lost is None:
             return log
-        # The record stays until the whole end is restored, because frames after the mark may be missing too.
+        # The record of the loss stays until the whole end is restored, because frames after the mark may be missing too.
         self._writers[lane].write_hard_state(lost_end_hard_state(lost))
         self.messages.append(lost_end_message(lane, lost))
         return msgspec.structs.replace(log, attempt=log.tail[-1].view if log.tail else recovered.state.view, lost=lost)
 
     def _is_own(self, lane: LaneName) -> bool:
-        """True if this gateway is the origin, with this disk and, where it is known, under this number."""
+        """True if this gateway is the origin of the lane, with this disk and, if the number is known, under this number."""
         return lane.incarnation == self._incarnation and self._number in (0, lane.origin)
 
     def _log_of(self, lane: LaneName, recovered: Recovered) -> LaneLog:
@@ -214,7 +215,7 @@ class LaneLogs:
         )
 
     def _halted(self, lane: LaneName, reason: str) -> LaneLog:
-        """Return a halted own lane: some of its decisions may be missing here, so nothing may be added."""
+        """Return this gateway's lane as halted. Some of its decisions may be missing here, so no frame may be added."""
         reason = f"the lane of this gateway accepts no more records: {reason}; if the files cannot be restored, {NEW_LANE_REMEDY}"
         self.messages.append(reason)
         return LaneLog(origin=lane.origin, incarnation=lane.incarnation, halted=reason)
@@ -227,7 +228,7 @@ class LaneLogs:
         short = ""
         try:
             salvage(quarantined_path, writer)
-        # an incomplete copy does not prevent the start
+        # an incomplete copy must not prevent the start
         except (DiskFull, Damaged, WrongDirectory, OSError) as error:
             short = f"; no more of it could be copied ({error})"
         self._close(lane)
@@ -240,7 +241,7 @@ class LaneLogs:
         return recovered
 
     def _load_own(self) -> LaneName | None:
-        """Return the own lane, if it ever began on this disk."""
+        """Return this gateway's lane, if it has begun on this disk."""
         lane = recorded_own_lane(self._directory)
         self._own_lane = lane if lane is not None and lane.incarnation == self._incarnation else None
         return self._own_lane
@@ -259,7 +260,7 @@ class LaneLogs:
         self.starts[lane] = writer.retention.start.offset
         if len(self._writers) > limits.LANES_OPEN_MAX:
             others = [one for one in self._writers if one != lane and one.incarnation != self._incarnation]
-            if self._written.issuperset(others):  # one round may write more lanes than may be open
+            if self._written.issuperset(others):  # one round may write more lanes than may be open at the same time
                 self.sync()
             self._close(next(one for one in others if one not in self._written))
         return writer, recovered
@@ -278,7 +279,7 @@ class LaneLogs:
         return self._writers[lane]
 
     def _record_own(self, lane: LaneName) -> None:
-        """Record the own lane durably before its first write, so that a missing lane is noticed."""
+        """Record this gateway's lane durably before the first write to it, so that a missing lane is detected."""
         with self._translating(lane):
             open_lane_directory(self._owner, lane, self._storage)
             self._storage.replace_file(os.path.join(self._directory, OWN), f"{lane.text}\n".encode())
@@ -303,12 +304,12 @@ class LaneLogs:
         """
         lane = LaneName(action.origin, action.incarnation)
         writer = self._writer(lane)
-        # Other gateways have trimmed the frames that this lane lacks.
+        # Other gateways have already trimmed the frames that this lane lacks.
         if action.begin is not None and writer.last_decided < action.begin.position:
             self._replace(lane, writer, action.begin)
         if action.cut is not None:
             writer.truncate(action.cut)
-        # Recorded before the write: a failed append may have written a part.
+        # Recorded before the write, because a failed append may have written some frames.
         if action.frames:
             self._written.add(lane)
             writer.append(action.frames)
@@ -325,7 +326,7 @@ class LaneLogs:
             view=begin.attempt,
             members=begin.members,
         )
-        # The lock keeps `frontier`, in another thread, from publishing an older run after the replacement.
+        # With the lock, `frontier` in another thread cannot publish an older run after the replacement.
         with self._lock if lane.incarnation == self._incarnation else contextlib.nullcontext():
             writer.replace(state.to_bytes())
         self.starts[lane] = writer.retention.start.offset
@@ -340,7 +341,7 @@ class LaneLogs:
         self._written.discard(lane)
 
     def read(self, action: ReadLane) -> tuple[Frame, ...]:
-        """Return durable frames from the first one on; none if they cannot be read."""
+        """Return durable frames, starting at the first requested position; none if they cannot be read."""
         writer = self._writer(LaneName(action.origin, action.incarnation))
         return () if action.first < writer.retention.start.first else writer.read(action.first, action.last)[0]
 
@@ -388,7 +389,7 @@ class LaneLogs:
         return self.scrubber.urgent
 
     def scrub(self) -> LaneCorrupt | None:
-        """Scrub the next piece, and return a change of the corrupt range of a lane, or None."""
+        """Scrub the next piece. If the corrupt range of a lane has changed, return the change, else None."""
         return self.scrubber.scrub()
 
     def pop_messages(self) -> list[str]:
@@ -400,7 +401,7 @@ class LaneLogs:
         return self.scrubber.repair(LaneName(action.origin, action.incarnation), action.frames)
 
     def frontier(self, lane: LaneName, position: int, offset: int) -> None:
-        """Publish the frontier of the own lane before any receipt leaves. Any thread may call this method."""
+        """Publish the frontier of this gateway's lane before any receipt is sent. Any thread may call this method."""
         if lane.incarnation == self._incarnation:
             with self._lock:
                 self._writers[lane].frontier(position, offset)
@@ -415,7 +416,7 @@ class LaneLogs:
         for frame in run.frames:
             offsets.append(offset)
             offset += frame.count
-        # The frontier of the own lane is published earlier, before its receipts leave.
+        # The frontier of this gateway's lane is published earlier, before its receipts are sent.
         if lane.incarnation != self._incarnation:
             writer.frontier(run.frames[-1].position, offset)
         writer.decided(run.frames, offsets)
@@ -426,14 +427,17 @@ class LaneLogs:
             writer.delete_producers(producers)
 
     def idle(self) -> bool:
-        """Do background work while no request is queued, and return True if some is left: then call again within 10 ms."""
+        """Do background work while no request is queued.
+
+        Return True if work is left; the caller must then call again within 10 ms.
+        """
         left = [self.apply_retention() for _ in range(len(self._writers))]
-        # Most lanes are at rest, so only the others cost a sync.
+        # Most lanes have no pending work, so they need no sync.
         sync_in_parallel([partial(_idle, writer, left) for writer in self._writers.values() if not writer.at_rest])
         return any(left)
 
     def apply_retention(self) -> bool:
-        """Trim the next lane as far as retention and all gateways allow, and return True if files are left to remove.
+        """Trim the next lane as far as retention and the other gateways allow. Return True if files are left to remove.
 
         Each lane is checked every `RETENTION_CHECK_US`. A call checks one lane, so it delays the thread only briefly.
 

@@ -1,9 +1,9 @@
-"""What a start does about corrupt lanes.
+"""Handling of corrupt lanes at a start.
 
 A corrupt lane of another gateway is quarantined, its valid part is copied into a new log, and the rest is fetched. The newest few
-quarantined lanes are kept for examination. A corrupt end of the own lane is described as a `LostEnd`, which other gateways still
-have. The record of it is `coordinated` in the hard state of the lane: the attempt that is resumed. The record is valid until a
-later attempt is promised, because frames after the mark may still be missing when the log reaches the mark.
+quarantined lanes are kept for examination. If the end of this gateway's lane is corrupt, a `LostEnd` describes it; other gateways
+still have those frames. The record of the loss is `coordinated` in the lane's hard state: the attempt that is resumed. The record
+is valid until a later attempt is promised, because frames after the mark may be missing even when the log reaches the mark.
 """
 
 from __future__ import annotations
@@ -57,12 +57,13 @@ class LaneQuarantine:
         """
         path = lane_path(self._directory, lane)
         names = with_descriptor_wait(lambda: os.listdir(os.path.dirname(path)))
-        number = 1 + max(map(_number, names))  # of all names, because a plain file with such a name blocks the rename too
+        # computed from all names, because a plain file with such a name also blocks the rename
+        number = 1 + max(map(_number, names))
         existing = quarantined_lanes(self._directory)
         excess = max(0, len(existing) + 1 - limits.LANES_QUARANTINED_MAX)
         messages = [_removed(one) for one in existing[:excess] if one not in self._this_start]
         new_path = f"{path}{_SUFFIX}{number}"
-        # One rename: after a crash the lane has its old name or its new one.
+        # After a crash the lane has either its old or its new name, because there is only one rename.
         self._storage.rename(path, new_path)
         self._storage.make_names_durable(os.path.dirname(path))
         self._this_start.add(new_path)
@@ -93,7 +94,8 @@ def _number(name: str) -> int:
 def _removed(path: str) -> str:
     """Remove a quarantined lane, and return a message about the result.
 
-    What an interrupted removal leaves keeps its number, so the next start removes it. A failed removal does not prevent the start.
+    After an interrupted removal, the remaining files keep their number, so the next start removes them. A failed removal does not
+    prevent the start.
     """
     try:
         shutil.rmtree(path)
@@ -110,7 +112,7 @@ def _removed(path: str) -> str:
 def salvage(damaged: str, writer: LogWriter) -> int:
     """Copy the leading valid frames of a corrupt lane into a new log, and return the last decided position in it.
 
-    Frames that were known as decided stay decided.
+    Frames that were known to be decided stay decided.
 
     Args:
         damaged: directory of the corrupt lane.
@@ -126,19 +128,19 @@ def salvage(damaged: str, writer: LogWriter) -> int:
     if begin > 1:
         snapshot = read_snapshot(damaged, begin)
         if snapshot is None:
-            return 0  # no snapshot gives the state before the first remaining frame
+            return 0  # no snapshot contains the state before the first remaining frame
         writer.replace(snapshot.state.to_bytes())
         position, chain, offset = begin, snapshot.state.chain, snapshot.state.next_offset
     for first in list_positions(damaged, "seg", include_trimmed=True):
         if first < begin:
             continue
-        # After a gap the chain value is unknown, so nothing more can be checked.
+        # After a gap the chain value is unknown, so later frames cannot be checked.
         if first != position:
             break
         segment = SegmentMap(segment_path(damaged, first), first)
         file_position = FRAMES_AT
         while True:
-            # The copy works in pieces, so that a large lane does not fill the memory.
+            # The lane is copied in pieces, so that a large lane does not fill the memory.
             found = scan_frames(
                 segment, file_position, position, chain, last=position + limits.SCRUB_FRAMES - 1, bodies_from=position
             )
@@ -152,8 +154,8 @@ def salvage(damaged: str, writer: LogWriter) -> int:
 
 
 def _begin_of(damaged: str) -> int:
-    """Return the first position of the lane. If it is unknown, return the start of the oldest segment from which all later segments
-    follow.
+    """Return the first position of the lane. If it is unknown, return the start of the oldest segment after which all later
+    segments are contiguous.
 
     Earlier segments may belong to a log that a snapshot replaced.
     """
@@ -183,7 +185,7 @@ def _continues_at(damaged: str, first: int, following: int) -> bool:
 def _copy(frames: list[Frame], writer: LogWriter, offset: int, decided: int) -> int:
     """Append frames and index the decided ones; return the offset after those."""
     writer.append(frames)
-    # The frames are durable before the frontier names them, as everywhere.
+    # As always, frames are durable before the frontier passes them.
     writer.sync()
     known = [frame for frame in frames if frame.position <= decided]
     offsets = []
@@ -205,12 +207,12 @@ def _decided(damaged: str) -> int:
         finally:
             reader.close()
     except TuttiError:
-        # A reader needs the identity and the start, which may be the corrupt files.
+        # A reader needs the files of the identity and the start, but these may be the corrupt ones.
         return _decided_by_marks(damaged)
 
 
 def _decided_by_marks(damaged: str) -> int:
-    """Return the last decided position that a mark names, for a lane whose identity or start is corrupt."""
+    """Return the last decided position in any mark. Used for a lane whose identity or start is corrupt."""
     try:
         stored = read_hard_state(damaged)
         firsts = list_positions(damaged, "seg", include_trimmed=True)

@@ -1,8 +1,8 @@
-"""Scrubs the decided frames of lanes, a piece of one lane at a time, and repairs corrupt ones in place.
+"""Scrubs the decided frames of lanes, one piece of one lane at a time, and repairs corrupt frames in place.
 
-Each lane has a scrubber of its own (`scrubber.py`). This module chooses the next lane and keeps the results. A failed read of a
-lane is recorded in a file in its directory until the whole lane was readable, so a restart does not lose it. A corrupt lane still
-accepts writes, because the corrupt frames lie below its end and other gateways have them.
+Each lane has its own scrubber (`scrubber.py`). This module chooses the next lane and keeps the results. After a failed read of a
+lane, a file in its directory marks the lane as suspected until the whole lane has been readable. So a restart does not lose the
+suspicion. A corrupt lane still accepts writes, because the corrupt frames are before its end and other gateways have them.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ class LaneScrubber:
         Args:
             directory: data directory of the gateway.
             scrubber: returns the scrubber of a lane, and opens the lane for it.
-            lanes: returns the open lanes, which are scrubbed without a suspicion too.
+            lanes: returns the open lanes, which are scrubbed even if they are not suspected.
         """
         self._directory = directory
         self._storage = storage
         self._scrubber_of = scrubber
         self._open_lanes = lanes
-        # the scrubber that checks each suspect; a lane that was closed and opened again has a new one
+        # the scrubber that checks each suspect; a lane that was closed and opened again has a new scrubber
         self._suspects: dict[LaneName, LogScrubber | None] = {}
         self._lost: dict[LaneName, tuple[int, int]] = {}
         self._skipped: set[LaneName] = set()  # lanes that cannot be opened
@@ -61,7 +61,7 @@ class LaneScrubber:
         self.rounds = self.repaired = 0
 
     def start(self) -> None:
-        """Load the suspicions of the previous run, which are scrubbed first."""
+        """Load the suspected lanes of the previous run. They are scrubbed first."""
         for lane in list_lanes(self._directory):
             if os.path.exists(self._file(lane)):
                 self._suspects[lane] = None
@@ -159,7 +159,7 @@ class LaneScrubber:
         """
         try:
             scrubber = self._scrubber_of(lane)
-            if scrubber.lost is None:  # the lane was closed meanwhile: it is scrubbed again
+            if scrubber.lost is None:  # the lane was closed in the meantime, so it is scrubbed again
                 self._lost.pop(lane, None)
                 self.suspect(lane)
             self.repaired += scrubber.repair(frames)

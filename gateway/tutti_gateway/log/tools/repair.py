@@ -1,7 +1,7 @@
-"""Repairs a data directory whose gateway halted over corruption (design, section 6): reports it, and truncates the log if ordered
-to.
+"""Repairs a data directory whose gateway halted because of corruption (design, section 6). It reports the corruption, and truncates
+the log on request.
 
-The tool truncates only with the offset from which the operator accepts the loss, and keeps everything that it removes.
+The tool truncates only if the operator gives the offset from which the loss is accepted. It keeps everything that it removes.
 """
 
 from __future__ import annotations
@@ -36,14 +36,15 @@ class Repair:
     """The result of a repair.
 
     Attributes:
-        damage: findings by position, repaired ones included; empty if the log was valid.
-        offset: first lost offset, which the operator must name to accept the loss; -1 if no record is lost.
+        damage: findings by position, including repaired ones; empty if the log was valid.
+        offset: first lost offset, which the operator must give to accept the loss; -1 if no record is lost.
         lost: number of committed records that are lost.
-        frames_after: valid frames after the corruption. They are lost too, because it is unknown what is missing before them.
+        frames_after: valid frames after the corruption. They are lost too, because it is unknown which frames are missing before
+            them.
         truncated: True if the log was truncated.
         kept_in: folder that keeps everything that was removed; empty if nothing was.
         others_vote: True if the remaining log names several voters, so it needs other gateways to continue.
-        renewed: message about the new identity of a member that gave up data on which others may rely; empty if it keeps its
+        renewed: message about the new identity of a member that discarded data on which others may rely; empty if it keeps its
             identity.
     """
 
@@ -58,7 +59,7 @@ class Repair:
 
 
 def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *, storage: Storage | None = None) -> Repair:
-    """Report the corruption of a directory whose gateway is down, and repair what loses nothing.
+    """Report the corruption of a directory whose gateway is down, and make the repairs that lose no data.
 
     Segment headers are rebuilt from the rest of the log. Wrong indexes and snapshots are moved away, because the next start
     rebuilds them. An interrupted truncation is completed by the same call; until then a start behaves as before or halts.
@@ -88,7 +89,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
             report = verify(directory.path)
         remaining = sorted(report.damage, key=lambda finding: finding.position)
         damage = tuple(sorted([*rebuilt, *remaining], key=lambda finding: finding.position))
-        # Derived files can be rebuilt, so only the other findings cost records.
+        # Derived files can be rebuilt, so only the other findings mean that records are lost.
         first = next((finding for finding in remaining if not finding.derived), None)
         if first is None:
             if accept_loss_from is not None:
@@ -111,7 +112,8 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
                 f"to give up the committed records from there on ({found.lost}), name that offset"
             )
         if found.others_vote:
-            directory.become_new_disk()  # before the loss: this disk must not vote again without the data that it voted for
+            # done before the loss, because this disk must not vote again without the data for which it voted
+            directory.become_new_disk()
         folder = _truncate(directory.path, position, offset, folder, storage)
         return replace(found, truncated=True, kept_in=folder, renewed=directory.renewed)
     finally:
@@ -195,7 +197,7 @@ def _truncate(path: str, position: int, offset: int, folder: str, storage: Stora
     if os.path.exists(index_path(path, segment)):
         indexes.append(index_path(path, segment))
     _move(path, indexes, folder, storage)
-    # The live page of the last run may name a frontier that is lost now.
+    # The live page of the last run may contain a frontier that is now lost.
     live = LivePage(path)
     live.invalidate()
     live.close()
@@ -208,7 +210,7 @@ def _truncate(path: str, position: int, offset: int, folder: str, storage: Stora
         hard_state_file.write(stored.hard_state, lowered, segment)
     finally:
         hard_state_file.close()
-    # Without a valid mark in its last segment, the log could not start.
+    # The gateway could not start if the last segment had no valid mark.
     if find_lost_end(path, segment, size) is not None:
         _write_mark(segment_path(path, segment), lowered, storage)
     return folder
@@ -226,7 +228,7 @@ def _end_segment_at(file: str, file_position: int, size: int, folder: str, stora
     storage.sync_directory(folder)
     fd = storage.open(file)
     try:
-        # A start takes a last segment below its full size for corrupt.
+        # At a start, a last segment that is smaller than its full size counts as corrupt.
         if storage.size(fd) < size:
             storage.allocate(fd, size)
         if file_position + HEADER_SIZE <= size:

@@ -270,7 +270,7 @@ class _Check:
         released = 0
         for index, file_position in enumerate(found.file_positions):
             frame = found.frame(found.first + index)
-            # Read the pages before they are touched, so that a bad sector raises an error instead of a signal.
+            # Read the pages before the mapping is used, so that a bad sector raises an error instead of a signal.
             found.segment.populate(file_position, file_position + frame.size)
             self._frame(frame, found.segment, file_position)
             self._apply(frame, frame.position in void, found.segment, file_position)

@@ -48,8 +48,8 @@ class _SegmentStart(NamedTuple):
     Attributes:
         position: first position of the segment.
         offset: offset of its first record. If `reach` is set, the offset after the TXN at `reach`.
-        time_us: time of the last TICK before it, or before the TXN at `reach`; 0 if there is none.
-        reach: last TXN from here on that makes earlier batches visible; 0 if there is none.
+        time_us: time of the last TICK before `position`, or before the TXN at `reach`; 0 if there is none.
+        reach: last TXN at or after this position that makes earlier batches visible; 0 if there is none.
         written_us: when this disk wrote the snapshot.
     """
 
@@ -116,7 +116,7 @@ class LogRetention:
 
     Attributes:
         start: durable start of the log.
-        blocked: segments that a named reader holds back, as of the last check.
+        blocked: segments that retention keeps for a named reader, as of the last check.
     """
 
     def __init__(
@@ -288,7 +288,7 @@ class LogRetention:
         newest.
 
         Retention keeps everything while its files cannot be read. It also keeps all records that a reader in `keep_for` has not
-        read, at any size: unread records outrank free space, and a low disk refuses new ones.
+        read, whatever their size. Unread records are more important than free space, and a low disk refuses new records.
         """
         if not self._options.retention_bytes and not self._options.retention_us:
             return None
@@ -318,12 +318,13 @@ class LogRetention:
                     continue
                 left = sum(size for first, size in segments if first > candidate.reach) if candidate.reach else remaining_bytes
                 if self._removable(left, candidate, now_us, limits.RETENTION_LAG_FACTOR):
-                    # Beyond the lag factor the trim no longer waits for a voter that lacks the frames.
+                    # Above the lag factor, the trim no longer waits for a voter that lacks the frames.
                     forced = position
                     starts.append((position, candidate.offset))
                 elif self._removable(left, candidate, now_us, 1) and not self._staged_before(position):
                     starts.append((position, candidate.offset))
-            remaining_bytes -= size  # without a valid snapshot the log cannot begin here: both segments go, or none
+            # the log cannot begin here without a valid snapshot, so either both segments are removed or neither
+            remaining_bytes -= size
         self.blocked = BlockedSegments(reader, read, blocked_bytes) if blocked_bytes else None
         starts = [start for start in starts if start[0] > self._last_start]
         return TrimProposed(tuple(starts), forced) if starts else None

@@ -71,10 +71,10 @@ class LogScrubber:
 
     Attributes:
         lost: a corrupt range to fetch from another gateway; None if there is none.
-        message: message about it for the operator.
-        found: corruptions found since the start.
-        repaired: frames rewritten since the start.
-        rounds: complete scrubs of the log.
+        message: message for the operator about `lost`.
+        found: number of corruptions found since the start.
+        repaired: number of frames rewritten since the start.
+        rounds: number of complete scrubs of the log.
         snapshots: scrubber of the snapshots.
     """
 
@@ -91,9 +91,9 @@ class LogScrubber:
         """Create a scrubber.
 
         Args:
-            options: give the size of a segment that is rebuilt.
+            options: contain the size of a rebuilt segment.
             segments: the writer's list of segments that hold undecided frames.
-            indexer: gives the decided end of the log.
+            indexer: knows the decided end of the log.
             translating: context manager that translates system errors.
             remap_readers: called when readers must map files again.
         """
@@ -162,7 +162,7 @@ class LogScrubber:
         try:
             self._at = self._scrub_piece(at)
         except FileNotFoundError:
-            self._at = None  # trimmed or truncated meanwhile: the next round uses the files that exist
+            self._at = None  # trimmed or truncated in the meantime; the next round uses the files that exist
 
     def _drop_if_removed(self) -> bool:
         """Drop a corrupt range that was trimmed, or whose file disappeared, and return True if it was dropped."""
@@ -296,7 +296,7 @@ class LogScrubber:
         try:
             rows = [part.copy() for part in catalog.rows(first, ReadLimit(self._indexer.indexed, 0))]
         except (Damaged, OffsetOutOfRange, OSError):
-            return  # an unreadable ABORT in another segment may void rows: a later round rebuilds the index
+            return  # an unreadable ABORT in another segment may void rows, so a later round rebuilds the index
         finally:
             catalog.close()
         with self._translating("repairing"):
@@ -326,7 +326,7 @@ class LogScrubber:
             if frame is not None and self._continued(fd, rows, index, frame, last):
                 return CorruptRange(at.position, position - 1, at.file_position, at.chain, int(rows["file_position"][index]), frame)
         if upto < last and upto - at.segment < len(rows):
-            # No valid frame within reach: this part is repaired first, and the scrub continues after it.
+            # There is no valid frame within reach, so this part is repaired first, and the scrub continues after it.
             return CorruptRange(at.position, upto, at.file_position, at.chain, _end_of(rows, upto - at.segment))
         end = _end_of(rows, -1) if len(rows) and at.segment + len(rows) > last else 0
         return CorruptRange(at.position, last, at.file_position, at.chain, end, None, self._chain_after(last))

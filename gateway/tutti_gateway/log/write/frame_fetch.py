@@ -1,7 +1,7 @@
 """Reads frames by position, decided or not, for other members, and returns only frames with a valid chain and payload.
 
-The frames are read and not mapped. A requested frame may be truncated meanwhile, and a bad sector must raise an error instead of a
-signal.
+The frames are read and not mapped. A requested frame may be truncated during the read, and a bad sector must raise an error instead
+of a signal.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class FrameFetcher:
         self._catalog = None  # the name of a cached segment may now belong to another segment
 
     def read(self, first: int, last: int, upto: ReadLimit) -> tuple[tuple[Frame, ...], int]:
-        """Return valid frames from `first` on, and the last of their positions that no ABORT up to `last` covers.
+        """Return valid frames that start at `first`, and the last of their positions that no ABORT up to `last` covers.
 
         The frames come from one segment and total at most `limits.FETCH_BYTES`; a larger frame is returned alone. The tuple is
         empty if the first frame cannot be read. The second value is `first` - 1 if an ABORT covers every frame, or if that is
@@ -134,9 +134,7 @@ class FrameFetcher:
         return max(stop, first - 1)
 
     def _aborts_after(self, position: int, last: int, upto: ReadLimit) -> list[Abort]:
-        """Return the ABORTs after a position, in order. The limit of undecided frames bounds the distance at which an ABORT can
-        cover it.
-        """
+        """Return the ABORTs after a position, in order. Only ABORTs within the limit of undecided frames can cover the position."""
         last = min(last, position + common_limits.UNDECIDED_FRAMES_MAX)
         found: list[Abort] = []
         for view, rows in self._current_catalog().positions(position + 1, min(last, upto.position), upto):
@@ -177,11 +175,11 @@ def read_frames(storage: Storage, fd: int, file_position: int, chain: int, posit
 
 
 def read_available(storage: Storage, fd: int, size: int, at: int) -> bytes:
-    """Return the bytes from `at` on; fewer than `size` where the file ends or a sector cannot be read."""
+    """Return up to `size` bytes that start at `at`. There are fewer if the file ends or a sector cannot be read."""
     try:
         return storage.read(fd, size, at)
     except OSError:
-        # A read that includes a bad sector fails whole, so read page by page up to that sector.
+        # A read that includes a bad sector fails completely, so read page by page up to that sector.
         parts: list[bytes] = []
         while size > 0:
             try:

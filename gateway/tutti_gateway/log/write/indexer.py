@@ -52,7 +52,7 @@ class Indexer:
         self._snapshot_at = found.base.position
         # position of a snapshot that lies within a segment
         self._within = found.base.position if found.base.position != found.base.segment else 0
-        # rows that `state` includes and the index lacks, because the disk was full
+        # rows that `state` includes but the index lacks, because the disk was full
         self._unwritten: tuple[bytes, int, int, int] | None = None
 
     @property
@@ -89,7 +89,7 @@ class Indexer:
         self._unwritten = None
 
     def index(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int]) -> None:
-        """Index a run of decided frames. Frames that are indexed are skipped, so the call can be repeated after a full disk.
+        """Index a run of decided frames. Frames that are already indexed are skipped, so the call can be repeated after `DiskFull`.
 
         Raises:
             InvariantViolated: the offsets differ from those that the log gives.
@@ -144,7 +144,7 @@ class Indexer:
     def pass_boundaries(self) -> None:
         """Seal the index of each segment whose frames are all decided, and write the snapshot of the next segment."""
         if self._unwritten is not None:
-            return  # the disk was full for the last rows: `take` is called again with them
+            return  # the disk was full for the last rows, so `index` is called again with them
         while self._segments[0].last == self.state.position:
             done, following = self._segments[:2]
             # Seal first: recovery begins at the newest snapshot, so it never visits this segment again.

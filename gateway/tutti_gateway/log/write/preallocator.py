@@ -1,4 +1,4 @@
-"""Keeps zero-filled segments ready, because writing into them costs half of writing into segments that are only allocated.
+"""Keeps zero-filled segments ready. Writing into them takes half the time of writing into segments that are only allocated.
 
 A low-priority thread fills segments while the log is idle, in small synced steps, so a log write waits for at most one step. The
 thread is optional: without a prepared segment the writer allocates one.
@@ -18,7 +18,7 @@ from tutti.runtime.reserved_fds import with_descriptor_wait
 from tutti_gateway.log.write.segment import prepared_paths
 
 STEP_BYTES = 1 << 20
-CHUNK_BYTES = 64 << 10  # small, because a later small write walks through the whole page-cache piece that one write created
+CHUNK_BYTES = 64 << 10  # small, because a later small write must traverse the whole page-cache piece that one write has created
 QUIET_S = 0.02  # the log is idle after this time without a write, s
 POLL_S = 0.05
 _NICE = 19
@@ -122,7 +122,7 @@ class SegmentPreallocator:
             self._needed.clear()
             if self._stop.is_set():
                 return
-            with contextlib.suppress(OSError):  # not fatal: the writer meets the same error and decides what it means
+            with contextlib.suppress(OSError):  # not fatal: the writer gets the same error and handles it
                 while len(prepared_paths(self._directory)) < self._options.prepared_segments:
                     if not self.prepare_one(patient=True):
                         break

@@ -132,7 +132,7 @@ def recover(
         Damaged: durable data is corrupt or missing; nothing was changed.
         WrongDirectory: the segments belong to another log, or a newer release wrote the directory.
     """
-    remove_before(directory, storage, read_start(directory).first)  # files that an interrupted trim left over
+    remove_before(directory, storage, read_start(directory).first)  # files that remain after an interrupted trim
     stored = read_hard_state(directory)
     firsts = list_positions(directory, "seg")
     check_hard_state(directory, stored, firsts, log.hex())
@@ -149,7 +149,7 @@ def recover(
         repair_headers(
             directory, storage, [first for first in firsts if first >= base.segment], base, options.lane or base.state.log
         )
-    # Peers may hold the lost end, so the error is raised only where they do not.
+    # The error is raised only if no peers may hold the lost end.
     short_file = check_end(directory, firsts, stored.segment, peers_can_repair=True)
     if base.segment < firsts[0]:
         raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or corrupt: restore the file")
@@ -160,7 +160,7 @@ def recover(
         published, frontier = frontier, ending.position  # no ABORT in a lane affects earlier frames
     elif ending.position < frontier <= mark.position and _others_vote(base, ending, frontier):
         frontier, base, ending = _step_back(directory, firsts, stored.mark, (frontier, base, ending))
-    # A decided frame was durable before its decision, and so was the first frame before the log's uuid was recorded.
+    # A frame is durable before its decision. Likewise the first frame is durable before the log's uuid is recorded.
     damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0), options.peers_can_repair, short_file)
     if damage is not None:
         # Whole frames after the mark may have received a vote, so they belong to the lost range too.
@@ -179,7 +179,7 @@ def recover(
     if damage is None and short_file is None:
         _truncate_torn(directory, storage, ending)
     _make_durable(directory, storage, ending)
-    if not ending.position:  # the first segment was begun, and power failed before any frame in it was durable
+    if not ending.position:  # the first segment was created, but power failed before any frame in it was durable
         _remove(directory, storage, 0)
         return _empty_log(stored)
     found = _result(directory, stored, mark, base, ending, frontier, header.log)
@@ -350,7 +350,7 @@ def _others_vote(base: Snapshot, ending: _ScanResult, decided: int) -> bool:
 
 
 def lost_promises(recovered: Recovered, directory: LogDirectory) -> bool:
-    """True if other gateways may rely on promises that this directory no longer holds.
+    """True if other gateways may rely on promises that are no longer in this directory.
 
     The directory is then a copy, or its hard state is older than a view of this disk in the log. A single gateway has no others.
     """
@@ -360,9 +360,10 @@ def lost_promises(recovered: Recovered, directory: LogDirectory) -> bool:
 
 
 def _others_vote_in(recovered: Recovered, mine: bytes) -> bool:
-    """True if the recovered log names more than one voter, or removed this disk, whose answers the voters may still need.
+    """True if the recovered log names more than one voter. Also true if it removed this disk, because the voters may still need its
+    answers.
 
-    True without a log too, because the roster is then unknown.
+    True if there is no log, because the roster is then unknown.
     """
     if any(voter.incarnation == mine for voter in recovered.state.removed.values()):
         return True
@@ -439,7 +440,7 @@ def _truncate_torn(directory: str, storage: Storage, ending: _ScanResult) -> Non
         fd = storage.open(found.segment.path)
         try:
             fits = found.file_position + HEADER_SIZE <= read_header(directory, found.segment.first).size
-            # Bytes of a torn write may continue the chain later, when the frame before them is written again.
+            # If the frame before a torn write is written again, bytes of the torn write could continue its chain.
             if fits and storage.read(fd, HEADER_SIZE, found.file_position) != TERMINATOR:
                 storage.write(fd, [TERMINATOR], found.file_position)
         finally:

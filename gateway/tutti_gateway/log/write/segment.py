@@ -1,4 +1,7 @@
-"""Log segments as the writer sees them: created whole, filled in order, and never changed before the write position."""
+"""Log segments as the writer sees them.
+
+A segment is created with its full size, filled in order, and never changed before the write position.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ class Segment:
             after = file_position + frame.size
             if after > limit:
                 break
-            # This is the last check before the disk: a frame outside of the chain would end the log at the next start.
+            # This is the last check before the disk. A frame outside the chain would end the log at the next start.
             if frame.position != position + 1 or extend(chain, frame.header[:CRC_AT]) != frame.header_crc:
                 raise InvariantViolated(
                     f"{frame!r} does not follow the end of the log at position {position}, chain value {chain:#010x}"
@@ -155,7 +158,7 @@ def size_of_next(options: LogOptions, before: int, frame: Frame | None) -> int:
 def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark: VoteMark, source: str | None) -> int:
     """Create a segment durably and return its file descriptor. A crash leaves the segment complete or absent.
 
-    Everything before its first position must be durable, because its mark states that.
+    All earlier positions must be durable, because the mark of the segment says so.
 
     Args:
         source: path of a zero-filled file of the right size (a prepared segment or the reserve); None allocates a file.
@@ -183,7 +186,7 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
 
 def older_slot(marks: list[VoteMark | None]) -> int:
     """Return the mark slot to write next: the one that does not hold the newest mark."""
-    # An invalid slot holds no mark that could be lost.
+    # An invalid slot can be overwritten without losing a mark.
     return min(range(len(marks)), key=lambda slot: -1 if (mark := marks[slot]) is None else mark.sequence)
 
 

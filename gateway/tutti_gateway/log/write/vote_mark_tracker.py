@@ -1,4 +1,4 @@
-"""Tracks what the next vote mark names: the durable end, the frontier, and a corrupt end that was durable before."""
+"""Tracks the content of the next vote mark: the durable end, the frontier, and a corrupt end that was durable before."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class MarkTracker:
         frontier: last decided position, and the offset after its last record.
         newest: the newest durable mark.
         written: a mark that is in a slot and not durable yet.
-        damage: a corrupt range that marks continue to name until it is rewritten or given up.
+        damage: a corrupt range that marks continue to name until it is rewritten or abandoned.
     """
 
     def __init__(self, durable: End, frontier: tuple[int, int], newest: VoteMark, damage: Damage | None) -> None:
@@ -34,7 +34,7 @@ class MarkTracker:
         self.written: VoteMark | None = None
         self.damage = damage
         self._sequence = newest.sequence
-        self._since = 0.0  # when the first sync ended that the newest mark does not cover
+        self._since = 0.0  # end of the first sync that the newest mark does not cover
 
     @property
     def marked_end(self) -> End:
@@ -48,7 +48,7 @@ class MarkTracker:
         return self.newest.position != self.marked_end[0] or self.newest.frontier_position != self.frontier[0]
 
     def due(self, now: float, late_us: int) -> bool:
-        """True if the next write must carry a mark: many frames, or an old sync, are not covered by the newest one.
+        """True if the next write must carry a mark, because the newest mark does not cover many frames or an old sync.
 
         Args:
             now: monotonic time, seconds.
@@ -67,7 +67,7 @@ class MarkTracker:
         return VoteMark(self._sequence, *(end or self.marked_end), *self.frontier, now_us())
 
     def contradicted(self, frames: Sequence[Frame]) -> bool:
-        """True if one of these frames, which are written next, differs from the frame at the corrupt end."""
+        """True if one of the frames to be written next differs from the frame at the corrupt end."""
         damage = self.damage
         if damage is None or not frames[0].position <= damage.last <= frames[-1].position:
             return False

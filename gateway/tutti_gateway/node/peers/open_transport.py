@@ -31,8 +31,8 @@ def open_transport(config: Config, incarnation: bytes, release: str, log: Filter
         config: the gateway's configuration.
         incarnation: id of this gateway's data directory.
         release: version of this software.
-        log: takes messages for the operator.
-        begun: True if this gateway has a log; advice about the configured members then does not apply.
+        log: receives messages for the operator.
+        begun: True if this gateway has a log. Advice about the configured members does not apply then.
 
     Raises:
         ConfigError: the configured keys are invalid.
@@ -59,7 +59,7 @@ def open_transport(config: Config, incarnation: bytes, release: str, log: Filter
 
 def _open_multicast(config: Config, me: Introduction, keyring: Keyring | None, log: FilteringBoundLogger) -> Multicast:
     multicast = config.multicast
-    if keyring is not None:  # peers receive the seal over an encrypted connection
+    if keyring is not None:  # the seal is sent to peers over encrypted connections
         me = msgspec.structs.replace(me, seal=os.urandom(SEAL_BYTES))
     socket = MulticastSocket(parse_address(multicast.address), config.multicast_interface, multicast.ttl)
     try:

@@ -1,4 +1,7 @@
-"""The driver's view of the other gateways: sends the stack's messages, knows the names of peers, and logs transport troubles."""
+"""The driver's view of the other gateways.
+
+It sends the stack's messages, knows the names of peers, and logs problems of the transport.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ class PeerNetwork:
         Args:
             transport: connects to the other gateways.
             stack: the protocol, which knows this gateway's number and log.
-            log: takes messages for the operator.
+            log: receives messages for the operator.
         """
         self._transport = transport
         self._stack = stack
@@ -30,22 +33,22 @@ class PeerNetwork:
         self.peers: tuple[tuple[int, str, str], ...] = ()
 
     def name(self, number: int) -> str:
-        """Return the name of another gateway, or an empty string if no other gateway has that number."""
+        """Return the name of another gateway; empty if no other gateway has this number."""
         return next((name for known, name, _ in self.peers if known == number), "")
 
     def names(self, numbers: Iterable[int], own: str) -> list[str]:
-        """Return the names of gateways, with `own` for this gateway, and the number for a gateway without a known name."""
+        """Return the names of gateways: `own` for this gateway, and the number for a gateway whose name is unknown."""
         return [own if number == self._stack.me else self.name(number) or str(number) for number in numbers]
 
     def set_peers(self, action: Peers) -> None:
-        """Set the other gateways of the group, as the stack names them."""
+        """Set the other gateways of the group, as the stack reports them."""
         self.peers = action.peers
         self._introduce()
         self._transport.set_peers(action.peers)
         self._log.info("gateways of the group", peers={name: address for _, name, address in action.peers})
 
     def send(self, action: Send) -> None:
-        """Queue a message, which leaves at the next `flush`."""
+        """Queue a message. The next `flush` sends it."""
         self._transport.send(action.to, action.message)
         self._sent = True
 
@@ -53,7 +56,7 @@ class PeerNetwork:
         """Send the queued messages."""
         if self._sent:
             self._sent = False
-            # The step may have given this gateway its number or log, which peers must know before its messages.
+            # The step may have set this gateway's number or log. Peers must know both before they get its messages.
             self._introduce()
             self._transport.flush()
 
@@ -71,7 +74,7 @@ class PeerNetwork:
         )
 
     def log_troubles(self) -> None:
-        """Log new troubles of the transport; called about once a second."""
+        """Log new problems of the transport. Called about once a second."""
         for trouble in self._transport.maintain():
             if trouble.peer:
                 self._log.warning("trouble with another gateway", peer=trouble.peer, reason=trouble.reason)
@@ -79,5 +82,5 @@ class PeerNetwork:
                 self._log.warning("trouble at the group port", reason=trouble.reason)
 
     def facts(self) -> dict[str, object]:
-        """Return the transport's figures for the status."""
+        """Return the transport's counters for the status."""
         return self._transport.facts()

@@ -1,9 +1,9 @@
-"""Recorder of `tutti serve --record`: writes every event of the stack, with both clocks and the resulting actions, to a file.
+"""Recorder of `tutti serve --record`. It writes every event of the stack, with both clocks and the resulting actions, to a file.
 
-The recorder wraps the stack and has the same interface. It encodes an event before the step, because the step assigns positions
-to frames, and encodes the actions after it. A thread compresses and writes; nothing waits for that thread. If the thread lags too
-far or the disk is full, the recording ends with the reason, and the gateway continues. A recording replays up to its last step
-(`rerun`).
+The recorder wraps the stack and has the same interface. It encodes an event before the step, because the step assigns positions to
+frames. It encodes the actions after the step. A separate thread compresses and writes, and the gateway never waits for that thread.
+If the thread lags too far or the disk is full, the recording ends with a reason, but the gateway continues. A recording can be
+replayed up to its last step (`rerun`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Recorder:
 
     Attributes:
         path: the file of the recording.
-        ended: why the recording has ended; empty while it continues.
+        ended: reason why the recording has ended; empty while it continues.
     """
 
     def __init__(self, stack: Stack, directory: str, header: Header, log: FilteringBoundLogger) -> None:
@@ -73,7 +73,7 @@ class Recorder:
             os.close(self._fd)
             raise _cannot_record(directory, error) from error
         self._waiting: deque[bytes] = deque([item_bytes(header)])
-        self._queued_bytes = self._written_bytes = 0  # each counter has one writing thread, so neither needs a lock
+        self._queued_bytes = self._written_bytes = 0  # only one thread writes each counter, so no lock is needed
         self._ending = False
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
@@ -86,7 +86,7 @@ class Recorder:
         """Step the stack, and record it."""
         if self.ended:
             return self._stack.step(event, now)
-        encoded = msgspec.Raw(encode_lean_event(event))  # before the step, which assigns positions to the frames
+        encoded = msgspec.Raw(encode_lean_event(event))  # encoded before the step, which assigns positions to the frames
         try:
             actions = self._stack.step(event, now)
         except Exception as error:
@@ -102,18 +102,18 @@ class Recorder:
         waiting = self._queued_bytes - self._written_bytes
         if waiting > limits.RECORD_WAITING_BYTES_MAX:
             self._end("the disk of the recording is too slow")
-        elif waiting >= limits.RECORD_BLOCK_BYTES:  # less than a block waits for the next interval
+        elif waiting >= limits.RECORD_BLOCK_BYTES:  # less than one block waits for the next interval
             self._wake.set()
 
     def _end(self, reason: str) -> None:
-        """End the recording; only the first reason is kept and logged."""
+        """End the recording. Only the first reason is kept and logged."""
         if not self.ended:
             self.ended = reason
             self._log.warning("the recording of this run ends", file=str(self.path), reason=reason)
             self._wake.set()
 
     def stop(self) -> None:
-        """Write the remaining items; waits for a bounded time."""
+        """Write the remaining items. Wait for a bounded time only."""
         self._ending = True
         self._wake.set()
         join_bounded(self._thread, lambda: False)

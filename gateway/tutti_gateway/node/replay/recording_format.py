@@ -5,9 +5,9 @@
     block, decompressed = items, each: length u32, msgpack
 
 All numbers are little-endian. The first item is a `Header`. A `Stepped` follows for each step, or a `Raised` for the last step if
-the stack raised an error. A `Closed` gives the reason for the end of the recording. A recording without `Closed` ended with a kill
-of the process or a crash of the machine, and about the last quarter of a second is missing. Such a recording may end within a
-block, which does not count as corruption.
+the stack raised an error. A `Closed` gives the reason for the end of the recording. If `Closed` is missing, the process was killed
+or the machine crashed, and about the last quarter of a second is missing. Such a recording may end within a block, which does not
+count as corruption.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import StackConfig
 
 MAGIC = b"TUTTIRUN"
-VERSION = 1  # of the file format; the encoding of events and actions depends on the release
+VERSION = 1  # version of the file format; the encoding of events and actions depends on the release
 SUFFIX = ".run"
 _START = struct.Struct("<8sI")
 _BLOCK = struct.Struct("<II")
@@ -93,14 +93,14 @@ def block_bytes(items: bytes) -> bytes:
 
 
 class Recording:
-    """Reader of a recorded run; holds at most one block in memory.
+    """Reader of a recorded run. It holds at most one block in memory.
 
     Attributes:
         header: gateway, release and configuration of the run.
         size: bytes of the file.
         done: bytes read so far.
-        torn: True if the file ends within a block or without a reason; set at the end.
-        closed: reason for the end of the recording; set at the end, empty if the file has none.
+        torn: True if the file ends within a block or without a reason. It is set at the end.
+        closed: reason for the end of the recording; empty if the file has none. It is set at the end.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -187,10 +187,10 @@ class Recording:
             return None
         length, stored_length = _BLOCK.unpack_from(head)
         if stored_length > self.size - self._file.tell():
-            self.torn = True  # a corrupt length cannot be told apart from a file that ends within the block
+            self.torn = True  # a corrupt length cannot be distinguished from a file that ends within the block
             return None
         stored = self._file.read(stored_length)
-        # The CRC covers the lengths too, so a corrupt length shows.
+        # The CRC covers the lengths too, so a corrupt length is detected.
         if crc32c(stored, crc32c(head[: _BLOCK.size])) != _CRC.unpack_from(head, _BLOCK.size)[0]:
             # Only the last block may be incomplete.
             if not self._file.read(1):

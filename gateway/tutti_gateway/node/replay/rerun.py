@@ -1,7 +1,7 @@
-"""Replay of a recorded run: a fresh stack takes the recorded events and must return the recorded actions for each.
+"""Replay of a recorded run. A fresh stack gets the recorded events, and must return the recorded actions for each event.
 
-The stack gets time, disk, network and randomness only through events, so its actions are a function of them. A difference means a
-defect in the stack (some state is not a function of the events), another release, or a modified recording.
+The stack gets time, disk, network and randomness only through events, so its actions are a function of them. A difference has one
+of three causes: a defect in the stack (some state is not a function of the events), a different release, or a modified recording.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Difference(msgspec.Struct, frozen=True):
     """The first event for which the replay returned different actions.
 
     Attributes:
-        number: of the event, from 1.
+        number: number of the event, counted from 1.
         mono_us, wall_us: both clocks at the event.
         event: the event as text.
-        recorded: the recorded actions, one line each; an error is one line.
+        recorded: the recorded actions, one line each. An error is one line.
         again: the actions of the replay, in the same form.
     """
 
@@ -51,8 +51,8 @@ class ReplayResult(msgspec.Struct, frozen=True):
         first_us, last_us: wall clock at the first and the last event.
         closed: reason for the end of the recording; empty if the recording is `torn`.
         torn: True if a kill or crash ended the recording.
-        raised: the error that ended the stack both times; empty if there is none.
-        difference: the first difference, None if there is none.
+        raised: the error that the stack raised in the run and in the replay; empty if there is none.
+        difference: the first difference; None if there is none.
     """
 
     header: Header
@@ -101,7 +101,7 @@ def _rerun(recording: Recording, reach: Callable[[int, int], None]) -> ReplayRes
 
 
 def _step(stack: Stack, step: Stepped | Raised, number: int) -> Difference | None:
-    """Step the stack with a recorded event; return None if the actions are the recorded ones."""
+    """Step the stack with a recorded event. Return None if the actions equal the recorded ones."""
     try:
         event = decode_lean_event(step.event)
         again = _answer(stack, event, Now(step.mono_us, step.wall_us))

@@ -1,4 +1,5 @@
-"""Supervisor of the reads process: starts it, restarts it with backoff when it dies or hangs, and ends it with the gateway.
+"""Supervisor of the reads process. It starts the process, restarts it with backoff if it dies or hangs, and ends it with the
+gateway.
 
 The child process inherits the read end of a pipe. A byte on the pipe means that the frontier moved; end of file means that the
 gateway has ended. The child also asks the kernel to kill it when the supervisor's thread ends (`PR_SET_PDEATHSIG`), because a
@@ -34,12 +35,12 @@ class Notifier:
         self.read_fd, self._write_fd = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
 
     def notify(self) -> None:
-        """Notify the reads process that the frontier moved; never blocks."""
+        """Notify the reads process that the frontier moved. Never block."""
         with contextlib.suppress(BlockingIOError):  # a full pipe wakes the reads process anyway
             os.write(self._write_fd, b"!")
 
     def close(self) -> None:
-        """Close both ends; the reads process sees the end of the pipe."""
+        """Close both ends. The reads process then sees the end of the pipe."""
         os.close(self._write_fd)
         os.close(self.read_fd)
 
@@ -74,7 +75,8 @@ class Supervisor:
     def attach(self, log: FilteringBoundLogger, ready: Callable[[], None]) -> None:
         """Set the log for the child's failures and the callback for its readiness.
 
-        The supervisor's thread calls `ready` when all ports answer for the first time; if they already do, it is called at once.
+        The supervisor's thread calls `ready` when all ports answer for the first time. If they already answer, `ready` is called at
+        once.
         """
         self._log = log
         self._on_ready = ready
@@ -82,7 +84,7 @@ class Supervisor:
             ready()
 
     def start(self) -> None:
-        """Start the child; a second call has no effect."""
+        """Start the child. A second call has no effect."""
         if not self._started:
             self._started = True
             self._thread.start()
@@ -115,7 +117,7 @@ class Supervisor:
                 if stopped or self._is_over(grace_s):
                     return
                 self._log_error("the reads process ended and is restarted", code=child.returncode, after_s=wait_s)
-            # A child that ran for long failed for a new reason, so the backoff starts over.
+            # If the child ran for a long time, it failed for a new reason, so the backoff starts over.
             if time.monotonic() - began > limits.READS_RESTART_US_MAX / US:
                 wait_s = grace_s
             if self._is_over(wait_s):
@@ -127,7 +129,7 @@ class Supervisor:
             self._log.error(what, **facts)
 
     def _is_over(self, wait_s: float) -> bool:
-        """Wait, at most `wait_s` seconds; return True if no child is to run any more."""
+        """Wait for at most `wait_s` seconds. Return True if no further child must be started."""
         return self._stop_asked(wait_s) or self._ending
 
     def _stop_asked(self, wait_s: float) -> bool:
@@ -136,7 +138,7 @@ class Supervisor:
         return bool(poll.poll(wait_s * 1000))
 
     def _watched(self, child: subprocess.Popen[bytes]) -> bool:
-        """Call `_watch`; end a child that cannot be watched."""
+        """Call `_watch`. End a child that cannot be watched."""
         try:
             return self._watch(child)
         except OSError as error:  # the process has no file descriptor left
@@ -197,7 +199,10 @@ def _accepts(host: str, port: int) -> bool:
 
 
 def _responds(host: str, port: int, greet: Callable[[socket.socket], None]) -> bool:
-    """True if the process answers on the port; the kernel accepts connections even for a process that hangs."""
+    """True if the process answers on the port.
+
+    A connection is no proof, because the kernel accepts connections even for a process that hangs.
+    """
     try:
         with socket.create_connection((host, port), timeout=limits.READS_ANSWER_US_MAX / US) as connection:
             greet(connection)

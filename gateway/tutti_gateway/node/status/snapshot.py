@@ -1,4 +1,4 @@
-"""Snapshot of a gateway: the values from which all status documents are made, gathered at one moment by the socket thread."""
+"""Snapshot of a gateway: the values for all status documents. The socket thread reads all of them at the same time."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tutti_gateway.node.disk.log_thread import LogThread
 
 
 class GatewayIdentity(NamedTuple):
-    """What a gateway reports of itself that does not change while it runs.
+    """Values of a gateway that do not change while it runs.
 
     Attributes:
         config: its configuration.
         incarnation: id of its data directory.
-        version: of the software.
+        version: version of the software.
         started_us: start of the process, UTC.
         url, reads, admin: addresses for clients, reads (Flight) and the admin port.
     """
@@ -55,12 +55,12 @@ class DriverSnapshot(NamedTuple):
 
     Attributes:
         position, offset: last decided position and next offset.
-        halted: why the gateway has halted; empty if it has not.
+        halted: reason why the gateway has halted; empty if it has not.
         suspected: the members that block decisions, each with the reason; empty if there are none.
         sessions: number of client sessions.
         undecided_frames, undecided_bytes: frames that are not decided, and their size.
         counters: counters of the socket thread.
-        transport: figures of the transport.
+        transport: counters of the transport.
     """
 
     position: int
@@ -75,7 +75,7 @@ class DriverSnapshot(NamedTuple):
 
 
 class GroupSnapshot(NamedTuple):
-    """State of the group as the stack sees it; the fields are those of `GroupStatus`."""
+    """State of the group as the stack sees it. The fields are those of `GroupStatus`."""
 
     state: str
     reason: str
@@ -95,10 +95,13 @@ class DiskSnapshot(NamedTuple):
     """State of the disk thread.
 
     Attributes:
-        space: free disk space. failed: why it writes nothing more. full: why nothing can be written now.
+        space: free disk space.
+        failed: reason why the thread writes nothing more.
+        full: reason why nothing can be written now.
         depth: number of queued items.
-        pinned: data that retention would trim but a named reader holds back, None if there is none.
-        scrub: figures of the scrubber. counters: counters of writes and syncs.
+        pinned: data that retention would trim if a named reader did not block it; None if there is none.
+        scrub: state of the scrubber.
+        counters: counters of writes and syncs.
     """
 
     space: FreeSpace
@@ -119,10 +122,11 @@ class LanesSnapshot(NamedTuple):
     """State of the lane thread.
 
     Attributes:
-        facts: frontier of each lane. starts: first available offset of each lane.
+        facts: frontier of each lane.
+        starts: first available offset of each lane.
         damaged: the lanes with unreadable data, and the remedy for each.
-        halted: why no frame can follow in the own lane; empty while it works.
-        members: gateways that hold every record now acknowledged in the own lane.
+        halted: reason why this gateway's lane accepts no further frames; empty if it does.
+        members: gateways that hold every record that is currently acknowledged in this gateway's lane.
         failed, full, depth, counters: as in `DiskSnapshot`.
     """
 
@@ -146,12 +150,12 @@ class Snapshot(NamedTuple):
     """State of the whole gateway.
 
     Attributes:
-        identity: what does not change.
+        identity: the values that do not change.
         decided: state of the log up to the frontier; read-only.
         driver, group, disk, lanes: state of the parts.
         lookups: number of duplicates that wait for their offset.
         reads: pid of the reads process, and how often it was started.
-        security: figures about tokens.
+        security: values about tokens.
         resident_bytes: resident memory of the process.
     """
 

@@ -23,7 +23,7 @@ from tutti_gateway.node.status.snapshot import Snapshot
 
 
 class StatusDocuments:
-    """The status documents of one moment: functions of a snapshot. A status takes a tenth of a millisecond."""
+    """The status documents, as functions of a snapshot. Creating a status takes a tenth of a millisecond."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         """Describe a snapshot."""
@@ -64,11 +64,12 @@ class StatusDocuments:
         )
 
     def _lane(self) -> str:
-        """Return the own lane once the roster has this gateway with this disk; empty while the lane cannot accept records."""
+        """Return this gateway's lane once the roster has this gateway with this disk; empty while the lane cannot accept records.
+        """
         incarnation = self._identity.incarnation
         for number, voter in self._decided.roster.items():
             lane = LaneName(number, incarnation)
-            # Clients send only into a lane whose disk the roster names: votes of any other disk do not count.
+            # Clients may send only into a lane whose disk is in the roster, because votes of any other disk do not count.
             if voter.incarnation == incarnation and not self._lane_halted(lane):
                 return lane.text
         return ""
@@ -80,8 +81,8 @@ class StatusDocuments:
     def _lane_facts(self, members: list[Member]) -> list[dict[str, object]]:
         """Return the status of every lane stored here, by number.
 
-        `start` is the first available offset. `members` of the own lane are the gateways that hold every record acknowledged now.
-        `frontier` and `position` of a halted lane may be unknown (null).
+        `start` is the first available offset. For this gateway's lane, `members` lists the gateways that hold every acknowledged
+        record. For a halted lane, `frontier` and `position` may be unknown (null).
         """
         names, own = {member.number: member.name for member in members}, self._lane()
         return [
@@ -100,15 +101,18 @@ class StatusDocuments:
         ]
 
     def _gateways(self, members: list[Member]) -> dict[str, str]:
-        """Return the client url of each gateway; for this gateway from its configuration, even if the log has another address."""
+        """Return the client URL of each gateway.
+
+        The URL of this gateway comes from its configuration, even if the log has a different address.
+        """
         found = {member.name: f"tutti://{client_address(member.address)}" for member in members if member.address}
         return found | {self.gateway: self._identity.url}
 
     def members(self) -> bytes:
         """Return the gateways of the group as JSON, by number.
 
-        The `reason` of this gateway is that of the status. The `reason` of a silent gateway is why messages do not reach it, if
-        that is known. The `reason` of another gateway also names settings that differ from this gateway's.
+        For this gateway, `reason` is the same as in the status. For a silent gateway, `reason` says why messages do not reach it,
+        if that is known. For another gateway, `reason` also lists settings that differ from this gateway's settings.
         """
         return orjson.dumps(self._member_documents())
 
@@ -120,7 +124,7 @@ class StatusDocuments:
             if member.name == self.gateway:
                 known = self._reason()
             else:
-                # A gateway that rejects this one's messages may look silent, so its rejection is the better reason.
+                # A gateway that rejects this gateway's messages may seem silent, so the rejection is the better reason.
                 known = refused.get(member.name, "") if member.state == SILENT else ""
             reasons = known or member.reason, differing.get(member.name, "")
             found.append(_member_document(member._replace(reason="; ".join(filter(None, reasons)))))
@@ -143,7 +147,7 @@ class StatusDocuments:
                 "members": self._member_documents(),
                 "frontier": driver.offset,
                 "start": decided.start_offset,
-                # No member is known before this gateway has a number.
+                # Before this gateway has a number, no member is known.
                 "lag": {member.name: member.lag for member in members} or {config.name: 0},
                 "position": driver.position,
                 "tick": {"number": decided.tick, "time_us": decided.tick_time},
@@ -176,21 +180,21 @@ class StatusDocuments:
         )
 
     def _reason(self) -> str:
-        """Return why this gateway accepts no new records, or an empty string."""
+        """Return the reason why this gateway accepts no new records; empty if it accepts them."""
         driver = self._driver
         return driver.halted or self._no_space_reason() or self._group.reason or driver.suspected or self.waits
 
     def _no_space_reason(self) -> str:
-        """Return why the disk accepts no new records, or an empty string."""
+        """Return the reason why the disk accepts no new records; empty if it accepts them."""
         disk = self._disk
         return disk.full or self._lanes.full or (disk.space.reason if disk.space.low else "")
 
     @property
     def waits(self) -> str:
-        """What this gateway waits for before it accepts new records; empty if it does not wait for other gateways.
+        """Description of what this gateway waits for before it accepts new records; empty if it does not wait for other gateways.
 
-        Peers that reject this gateway's messages come first, because no message reaches them. For a gateway without a log they
-        are the whole answer, because only its peers know if the group exists. Differing settings come last, as a possible cause.
+        Peers that reject this gateway's messages come first, because no message reaches them. If this gateway has no log, they are
+        the whole answer, because only its peers know whether the group exists. Differing settings come last, as a possible cause.
         """
         waits, transport = self._group.waits, self._driver.transport
         if not waits:
@@ -220,7 +224,9 @@ class StatusDocuments:
         }
 
     def _retention_facts(self) -> dict[str, object]:
-        """Return the readers of `keep_for` with their committed offsets (0: none), and the data that the slowest holds back."""
+        """Return the readers of `keep_for` with their committed offsets (0: none), and the data that retention keeps for the
+        slowest reader.
+        """
         pinned, readers = self._disk.pinned, self._decided.readers
         return {
             "keep_for": {name: readers.get(name, 0) for name in self._identity.config.retention.keep_for},
@@ -229,14 +235,14 @@ class StatusDocuments:
         }
 
     def producers(self) -> bytes:
-        """Return the table of producers as JSON, by name; `total` counts the producers beyond the size of one answer too."""
+        """Return the table of producers as JSON, by name. `total` also counts the producers that do not fit into one answer."""
         table = self._decided.producers
         named = sorted((producer.name, number) for number, producer in table.items())[: limits.PRODUCERS_AN_ANSWER_MAX]
         lines = [_producer_document(number, table[number]) for _, number in named]
         return orjson.dumps({"total": len(table), "producers": lines})
 
     def epoch_of(self, name: str) -> int:
-        """Return the current epoch of a producer, or 0 if the producer is unknown."""
+        """Return the current epoch of a producer; 0 if the producer is unknown."""
         decided = self._decided
         number = decided.producer_number(name)
         return decided.producers[number].epoch if number else 0
@@ -247,13 +253,13 @@ def _silent(members: list[Member]) -> tuple[str, ...]:
 
 
 def _refused(transport: dict[str, object]) -> dict[str, str]:
-    """Return why other gateways reject this gateway's messages, by their names."""
+    """Return the reasons why other gateways reject this gateway's messages, by gateway name."""
     peers = transport.get("peers")
     return {peer["name"]: peer["refused"] for peer in peers if peer["refused"]} if isinstance(peers, list) else {}
 
 
 def _with_names(text: str, names: dict[int, str]) -> str:
-    """Replace gateway numbers by names in a text of the lane layer, which knows only numbers."""
+    """Replace gateway numbers by names in a text of the lane layer. That layer knows only numbers."""
     return re.sub(r"\bgateway (\d+)\b", lambda found: _named(found, names), text)
 
 
@@ -263,7 +269,7 @@ def _named(found: re.Match[str], names: dict[int, str]) -> str:
 
 
 def _differing(transport: dict[str, object]) -> dict[str, str]:
-    """Return the settings of other gateways that differ from this gateway's, by their names."""
+    """Return the settings of other gateways that differ from this gateway's settings, by gateway name."""
     found = transport.get("differing")
     return found if isinstance(found, dict) else {}
 

@@ -1,10 +1,10 @@
 """Status socket: answers the reads process over a socket pair, independent of the queue at the client port.
 
-The status matters most while the client port is not drained, because the disk is slow or a write has failed. A request is a token
-of 8 bytes. The answer is the token followed by the status, compressed above a size limit, because the socket takes only about
-200 KiB at once. The socket pair outlives the reads process: answers that a dead process left unread have tokens that the next
-process does not use. A message of 16 bytes starts with a keyword: it asks to confirm the frontier, or reports an unreadable
-position of the log or part of a lane. A longer message counts rejected callers.
+The status is most important while the client port is not drained, because the disk is slow or a write has failed. A request is a
+token of 8 bytes. The answer is the token followed by the status. Above a size limit the status is compressed, because the socket
+accepts only about 200 KiB at once. The socket pair outlives the reads process. A dead process may leave answers unread, but the
+next process does not use their tokens. A message of 16 bytes starts with a keyword. It asks for a confirmed frontier, or reports an
+unreadable position of the log or of a lane. A longer message reports the number of rejected callers.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tutti_gateway.core import limits
 
 
 class StatusRequest(NamedTuple):
-    """A request for the status; the socket thread calls `answer` with the JSON."""
+    """A request for the status. The socket thread calls `answer` with the JSON."""
 
     answer: Callable[[bytes], None]
 
 
 class ReadIndexRequest(NamedTuple):
-    """A request to confirm the frontier; the socket thread calls `answer` with True if it is confirmed."""
+    """A request to confirm the frontier. The socket thread calls `answer` with True if the frontier is confirmed."""
 
     answer: Callable[[bool], None]
 
@@ -47,7 +47,7 @@ class StatusSocketServer:
     """Receives requests of the reads process in a separate thread and passes them to the socket thread."""
 
     def __init__(self) -> None:
-        """Create the socket pair; the reads process inherits `child_fd`."""
+        """Create the socket pair. The reads process inherits `child_fd`."""
         # SEQPACKET keeps the boundaries of messages.
         self._socket, self._child_socket = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._thread: threading.Thread | None = None
@@ -64,13 +64,13 @@ class StatusSocketServer:
         lane_damaged: Callable[[bytes], None] = lambda incarnation: None,
         refused: Callable[[str, int], None] = lambda reason, times: None,
     ) -> None:
-        """Start the thread, which also handles the requests that are queued already.
+        """Start the thread. It also handles the requests that are already queued.
 
         Args:
-            ask: takes requests for the status and for a confirmed frontier.
-            damaged: takes positions of the log that could not be read.
-            lane_damaged: takes the first bytes of the incarnation of a lane that could not be read.
-            refused: takes a reason and the number of callers rejected for it.
+            ask: receives requests for the status and for a confirmed frontier.
+            damaged: receives positions of the log that could not be read.
+            lane_damaged: receives the first bytes of the incarnation of a lane that could not be read.
+            refused: receives a reason and the number of callers that were rejected for it.
         """
         args = ask, damaged, lane_damaged, refused
         self._thread = threading.Thread(target=self._run, args=args, name="status-desk", daemon=True)
@@ -91,7 +91,7 @@ class StatusSocketServer:
         lane_damaged: Callable[[bytes], None],
         refused: Callable[[str, int], None],
     ) -> None:
-        # A shorter message is the end of the socket.
+        # A shorter message means that the socket was closed.
         while len(token := self._socket.recv(WORD_BYTES_MAX)) >= TOKEN_BYTES:
             if token.startswith(REFUSED) and len(token) > 2 * TOKEN_BYTES:
                 refused(token[2 * TOKEN_BYTES :].decode(), int.from_bytes(token[TOKEN_BYTES : 2 * TOKEN_BYTES], "little"))

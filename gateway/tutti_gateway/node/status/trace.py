@@ -1,7 +1,8 @@
-"""Tracer of `[logging] level = "debug"`: logs each step of every batch on each gateway, under one name for the batch.
+"""Tracer of `[logging] level = "debug"`. It logs each step of every batch at this gateway. All gateways use the same name for a
+batch.
 
-The tracer wraps the stack and has the same interface; it exists only at level "debug". A line names a batch by its producer, epoch
-and sequences (`first` to `last`), and once it has a position also by position and view:
+The tracer wraps the stack and has the same interface. It exists only at level "debug". A line identifies a batch by its producer,
+epoch and sequences (`first` to `last`). When the batch has a position, the line also contains the position and the view:
 
     submitted  a client of this gateway sent it        written   it is queued for this gateway's disk
     received   another gateway sent it (`by`)          durable   frames up to `up_to` are on this gateway's disk
@@ -9,8 +10,8 @@ and sequences (`first` to `last`), and once it has a position also by position a
     decided    the frontier passed it, with an offset  aborted   the frontier passed it, without an offset
     receipt    the client got its offset               no        a peer rejected it (`reason`)
 
-Lines about an unordered batch have its `lane`, and the `attempt` instead of the view. Their confirm comes from the lane's origin,
-and their sequences, positions and offsets are those of the lane. `tutti trace` merges the lines of all gateways.
+A line about an unordered batch contains the `lane`, and the `attempt` instead of the view. Its sequences, positions and offsets are
+those of the lane. Here `confirm` is a decision of the lane's origin. `tutti trace` merges the lines of all gateways.
 """
 
 from __future__ import annotations
@@ -67,13 +68,13 @@ class Tracer:
             stack: the protocol.
             decided: returns the state of the log up to the frontier, which has the names of producers and topics.
             own: returns this gateway's lane.
-            log: takes the lines.
+            log: receives the lines.
         """
         self._stack = stack
         self._decided = decided
         self._own_lane = own
         self._log = log
-        # Bounded, in case writes never complete.
+        # Bounded, because writes may never complete.
         self._writing: deque[tuple[int, Mapping[str, object]]] = deque(
             maxlen=limits.BATCH_UNDECIDED_FRAMES_MAX
         )  # token, fields to log
@@ -83,7 +84,7 @@ class Tracer:
         """Step the stack, and log the event and the actions."""
         self._log_event(event)
         actions = self._stack.step(event, now)
-        # A receipt names no lane: the batches that this step decided in the own lane show which receipts are theirs.
+        # A receipt does not contain a lane. So receipts of the lane are recognised by the batches that this step decided there.
         own_batches = {
             (frame.producer, frame.epoch, frame.first_sequence)
             for action in actions
@@ -135,7 +136,7 @@ class Tracer:
                 self._log.debug("confirm", sender=sender, up_to=message.up_to, attempt=message.attempt, lane=lane.text)
 
     def _log_durable(self, writing: deque[tuple[int, Mapping[str, object]]], token: int) -> None:
-        """Log how far the ordered log and each lane are durable, once a Persist with the token has completed."""
+        """Log the durable ends of the ordered log and of each lane after a Persist with the token has completed."""
         last: dict[object, Mapping[str, object]] = {}
         # A token covers all earlier writes.
         while writing and writing[0][0] <= token:
@@ -145,7 +146,7 @@ class Tracer:
             self._log.debug("durable", **fields)
 
     def _log_action(self, action: Action, own_batches: Container[Key]) -> None:
-        """Log an action of a step; `beside` holds the batches of the own lane that the step decided."""
+        """Log an action of a step. `beside` holds the batches of this gateway's lane that the step decided."""
         match action:
             case Persist(frames=frames) if frames:
                 self._writing.append((action.token, {"up_to": frames[-1].position}))

@@ -1,6 +1,6 @@
 """Authentication on the group port: with keys, connections are encrypted (CURVE, RFC 26), and only listed keys are accepted.
 
-A key identifies its gateway: the name in an introduction must be the one that the key is listed under.
+A key identifies its gateway. The name in an introduction must be the name under which the key is listed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class KeyAuthenticator:
         self._clock_us = clock_us
         self._warn = warn
         self._refreshed_us = clock_us()
-        self._accepted = self._rejected = 0  # connections
+        self._accepted = self._rejected = 0  # numbers of connections
         self.own = key_pair_from_text(keyring.own.public, keyring.own.secret)
 
     def accepts_key(self, host: str, key: bytes) -> bool:
@@ -46,7 +46,10 @@ class KeyAuthenticator:
         return False
 
     def name_of(self, key: bytes, *, reload: bool = False) -> str:
-        """Return the gateway with this public key; empty if it is not listed. With `reload`, read a changed file first."""
+        """Return the gateway with this public key; empty if the key is not listed.
+
+        If `reload` is True, read a changed file first.
+        """
         public = z85.encode(key)
         found = self._keyring.name_of(public)
         if not found and reload and self.refresh():
@@ -63,11 +66,11 @@ class KeyAuthenticator:
 
     @property
     def trouble(self) -> str:
-        """The error of the public file; empty without one."""
+        """The error of the public file; empty if there is none."""
         return self._keyring.trouble
 
     def refresh(self) -> bool:
-        """Read the public file again if it changed, with a check at most every `KEYS_CHECK_US`. Return True if the keys changed."""
+        """Read the public file again if it has changed. Check at most once in `KEYS_CHECK_US`. Return True if the keys changed."""
         now_us = self._clock_us()
         if now_us - self._refreshed_us < limits.KEYS_CHECK_US:
             return False
@@ -75,7 +78,7 @@ class KeyAuthenticator:
         return self._keyring.refresh()
 
     def facts(self) -> dict[str, int]:
-        """Return the connections accepted and rejected, for the status."""
+        """Return the numbers of accepted and rejected connections, for the status."""
         return {"let_in": self._accepted, "turned_away": self._rejected}
 
 

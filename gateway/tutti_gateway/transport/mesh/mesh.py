@@ -1,8 +1,8 @@
-"""The mesh: each gateway sends to each other one over a connection of its own (docs/explanation/protocol/transport.md).
+"""The mesh: each gateway sends to each other gateway over a separate connection (docs/explanation/protocol/transport.md).
 
-Each direction of a pair has its own connection, so a gateway sends without a request, and an unreachable peer is known by its
-number. A connection starts with an introduction; messages before it, or after a refused one, are dropped. Messages for a link that
-is down are lost and counted, not queued. `SocketBackend` moves the bytes.
+Each direction of a pair has its own connection. So a gateway can send without being asked, and knows the number of an unreachable
+peer. A connection starts with an introduction. Messages before the introduction, or after a refused one, are dropped. Messages for
+a link that is down are lost and counted, but not queued. `SocketBackend` moves the bytes.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ NOT_INTRODUCED = ""  # reason of a refusal that requests an introduction
 
 
 class Mesh:
-    """Transport over TCP connections to each of the others. Owned by one thread."""
+    """Transport over a TCP connection to each other gateway. Owned by one thread."""
 
     def __init__(self, me: Introduction, listen: Address, clock_us: Callable[[], int], keyring: Keyring | None = None) -> None:
         """Listen on the group port.
 
         Args:
             me: introduction of this gateway.
-            listen: address that the others connect to.
+            listen: address to which the other gateways connect.
             clock_us: monotonic clock, us.
-            keyring: keys of this gateway; without them nothing is encrypted, and introductions are trusted.
+            keyring: keys of this gateway. If there are none, connections are not encrypted, and introductions are trusted.
 
         Raises:
             TuttiError: the address is not available.
@@ -89,13 +89,13 @@ class Mesh:
     def _update_links(self) -> None:
         """Keep one link to each peer, and to each active peer with a number that this log does not have.
 
-        A gateway has only its latest number, so an unlisted number replaces the one in this log.
+        A gateway has only its latest number, so a number that is not in this log replaces the number in this log.
         """
         wanted = self._inbound.unlisted()
         unlisted = {name for name, _ in wanted.values()}
         wanted |= {number: peer for number, peer in self._peers.items() if peer[0] not in unlisted}
         for number, link in list(self._links.items()):
-            # A changed key needs a new handshake, as a changed address needs a new connection.
+            # A changed key needs a new handshake, just as a changed address needs a new connection.
             if wanted.get(number) != (link.name, link.address) or link.key != self._backend.key_of(link.name):
                 del self._links[number]
                 link.connection.close()
@@ -108,11 +108,11 @@ class Mesh:
         self._open_connection(link)
 
     def _open_connection(self, link: PeerLink) -> None:
-        """Give a link a new connection, and connect it, or report the obstacle."""
+        """Create a new connection for a link and connect it, or report the obstacle."""
         self._connections_made += 1
         link.opened_us = self._clock_us()
         link.resolving = None
-        # The routing id must be unique: a peer closes an earlier connection with the same one.
+        # The routing id must be unique, because a peer closes an earlier connection with the same id.
         link.connection = self._backend.new_connection(link, self._me.process + self._connections_made.to_bytes(4, "big"))
         reason = self._backend.blocked_reason(link)
         if reason:
@@ -157,10 +157,10 @@ class Mesh:
         self._warn(link.name, reason)
 
     def _renew_connections(self) -> None:
-        """Replace connections that are down for long, because the host may have a new address."""
+        """Replace connections that have been down for a long time, because the host may have a new address."""
         now_us = self._clock_us()
         for link in self._links.values():
-            # The connection itself retries much faster, but always at the address that it was given.
+            # The connection itself retries much faster, but always with the same address.
             if not link.up and now_us - max(link.opened_us, link.broke_us) > limits.MESH_RENEW_US:
                 link.connection.close()
                 self._open_connection(link)
@@ -190,7 +190,7 @@ class Mesh:
             if not link.queue:
                 continue
             queue, link.queue = link.queue, []
-            if not link.up:  # not kept: the core repeats what still matters
+            if not link.up:  # not queued, because the core repeats messages that are still needed
                 link.lost += len(queue)
                 continue
             messages = []
@@ -241,7 +241,7 @@ class Mesh:
             self._rejected += 1
             return None
         try:
-            message = decode(parts) if parts else _too_large(size)  # no parts: a message above the limits
+            message = decode(parts) if parts else _too_large(size)  # a message without parts was above the limits
         except FormatError as error:
             self._malformed += 1
             self._warn(peer.name, f"one of its messages was dropped: {error}")
@@ -253,7 +253,7 @@ class Mesh:
         return Received(peer.number, message, peer.incarnation)
 
     def _receive_introduction(self, routing: bytes, data: Buffer) -> None:
-        """Process an introduction. With keys, its name must be the one that the connection's key is listed under."""
+        """Process an introduction. If there are keys, its name must be the name under which the connection's key is listed."""
         try:
             introduction = parse_introduction(data)
         except FormatError as error:
@@ -269,7 +269,7 @@ class Mesh:
             self._refuse(routing, reason)
             return
         link = next((link for link in self._links.values() if link.name == introduction.gateway), None)
-        # Without a link, or while it is down, every earlier process of that name counts as ended.
+        # If there is no link, or if it is down, every earlier process of that name counts as ended.
         broke_us = link.broke_us if link is not None and link.up else self._clock_us()
         verdict = self._inbound.assess_introduction(routing, introduction, broke_us, self._backend.is_open)
         if verdict.reason:
@@ -326,7 +326,7 @@ class Mesh:
         self._troubles.report(peer, reason, self._clock_us())
 
     def next_us(self) -> int | None:
-        """Return the time until `flush` must run even if nothing arrives, us; None if it need not."""
+        """Return the time until `flush` must run even if no message arrives, us; None if it need not run."""
         return self._backend.next_us()
 
     def maintain(self) -> list[Trouble]:
@@ -343,7 +343,7 @@ class Mesh:
         self._backend.release_memory()
 
     def facts(self) -> dict[str, object]:
-        """Return figures for the status."""
+        """Return counters for the status."""
         return self._backend.facts() | {
             "kind": "mesh",
             "malformed": self._malformed,
@@ -354,7 +354,7 @@ class Mesh:
         }
 
     def close(self) -> None:
-        """Stop. Sent messages have a moment to leave."""
+        """Stop. Allow a short time for sending queued messages."""
         self._links.clear()
         self._resolver.close()
         self._backend.close()

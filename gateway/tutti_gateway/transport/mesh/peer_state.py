@@ -11,14 +11,14 @@ from tutti_gateway.core.protocol.messages import Message
 if TYPE_CHECKING:
     from tutti_gateway.transport.mesh.socket_connection import MeshConnection
 
-_DISCONNECTS_REPORTED = 3  # in a row; a single one is a gateway that starts or stops
+_DISCONNECTS_REPORTED = 3  # consecutive disconnects; a single one only means that a gateway starts or stops
 
 
 class ConnectFailure(enum.Enum):
-    """Why a connection failed before it was up.
+    """Reason why a connection failed before it was up.
 
-    KEY_REJECTED: the peer does not list this gateway's key. OTHER_KEY: the peer has another key than is listed here.
-    PROTOCOL_MISMATCH: the peer speaks another protocol, or only one side encrypts. DISCONNECTED: the connection ended.
+    KEY_REJECTED: this gateway's key is not listed at the peer. OTHER_KEY: the peer's key differs from the key that is listed here.
+    PROTOCOL_MISMATCH: the peer uses a different protocol, or only one side encrypts. DISCONNECTED: the connection ended.
     """
 
     KEY_REJECTED = 1
@@ -57,15 +57,15 @@ class PeerLink:
         self.key = key
         self.up = False
         self.resolving: Address | None = None  # address whose host name is being resolved
-        self.opened_us = self.broke_us = 0  # start of the current connection; last change from up to down
+        self.opened_us = self.broke_us = 0  # start of the current connection, and last change from up to down
         self.failed_attempts = 0
         self.queue: list[Message] = []
         self.sent = self.sent_bytes = self.lost = self.connects = 0
         self.received = self.received_bytes = 0
-        self.refusal = ""  # why messages do not arrive: the peer's refusal, or a local obstacle
+        self.refusal = ""  # reason why messages do not arrive: the peer's refusal or a local obstacle
 
     def connect_failed(self, failure: ConnectFailure) -> str:
-        """Count a failed attempt. Return the message for the operator; empty for none yet."""
+        """Count a failed attempt. Return the message for the operator; empty if there is none yet."""
         self.failed_attempts += 1
         if failure is ConnectFailure.KEY_REJECTED:
             return f"{self.address} rejects this gateway, because its public key is not listed there"

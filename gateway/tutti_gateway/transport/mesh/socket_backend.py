@@ -1,7 +1,8 @@
-"""The sockets of the mesh: connections to the other gateways, and accepted ones. The node's own thread moves the bytes.
+"""The sockets of the mesh: connections to the other gateways, and accepted connections. The socket thread of the node transfers the
+bytes.
 
-One epoll watches all of them, so the owner polls a single descriptor for any number of gateways. `tutti/zmtp` limits what an
-unknown peer can use: connections, memory of incomplete messages, and time until its first message.
+One epoll watches all sockets, so the owner polls a single descriptor for any number of gateways. `tutti/zmtp` limits the resources
+of an unknown peer: connections, memory for incomplete messages, and time until the first message.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ if TYPE_CHECKING:  # imports the crypto only for gateways with keys
 _US_PER_MS = 1000
 _HEARTBEAT_US = (
     limits.MESH_BEAT_MS * _US_PER_MS * 9 // 10
-)  # below the interval of `maintain`, so that a call that comes a little early counts
+)  # below the interval of `maintain`, so that a slightly early call counts
 _LIMITS = PortLimits(
     name="group port",
     connections_max=limits.MESH_CONNECTIONS_MAX,
     assembly_bytes_max=limits.MESH_ASSEMBLY_BYTES_MAX,
     parts_max=1 + common_limits.MESSAGE_BYTES_MAX // limits.JOINED_BODY_BYTES_MAX,
     skips_oversized=False,
-    queued_max=limits.MESH_INTRODUCED_MAX,  # refusals and PONGs only
+    queued_max=limits.MESH_INTRODUCED_MAX,  # only refusals and PONGs
     pause_above_bytes=limits.MESH_ANSWERS_BYTES_MAX,
     queued_bytes_max=limits.MESH_ANSWERS_BYTES_MAX,
     descriptor_shares=1,
@@ -48,13 +49,13 @@ _LIMITS = PortLimits(
     heartbeat_us=limits.MESH_BEAT_MS * _US_PER_MS,
     heartbeats_max=limits.MESH_BEATS_SILENT_MAX,
 )
-_SEND_BUFFER_BYTES = 64 * common_limits.KIB  # of an accepted connection, which only refusals and PONGs leave by
+_SEND_BUFFER_BYTES = 64 * common_limits.KIB  # for an accepted connection, on which only refusals and PONGs are sent
 
 
 class InboundMessage(NamedTuple):
     """A received message: routing id of its connection, parts, bytes.
 
-    A message above the limits has no parts. A large message of an unknown peer has its first byte as its only part.
+    A message above the limits has no parts. For a large message of an unknown peer, the only part is the first byte.
     """
 
     routing: bytes
@@ -63,7 +64,7 @@ class InboundMessage(NamedTuple):
 
 
 class SocketBackend:
-    """The connections of the mesh. Owned by one thread; no call blocks.
+    """The connections of the mesh. Owned by one thread. No call blocks.
 
     Attributes:
         fd: readable when there is something to `poll`.
@@ -80,7 +81,7 @@ class SocketBackend:
             listen: address of the port.
             clock_us: monotonic clock, us.
             is_known: True if large messages of this routing id may be buffered.
-            keyring: keys of this gateway; without them nothing is encrypted, and introductions are trusted.
+            keyring: keys of this gateway. If there are none, connections are not encrypted, and introductions are trusted.
 
         Raises:
             TuttiError: the address is not available.
@@ -89,10 +90,10 @@ class SocketBackend:
         self.by_descriptor: dict[int, MeshConnection] = {}
         self.unread: set[MeshConnection] = set()
         self._connections: list[MeshConnection] = []
-        self._pending_events: list[LinkEvent] = []  # from deadlines and heartbeats
+        self._pending_events: list[LinkEvent] = []  # events from deadlines and heartbeats
         self._warnings: list[tuple[str, str]] = []
         self._heartbeat_us = clock_us()
-        self._was_running = False  # since the last heartbeat, without a suspension
+        self._was_running = False  # True if the process was not suspended since the last heartbeat
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._authenticator = self._new_authenticator(keyring)
         with contextlib.ExitStack() as opened:
@@ -128,7 +129,7 @@ class SocketBackend:
     # Links
 
     def new_connection(self, link: PeerLink, identity: bytes) -> MeshConnection:
-        """Return a new connection for a link; it replaces an earlier one with the same identity at the peer."""
+        """Return a new connection for a link. At the peer it replaces an earlier connection with the same identity."""
         self._connections = [connection for connection in self._connections if not connection.closed]
         connection = MeshConnection(self, link, identity)
         self._connections.append(connection)
@@ -141,11 +142,11 @@ class SocketBackend:
         return self._authenticator.client_handshake(link, identity)
 
     def key_of(self, gateway: str) -> str:
-        """Return the listed key of a gateway; empty without one. If it changes, the link must be replaced."""
+        """Return the listed key of a gateway; empty if there is none. If the key changes, the link must be replaced."""
         return "" if self._authenticator is None else self._authenticator.key_of(gateway)
 
     def blocked_reason(self, link: PeerLink) -> str:
-        """Return why a link must not connect; empty if it may."""
+        """Return the reason why a link must not connect; empty if it may."""
         if self._authenticator is None or link.key:
             return ""
         return "its public key is not listed: write it into the file that `security.public_keys` names, on every host"
@@ -172,14 +173,15 @@ class SocketBackend:
         return bool(self._pending_events or self.unread) or self._server.unread
 
     def poll(self, ready: Container[int] | None) -> list[LinkEvent]:
-        """Handle socket events: return those of links, accept connections, and queue accepted connections with data for `receive`.
+        """Handle socket events. Return the events of links, accept connections, and queue accepted connections with data for
+        `receive`.
 
-        With `ready`, poll only if it contains `fd`.
+        If `ready` is given, poll only if it contains `fd`.
         """
         events, self._pending_events = self._pending_events, []
         if ready is not None and self.fd not in ready:
             return events
-        unread, self.unread = self.unread, set()  # `resume` adds a connection again if it has more
+        unread, self.unread = self.unread, set()  # `resume` adds a connection again if it has more data
         for one in unread:
             events += one.resume()
         for fd, mask in self.epoll.poll(0, limits.MESH_EVENTS_A_TURN_MAX):
@@ -191,14 +193,16 @@ class SocketBackend:
         return events
 
     def receive(self, messages_max: int, bytes_max: int) -> Iterator[InboundMessage]:
-        """Yield received messages, after `poll`, about up to the limits. Connections take turns.
+        """Yield received messages after `poll`, approximately up to the limits. Connections take turns.
 
-        The caller may answer a message, or accept its sender, before it takes the next one.
+        The caller may answer a message or accept its sender before it takes the next message.
         """
         return map(InboundMessage._make, self._server.receive(messages_max, bytes_max))
 
     def gateway_of_key(self, routing: bytes) -> str | None:
-        """Return the gateway whose key an accepted connection uses; empty if the key is not listed any more; None without keys."""
+        """Return the gateway whose key an accepted connection uses; empty if the key is no longer listed; None if there are no
+        keys.
+        """
         key = self._server.peer_key(routing)
         return None if self._authenticator is None else self._authenticator.name_of(key or b"")
 
@@ -207,13 +211,13 @@ class SocketBackend:
         return self._server.is_open(routing)
 
     def reply(self, routing: bytes, data: bytes) -> None:
-        """Send a message on an accepted connection; it is lost if the peer is disconnected, or does not read."""
+        """Send a message on an accepted connection. The message is lost if the peer is disconnected or does not read."""
         self._server.send(routing, data)
 
     # The rest
 
     def maintain(self) -> None:
-        """Refresh the keys, send heartbeats, and give up silent connections; called about once a second."""
+        """Refresh the keys, send heartbeats, and close silent connections. Called about once a second."""
         if self._authenticator is not None:
             self._authenticator.refresh()
         passed_us = self.clock_us() - self._heartbeat_us
@@ -225,7 +229,10 @@ class SocketBackend:
         self._server.maintain(reads=self._was_running)
 
     def warnings(self) -> list[tuple[str, str]]:
-        """Return the messages for the operator since the last call: gateway or host, reason. An error of the key file repeats."""
+        """Return the messages for the operator since the last call: gateway or host, and reason.
+
+        An error of the key file is repeated each time.
+        """
         warnings, self._warnings = self._warnings, []
         if self._authenticator is not None and self._authenticator.trouble:
             warnings.append(("", self._authenticator.trouble))
@@ -236,12 +243,12 @@ class SocketBackend:
         self._server.clear()
 
     def facts(self) -> dict[str, object]:
-        """Return figures for the status."""
+        """Return counters for the status."""
         authentication = None if self._authenticator is None else self._authenticator.facts()
         return {"keys": authentication is not None, "door": authentication, "refused": self._server.acceptor.refused}
 
     def close(self) -> None:
-        """Stop. Sent messages have a moment to leave."""
+        """Stop. Allow a short time for sending queued messages."""
         until_us = self.clock_us() + limits.LINGER_MS_MAX * _US_PER_MS
         for connection in self._connections:
             connection.linger(until_us)
@@ -253,7 +260,7 @@ def _listen(address: Address) -> socket.socket:
     """Open the group port.
 
     Raises:
-        TuttiError: the address is not available, or no socket.
+        TuttiError: the address is not available, or no socket can be created.
     """
     try:
         return open_port(address.host, address.port, limits.MESH_CONNECTIONS_MAX, _prepare)

@@ -63,7 +63,7 @@ class ConnectionOwner(Protocol):
 
 
 def set_keepalive(connection: socket.socket) -> None:
-    """Make the kernel send at once, and break connections whose peer's host is silent for three heartbeats.
+    """Make the kernel send at once, and make it break a connection if the peer's host is silent for three heartbeats.
 
     This works with and without data in flight. Accepted connections inherit the options of their listener.
     """
@@ -83,25 +83,25 @@ class MeshConnection:
     """A connection to one other gateway.
 
     Attributes:
-        link: link that it belongs to.
-        deadline_us: time at which `tick` must run, on the owner's clock; 0 for none.
-        closed: True if it does not reconnect any more.
+        link: link to which the connection belongs.
+        deadline_us: time at which `tick` must run, by the owner's clock; 0 if there is none.
+        closed: True if the connection no longer reconnects.
     """
 
     def __init__(self, owner: ConnectionOwner, link: PeerLink, identity: bytes) -> None:
-        """Create a connection that `connect` starts; `identity` is the routing id at the peer."""
+        """Create a connection, which `connect` starts. `identity` is the routing id at the peer."""
         self.link = link
         self._owner = owner
         self._identity = identity
         self._address: Address | None = None
         self._socket: socket.socket | None = None
         self._handshake: NullHandshake | CurveClientHandshake | None = None
-        self._receiver: CurveReceiver | None = None  # of an encrypted connection
-        self._reader: FrameReader | None = None  # while the connection is up
+        self._receiver: CurveReceiver | None = None  # only for an encrypted connection
+        self._reader: FrameReader | None = None  # set while the connection is up
         self._backoff_ms = limits.MESH_RECONNECT_MS_MIN
-        self._send_queue: SendQueue | None = None  # while there is a socket
+        self._send_queue: SendQueue | None = None  # set while there is a socket
         self._awaits_writable = False  # epoll watches for space in the socket buffer
-        self._unanswered = 0  # heartbeats in a row after which nothing arrived
+        self._unanswered = 0  # number of consecutive heartbeats after which no data arrived
         self.deadline_us = 0
         self.closed = False
 
@@ -119,7 +119,7 @@ class MeshConnection:
     # Connecting
 
     def _start_connect(self) -> OSError | None:
-        """Start an attempt. Return an error that makes every attempt fail."""
+        """Start an attempt. Return an error if every attempt will fail."""
         address = self._address
         self.deadline_us = 0
         if address is None:
@@ -156,7 +156,7 @@ class MeshConnection:
         return None
 
     def _schedule_retry(self) -> None:
-        """Retry with exponential backoff, and with jitter, so that not all gateways reconnect at once."""
+        """Retry with exponential backoff and with jitter, so that the gateways do not all reconnect at once."""
         self._set_deadline(int(self._backoff_ms * random.uniform(0.75, 1.25)))
         self._backoff_ms = min(2 * self._backoff_ms, limits.MESH_RECONNECT_MS_MAX)
 
@@ -164,7 +164,7 @@ class MeshConnection:
         self.deadline_us = self._owner.clock_us() + delay_ms * _US_PER_MS
 
     def tick(self) -> Iterator[LinkEvent]:
-        """Handle the deadline: give up an attempt that takes too long, or start the next one."""
+        """Handle the deadline: abandon an attempt that takes too long, or start the next one."""
         if self._socket is None:
             if self._start_connect() is not None:
                 self._schedule_retry()
@@ -172,7 +172,7 @@ class MeshConnection:
             yield from self._fail(ConnectFailure.DISCONNECTED)
 
     def _fail(self, failure: ConnectFailure) -> Iterator[LinkEvent]:
-        """Handle the end of the connection, or of an attempt."""
+        """Handle the end of the connection or of an attempt."""
         in_handshake, was_up = self._handshake is not None, self._reader is not None
         self._release()
         self._schedule_retry()
@@ -222,7 +222,7 @@ class MeshConnection:
         if code:
             raise OSError(code, "")
         self._handshake = handshake = self._owner.handshake(self.link, self._identity)
-        connection.sendall(handshake.data_to_send())  # fits: the socket buffer is empty
+        connection.sendall(handshake.data_to_send())  # does not block, because the socket buffer is empty
         self._set_deadline(common_limits.HANDSHAKE_MS_MAX)
         self._owner.epoll.modify(connection.fileno(), _READABLE)
 
@@ -233,7 +233,7 @@ class MeshConnection:
             raise ConnectionEnded
         rest = handshake.receive_data(data)
         if answer := handshake.data_to_send():
-            connection.sendall(answer)  # fits: a handshake is short
+            connection.sendall(answer)  # does not block, because a handshake is short
         if rest is None:
             return
         source: socket.socket | CurveReceiver = connection
@@ -247,7 +247,7 @@ class MeshConnection:
         self._reader = reader = FrameReader(
             source, self._owner.scratch, limits.REFUSAL_BYTES_MAX, lambda _: False, rest, _WINDOW_BYTES, on_command=self._on_command
         )
-        self.deadline_us = self._unanswered = 0  # up: heartbeats replace the deadline
+        self.deadline_us = self._unanswered = 0  # the connection is up, so heartbeats replace the deadline
         self._backoff_ms = limits.MESH_RECONNECT_MS_MIN
         yield LinkEvent(self.link, LinkEventKind.UP)
         if rest or (self._receiver is not None and self._receiver.unread):
@@ -273,22 +273,23 @@ class MeshConnection:
         self._send_control(pong(command))
 
     def _send_control(self, command: bytes) -> None:
-        """Send a command unless messages are queued: these show as well that this end is alive."""
+        """Send a command unless messages are queued. Queued messages also prove that this end is alive."""
         if command and not self._send_queue and self._enqueue(EncodedMessage([command], len(command))):
             self._send()
 
     def heartbeat(self, *, was_running: bool) -> Iterator[LinkEvent]:
-        """Send a PING, and give up the connection after three heartbeats in which nothing arrived.
+        """Send a PING. Break the connection after three heartbeats in which no data arrived.
 
         Args:
-            was_running: False if this process was suspended since the last heartbeat, which is not the peer's silence.
+            was_running: False if this process was suspended since the last heartbeat. That time does not count as silence of the
+                peer.
         """
         if self._reader is None:
             return
         if not was_running:
             self._unanswered = 0
         if self._send_queue:
-            return  # the PING would wait after the queued messages; the kernel breaks a connection on which they stay too long
+            return  # the PING would wait after the queued messages; if these stay too long, the kernel breaks the connection
         if self._unanswered < limits.MESH_BEATS_SILENT_MAX:
             self._unanswered += 1
             self._send_control(PING)
@@ -301,7 +302,7 @@ class MeshConnection:
     # Sending
 
     def send(self, messages: Sequence[EncodedMessage]) -> None:
-        """Send messages, with one system call if the kernel accepts them; the rest is queued, or lost at the limit."""
+        """Send messages with one system call if the kernel accepts them. The rest is queued, or lost if the queue is full."""
         link = self.link
         for message in messages:
             if self._enqueue(message):
@@ -319,7 +320,7 @@ class MeshConnection:
             self._send()
 
     def _enqueue(self, message: EncodedMessage) -> bool:
-        """Queue a message. Return False if the queue is full, or the connection is not up."""
+        """Queue a message. Return False if the queue is full or the connection is not up."""
         queue = self._send_queue
         if (
             queue is None
@@ -349,7 +350,7 @@ class MeshConnection:
         self._release()
 
     def linger(self, until_us: int) -> None:
-        """Close the connection; queued messages have until `until_us` to leave."""
+        """Close the connection, but continue to send queued messages until `until_us`."""
         if self._send_queue is not None and not self.closed:
             self._send_queue.linger((until_us - self._owner.clock_us()) / 1e6)
         self.close()

@@ -36,7 +36,8 @@ _HEADER = struct.Struct("<4sBBHQ8sQHHI")
 _CRC = struct.Struct("<I")
 _MAC_BYTES = 16
 HEADER_BYTES = _HEADER.size
-OVERHEAD_BYTES = HEADER_BYTES + _MAC_BYTES  # with the larger seal, so that both kinds have the same fragments
+# computed with the larger seal, so that messages have the same fragments with either seal
+OVERHEAD_BYTES = HEADER_BYTES + _MAC_BYTES
 _PAYLOAD_BYTES_MIN = limits.MULTICAST_DATAGRAM_BYTES_MIN - OVERHEAD_BYTES  # bounds the number of fragments of a message
 
 
@@ -46,7 +47,7 @@ def group_hash(group: str) -> int:
 
 
 def compute_seal(data: Buffer, key: bytes) -> bytes:
-    """Return the seal of a datagram's other bytes; with an empty key, a checksum."""
+    """Return the seal of a datagram's other bytes. With an empty key it is a checksum."""
     if key:
         return hashlib.blake2b(data, key=key, digest_size=_MAC_BYTES).digest()
     return _CRC.pack(google_crc32c.value(bytes(data)))
@@ -56,14 +57,14 @@ class Fragmenter:
     """Splits the messages of one sender into datagrams."""
 
     def __init__(self, group: str, process: bytes, key: bytes, datagram_bytes: int) -> None:
-        """Use a key, empty for checksums only, and datagrams of at most `datagram_bytes`."""
+        """Use a key and datagrams of at most `datagram_bytes`. With an empty key there are only checksums."""
         self._group, self._process, self._key = group_hash(group), process, key
         self._payload_bytes_max = datagram_bytes - OVERHEAD_BYTES
         self.number = 0
 
     def fragment(self, kind: int, payload: bytes) -> list[bytes]:
         """Return the datagrams of one message, in order."""
-        if kind == DATA:  # a beacon states the number of the last message, so that receivers find its loss
+        if kind == DATA:  # a beacon contains the number of the last message, so that receivers detect its loss
             self.number += 1
         count = max(1, -(-len(payload) // self._payload_bytes_max))
         view = memoryview(payload)
@@ -87,20 +88,20 @@ class Datagram(NamedTuple):
 
 
 def parse(data: Buffer, group: int) -> Datagram | None:
-    """Return the header of a datagram; None if it is not valid, or belongs to another group or version."""
+    """Return the header of a datagram; None if it is invalid or belongs to another group or version."""
     if len(data) < HEADER_BYTES + _CRC.size:
         return None
     magic, version, kind, fragment, of_group, process, number, fragments, _, size = _HEADER.unpack_from(data)
     if magic != MAGIC or version != VERSION or of_group != group or kind not in (BEACON, DATA):
         return None
-    # The header is not authenticated yet, and it decides about memory: bound what it may announce.
+    # The header is not authenticated yet but determines the memory for the message, so its values must be limited.
     if fragment >= fragments or size > limits.MULTICAST_PAYLOAD_BYTES_MAX or fragments > 1 + size // _PAYLOAD_BYTES_MIN:
         return None
     return Datagram(kind, fragment, fragments, process, number, size)
 
 
 def verified_payload(data: Buffer, key: bytes) -> memoryview | None:
-    """Return the payload of a datagram with a correct seal; None otherwise."""
+    """Return the payload of a datagram if its seal is correct, else None."""
     view = memoryview(data)
     seal = _MAC_BYTES if key else _CRC.size
     if len(data) < HEADER_BYTES + seal or compute_seal(view[:-seal], key) != view[-seal:]:
@@ -125,7 +126,7 @@ class Reassembly:
     """Reassembles the messages of one sender, with limits of bytes, messages and age. Above a limit the oldest message is lost.
 
     Attributes:
-        lost: number of messages that were sent, and will never be complete.
+        lost: number of messages that were sent but will never be complete.
     """
 
     def __init__(self) -> None:
@@ -134,19 +135,20 @@ class Reassembly:
         self._first = 0  # number of the first known message; earlier ones are not losses
         self._highest = 0
         self._completed = 0
-        self._done: set[int] = set()  # completed numbers in the last MULTICAST_WINDOW; others are duplicates
+        self._done: set[int] = set()  # numbers of complete messages in the last MULTICAST_WINDOW, to detect duplicates
 
     @property
     def lost(self) -> int:
-        """Count messages that cannot arrive any more: incomplete ones before the window, and discarded ones."""
+        """Count messages that can no longer arrive: incomplete messages before the window, and discarded messages."""
         return max(0, self._highest - self._first + 1 - self._completed - len(self._partial)) if self._first else 0
 
     def add(self, datagram: Datagram, payload: memoryview, now_us: int) -> bytes | memoryview | None:
-        """Add a fragment with a verified seal. Return the message if it is complete now."""
+        """Add a fragment with a verified seal. Return the message if it is now complete."""
         number = datagram.number
         if not self._first:
             self._first = self._highest = number
-        # A duplicate, or too old to tell it from one. Numbers before `_first` were sent before this gateway listened.
+        # This is a duplicate, or too old to be distinguished from one. Numbers before `_first` were sent before this gateway
+        # listened.
         if number in self._done or number <= self._highest - limits.MULTICAST_WINDOW or number < self._first:
             return None
         self._advance(number)
@@ -173,9 +175,9 @@ class Reassembly:
         return self._complete(number, b"".join(part for part in partial.fragments if part is not None))
 
     def update_highest(self, number: int) -> None:
-        """Register the highest number that a beacon states, so that the loss of the last message is found."""
+        """Register the highest number in a beacon, so that the loss of the last message is detected."""
         if not self._first and number:
-            self._first = number + 1  # a beacon before any message: count losses from the next one on
+            self._first = number + 1  # a beacon arrived before any message, so losses are counted after this number
             self._highest = number
         self._advance(number)
 
@@ -215,17 +217,20 @@ class TokenBucket:
         self._updated_us = now_us
 
     def may_send(self, now_us: int) -> bool:
-        """True if one more datagram may leave. It may overdraw the bucket, so a datagram larger than the burst can leave."""
+        """True if a further datagram may be sent.
+
+        It may overdraw the bucket, so that a datagram larger than the burst can be sent.
+        """
         self._tokens = min(float(self._burst), self._tokens + (now_us - self._updated_us) * self._rate / 1_000_000)
         self._updated_us = now_us
         return self._tokens > 0
 
     def spend(self, size: int) -> None:
-        """Remove tokens for bytes that have left."""
+        """Remove tokens for bytes that were sent."""
         self._tokens -= size
 
     def wait_us(self) -> int:
-        """Return the time until the next datagram may leave, us; 0 for now."""
+        """Return the time until the next datagram may be sent, us; 0 if it may be sent now."""
         return 0 if self._tokens > 0 else int(-self._tokens * 1_000_000 / self._rate) + 1
 
 

@@ -1,9 +1,9 @@
 """UDP multicast for messages to all members, and the mesh for all others (docs/explanation/protocol/transport.md).
 
-ORDER, CONFIRM and their repair are sent once, for any number of receivers. Heartbeats are not: each has an echo for its own
-receiver. A gateway gets multicast only while its own beacons, sent by multicast, confirm that it receives this gateway. Before
-that, and where the network does not carry multicast, it gets everything over the mesh. Datagrams count only if the mesh has
-accepted their sender.
+ORDER, CONFIRM and their repair are sent once, for any number of receivers. Heartbeats are sent over the mesh, because each contains
+an echo for one receiver. A gateway gets multicast only while its own multicast beacons confirm that it receives this gateway.
+Before that, or if the network does not carry multicast, the gateway gets all messages over the mesh. Datagrams count only if the
+mesh has accepted their sender.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tutti_gateway.transport.multicast.datagrams import (
 from tutti_gateway.transport.multicast.socket import RUN_MAX, MulticastSocket
 from tutti_gateway.transport.rate_limited_log import TroubleLog
 
-TO_ALL = (Order, Confirm, Missing, Repairing, Repair)  # the core sends the same object to all members
+TO_ALL = (Order, Confirm, Missing, Repairing, Repair)  # for these, the core sends the same object to all members
 _COUNT = struct.Struct("<H")
 _NUMBER_BYTES = 2
 
@@ -50,7 +50,7 @@ class _MulticastPeer:
     """One process of another gateway, as a sender of datagrams.
 
     Attributes:
-        inbound: its introduction over the mesh.
+        inbound: the introduction of the process over the mesh.
         last_received_us: time of its last datagram.
         confirmed_us: time of its last beacon that confirms multicast from this gateway.
     """
@@ -75,11 +75,11 @@ class Multicast:
         datagram_bytes: int = limits.MULTICAST_DATAGRAM_BYTES,
         bytes_a_second: int = limits.MULTICAST_BYTES_A_SECOND,
     ) -> None:
-        """Use a mesh and a socket; `close` closes both.
+        """Use a mesh and a socket. `close` closes both.
 
         Args:
-            me: introduction of this gateway, as on the mesh. If it has a `seal`, datagrams without one are ignored.
-            mesh: carries all other messages, and decides which senders count.
+            me: introduction of this gateway, as on the mesh. If it has a `seal`, datagrams without a seal are ignored.
+            mesh: carries all other messages, and determines which senders are accepted.
             socket: socket of the multicast group.
             clock_us: monotonic clock, us.
             datagram_bytes: largest datagram.
@@ -138,7 +138,7 @@ class Multicast:
         if now_us >= self._beacon_us and self._member_names:
             self._beacon_us = now_us + limits.MULTICAST_BEACON_US
             self._refresh_peers(now_us)
-            if self._queued_bytes <= limits.MULTICAST_QUEUE_BYTES_MAX:  # not while the kernel accepts nothing
+            if self._queued_bytes <= limits.MULTICAST_QUEUE_BYTES_MAX:  # not if the kernel accepts no datagrams
                 self._enqueue(self._fragmenter.fragment(BEACON, self._beacon_payload(now_us)))
         self._send_datagrams(now_us)
 
@@ -148,8 +148,8 @@ class Multicast:
         return {peer.inbound.number for peer in self._peers.values() if peer.inbound.number and peer.confirmed_us > since_us}
 
     def _distribute(self, message: Message, receivers: Sequence[int], all_: Sequence[int]) -> None:
-        """Send once by multicast if several gateways receive it, and over the mesh to each of the others."""
-        # Multicast pays only for several receivers: a lost datagram costs a repair.
+        """Send a message once by multicast if several gateways receive multicast, and over the mesh to each of the others."""
+        # Multicast is useful only for several receivers, because a lost datagram requires a repair.
         by_multicast = set(receivers) if len(receivers) > 1 and self._multicast(message, receivers) else set()
         for number in all_:
             if number not in by_multicast:
@@ -158,7 +158,7 @@ class Multicast:
 
     def _multicast(self, message: Message, to: Sequence[int]) -> bool:
         """Queue a message as datagrams. Return False, and queue nothing, if it is too large or the queue is full."""
-        # The receivers' numbers precede the message: every member gets the datagram, and the others ignore it.
+        # The receivers' numbers precede the message. All members get the datagram, and gateways that are not listed ignore it.
         head = _COUNT.pack(len(to)) + struct.pack(f"<{len(to)}H", *to)
         head += bytes(padded(len(head)) - len(head))
         payloads = [head + bytes(encode(part, single_part=True)[0]) for part in _runs(message)]
@@ -194,7 +194,7 @@ class Multicast:
     def _next_run(self) -> list[bytes]:
         """Return the next datagrams to send in one call. All have the same length, except that the last may be shorter."""
         first = self._datagram_queue[0]
-        # UDP_SEGMENT splits a buffer into equal datagrams; only its last one may be shorter.
+        # UDP_SEGMENT splits a buffer into equal datagrams. Only the last datagram may be shorter.
         run, remaining = [first], self._socket.run_bytes_max - len(first)
         for data in islice(self._datagram_queue, 1, RUN_MAX):
             remaining -= len(data)
@@ -206,7 +206,7 @@ class Multicast:
         return run
 
     def _beacon_payload(self, now_us: int) -> bytes:
-        """Return the processes that this gateway receives by multicast."""
+        """Return the processes whose multicast this gateway receives."""
         since_us = now_us - limits.MULTICAST_SILENT_US
         return b"".join(process for process, peer in self._peers.items() if peer.last_received_us > since_us)
 
@@ -214,7 +214,7 @@ class Multicast:
         """Return the time until datagrams, a beacon or a connection of the mesh need `flush`, us; None if nothing does."""
         due_us = self._mesh.next_us()
         if self._datagram_queue:
-            own_us = self._bucket.wait_us() or limits.MULTICAST_RETRY_US  # tokens are left: the send buffer was full
+            own_us = self._bucket.wait_us() or limits.MULTICAST_RETRY_US  # tokens are left, so the send buffer was full
         elif self._member_names:
             own_us = max(0, self._beacon_us - self._clock_us())
         else:
@@ -256,13 +256,13 @@ class Multicast:
 
     def _receive_datagram(self, data: memoryview, now_us: int) -> Received | None:
         if data[PROCESS_AT] == self._me.process:
-            return None  # the loopback, for other gateways of this host, returns own datagrams, too
+            return None  # the loopback for other gateways on this host also returns this gateway's own datagrams
         datagram = parse(data, self._group)
         if datagram is None:
             self._ignored += 1
             return None
         peer = self._peers.get(datagram.process) or self._find_peer(datagram.process, now_us)
-        # A datagram with only a checksum must not pass where keys are configured.
+        # If keys are configured, a datagram with only a checksum must not be accepted.
         if peer is None or bool(peer.inbound.introduction.seal) != bool(self._me.seal):
             self._ignored += 1
             return None
@@ -301,7 +301,7 @@ class Multicast:
 
     def _find_peer(self, process: bytes, now_us: int) -> _MulticastPeer | None:
         """Return the sender of a datagram; None if the mesh has not accepted it."""
-        if now_us - self._refreshed_us > limits.MULTICAST_CHECK_US:  # datagrams of strangers must not cause a refresh each
+        if now_us - self._refreshed_us > limits.MULTICAST_CHECK_US:  # datagrams of unknown senders must not each cause a refresh
             self._refresh_peers(now_us)
         return self._peers.get(process)
 
@@ -312,7 +312,7 @@ class Multicast:
         for inbound in self._mesh.inbound_peers():
             process = inbound.introduction.process
             peer = peers.get(process) or self._peers.get(process) or _MulticastPeer(inbound)
-            if inbound.introduced_us >= peer.inbound.introduced_us:  # a process that reconnected is listed twice for a while
+            if inbound.introduced_us >= peer.inbound.introduced_us:  # for some time, a process that has reconnected is listed twice
                 peer.inbound = inbound
             peers[process] = peer
         self._peers = peers
@@ -323,7 +323,7 @@ class Multicast:
         self._troubles.report(peer, reason, self._clock_us())
 
     def _report_unreachable(self) -> None:
-        """Report gateways that are active on the mesh, and do not send or receive by multicast."""
+        """Report gateways that are active on the mesh but do not send or receive by multicast."""
         now_us = self._clock_us()
         since_us = now_us - limits.MULTICAST_SILENT_US
         known = [
@@ -346,7 +346,7 @@ class Multicast:
             self._warn(peer.inbound.name, f"it {problem} by multicast on {where}: it gets everything over the mesh; {_REMEDY}")
 
     def maintain(self) -> list[Trouble]:
-        """Maintain the mesh, as `Transport.maintain`; report gateways that multicast does not reach."""
+        """Maintain the mesh, as `Transport.maintain` does, and report gateways that multicast does not reach."""
         self._report_unreachable()
         return [*self._mesh.maintain(), *self._troubles.drain()]
 
@@ -356,7 +356,7 @@ class Multicast:
         self._mesh.release_memory()
 
     def facts(self) -> dict[str, object]:
-        """Return figures for the status."""
+        """Return counters for the status."""
         receivers = self._receivers()
         peers = {
             peer.inbound.name: {"hears": peer.inbound.number in receivers, "received": peer.received, "lost": peer.assembly.lost}
@@ -384,13 +384,15 @@ class Multicast:
         return self._mesh.facts() | {"kind": "multicast", "multicast": multicast}
 
     def close(self) -> None:
-        """Stop. Sent messages have a moment to leave."""
+        """Stop. Allow a short time for sending queued messages."""
         self._socket.close()
         self._mesh.close()
 
 
 def _burst(receive_bytes: int) -> int:
-    """Return the burst size. The receive buffers of the others are probably similar, and four gateways may send at once."""
+    """Return the burst size. It assumes that other gateways have similar receive buffers, and that up to four gateways send at
+    once.
+    """
     return max(limits.MULTICAST_BURST_BYTES_MIN, min(limits.MULTICAST_BURST_BYTES_MAX, receive_bytes // 8))
 
 

@@ -26,10 +26,10 @@ _ANCILLARY_BYTES = 64
 
 
 class MulticastSocket:
-    """A socket of one multicast group on one interface. Other gateways of this host receive its datagrams, too.
+    """A socket of one multicast group on one interface. Other gateways on this host receive its datagrams too.
 
     Attributes:
-        run_bytes_max: bytes of datagrams per call; 0 once the kernel has refused several in one call.
+        run_bytes_max: size of the datagrams in one call; 0 after the kernel has refused several datagrams in one call.
         not_sent: number of datagrams that the kernel refused.
         receive_bytes, send_bytes: sizes of the kernel's buffers.
     """
@@ -44,7 +44,7 @@ class MulticastSocket:
 
         Raises:
             ConfigError: the interface does not exist.
-            TuttiError: the system refuses.
+            TuttiError: the system refuses to open the socket.
         """
         self.group = (group.host, group.port)
         request = _MREQN.pack(socket.inet_aton(group.host), *_interface(interface))
@@ -93,7 +93,7 @@ class MulticastSocket:
     def send(self, run: Sequence[bytes]) -> bool:
         """Send datagrams of one length, of which the last may be shorter. Return False if they must be sent again later.
 
-        Datagrams that the kernel refuses are lost, as on the network, and counted.
+        Datagrams that the kernel refuses are lost and counted.
         """
         segment = [(_SOL_UDP, _UDP_SEGMENT, _SEGMENT.pack(len(run[0])))] if len(run) > 1 else []
         try:
@@ -104,7 +104,7 @@ class MulticastSocket:
             if segment and self.run_bytes_max:  # this kernel or device does not support UDP_SEGMENT
                 self.run_bytes_max = 0
                 return False
-            self.not_sent += len(run)  # no buffers, or the interface is down
+            self.not_sent += len(run)  # no buffer is free, or the interface is down
         return True
 
     def receive(self) -> list[memoryview] | None:
