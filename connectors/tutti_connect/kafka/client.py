@@ -84,7 +84,7 @@ def converted_errors(admin: Any, where: str) -> Iterator[None]:
     """Convert errors of requests to Kafka in the block.
 
     Raises:
-        Unavailable: Kafka does not answer; names the cause.
+        Unavailable: Kafka does not answer; the message names the cause.
         ConfigError: a retry does not help.
     """
     admin.poll(0)  # the client delivers its log lines during a poll

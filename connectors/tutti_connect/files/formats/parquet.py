@@ -369,7 +369,7 @@ def _has_zone(kind: Any) -> bool:
 
 
 def _needs_exact_json(kind: Any) -> bool:
-    """True if orjson would write a wrong value: for times of day (0.010 s becomes 0.10), or times in a regional zone before 1972."""
+    """True if orjson would write a wrong value: a time of day (0.010 s becomes 0.10), or a time in a regional zone before 1972."""
     if _types.is_timestamp(kind):
         return bool(kind.tz) and kind.tz != "UTC"
     if _types.is_dictionary(kind):

@@ -143,7 +143,7 @@ def to_json(value: object) -> bytes:
 
 
 def to_json_exactly(value: object) -> bytes:
-    """Encode as JSON, with exact times. orjson alone would round an offset of +00:19:32, and drop zeros of a time of day (0.010 s)."""
+    """Encode as JSON, with exact times. orjson would round the offset +00:19:32, and drop zeros of a time of day (0.010 s)."""
     return orjson.dumps(value, _plain, orjson.OPT_PASSTHROUGH_DATETIME)
 
 
