@@ -407,7 +407,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
             The position of the query: all records below it are processed.
 
         Raises:
-            Aborted, Fenced, ...: as `result`: the record is not known to be committed.
+            TuttiError: as `result`, for example `Aborted` or `Fenced`: the record is not known to be committed.
             TimeoutError: after `timeout` seconds there is no outcome, or the query has not processed the record. The message has
                 the position of the query, or states that no query of that name has reported a position.
             Unavailable: no gateway answered for a minute.

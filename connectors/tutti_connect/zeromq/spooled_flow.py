@@ -120,7 +120,7 @@ class SpooledFlow:
             except BufferFull:
                 return
             if self._last.done() and isinstance(self._last.error, TooLarge):
-                raise self._last.error  # this is not TooLarge, because parts are split to fit
+                raise self._last.error  # parts are split to fit, so this would be a defect
             self._known_topics.add(part.topic)
             self._buffer.popleft()
 
@@ -141,7 +141,7 @@ class SpooledFlow:
                 self._received -= sum(part.records.num_rows for part in parts)
 
     def wait(self, seconds: float) -> None:
-        """Wait for free space, at most `seconds`."""
+        """Wait `seconds`, so that the producer can free space."""
         time.sleep(seconds)
 
     def close(self, seconds: float) -> int:
