@@ -39,7 +39,7 @@ class Directory:
     """Scans the directory of a configuration."""
 
     def __init__(self, config: Inflow) -> None:
-        """Prepare; scan nothing yet."""
+        """Prepare without scanning."""
         self._config = config
         self.root = Path(config.files.directory)
         self._pattern = re.compile(fnmatch.translate(config.files.pattern))

@@ -73,7 +73,7 @@ class History:
         """Decode the progress that `resume()` returns.
 
         Raises:
-            FormatError: another kind of client uses this name.
+            FormatError: a different kind of client uses this name.
         """
         history = cls(sequence)
         if not progress:

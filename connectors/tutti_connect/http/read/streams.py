@@ -71,7 +71,7 @@ class EventStream(Response):
     media_type = EVENTS
 
     def __init__(self, streams: Streams, reader: Reader, key: bytes | None, still_allowed: Callable[[], bool]) -> None:
-        """Prepare; send nothing yet."""
+        """Prepare without sending."""
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._streams, self._reader, self._key, self._still_allowed = streams, reader, key, still_allowed

@@ -68,7 +68,7 @@ class Sink:
     """
 
     def __init__(self, config: Outflow) -> None:
-        """Prepare; open no connection yet.
+        """Prepare without connecting.
 
         Raises:
             ConfigError: a setting of Kafka's client is wrong, or reserved for the connector.

@@ -79,7 +79,7 @@ class KafkaSource:
     """
 
     def __init__(self, config: Inflow) -> None:
-        """Prepare; open no connection yet.
+        """Prepare without connecting.
 
         Raises:
             ConfigError: a setting of Kafka's client is wrong, or reserved for the connector.
