@@ -49,7 +49,7 @@ class DirectoryRefused(TuttiError):
 
 
 class WrongDirectory(DirectoryRefused):
-    """A directory is not the expected one: it belongs to another owner, or has another format. A retry does not help."""
+    """A directory is not the expected one: it belongs to a different owner, or has a different format. A retry does not help."""
 
     exit_code = 2
 

@@ -77,7 +77,7 @@ POLL_US_MAX = 500_000  # longest sleep of a gateway thread
 STOP_US_MAX = 30_000_000  # time for work in progress when the gateway stops
 OPEN_FILES = 65_536  # descriptors requested from the system, up to the hard limit of the process
 LOG_WAIT_MS_MAX = 250  # longest wait for the reader of a full log pipe or terminal; after this wait, log lines are lost
-# number of descriptors that connections leave free; at most this fraction (1/N) of all descriptors
+# connections leave shares of descriptors free: a share is at most 64, and at most an eighth of all
 SPARE_FILES, SPARE_FILES_PART = 64, 8
 FILES_WAIT_US_MAX, FILES_RETRY_US = 15_000_000, 10_000  # longest wait of the log for a free descriptor, and its retry interval
 # allocator settings: producers keep batches on the heap, and the heap keeps this much memory free
@@ -99,7 +99,7 @@ LANE_WINDOW_BYTES = MIB  # unordered batches of one client; an origin serves sev
 ANSWER_BYTES_MAX = 16 * MIB  # size of one message from a gateway
 CONNECT_TIMEOUT_US = 10_000_000  # time until a producer, a reader or a tool is connected
 ADDRESS_TIMEOUT_US = 2_000_000  # time for one connection attempt to one address
-PROBE_TIMEOUT_US = 500_000  # timeout of the probe that detects another protocol on a port
+PROBE_TIMEOUT_US = 500_000  # timeout of the probe that detects a different protocol on a port
 PROBE_BYTES_MAX = 512  # number of bytes that the probe reads
 ANSWERS_A_TURN_MAX = 1024  # answers that a producer receives before it sends again
 DELIVERY_TIMEOUT_US = 60_000_000  # from `send()` to an outcome

@@ -76,7 +76,7 @@ class Producer:
     Raises:
         DirectoryRefused, WrongDirectory, Damaged: the spool is in use by another process, belongs to another producer, or is
             corrupt.
-        ConfigError: the url is malformed, or names a port of another protocol.
+        ConfigError: the url is malformed, or names a port of a different protocol.
         UsageError: an option or the name is wrong, or this system is not Linux.
         Unavailable: no gateway accepted the producer within `connect_timeout`. The message has the result of each address.
         Refused: the gateway rejects this producer (`NotAllowed`: rejects its credentials).

@@ -52,7 +52,7 @@ def check_gateways(path: str, url: str) -> None:
 
 
 def writable_directory(key: str, directory: str) -> Path:
-    """Return the directory that configuration key `key` names, created if missing, after a trial write.
+    """Return the directory given by the configuration key `key`. Create it if it is missing, and write a trial file to it.
 
     Raises:
         ConfigError: the directory cannot be created, or is not writable.

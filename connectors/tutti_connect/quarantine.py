@@ -1,8 +1,8 @@
 """Quarantine: files for records and messages that cannot be delivered.
 
-`Quarantine` writes one file for each record. The file name identifies the record, so a second write changes nothing. No record is
-dropped: a full quarantine stops the connector. `QuarantineLog` writes many messages to a file, for sources that accept data from
-any peer. A full log never stops the connector; it drops and counts messages.
+`Quarantine` writes one file for each record. The file name identifies the record, so writing the record again has no effect. No
+record is dropped; instead, a full quarantine stops the connector. `QuarantineLog` writes many messages to a file, for sources that
+accept data from any peer. A full log never stops the connector; it drops and counts messages.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Quarantine:
         """Write a record durably. Return False if the record was already there.
 
         Args:
-            label: readable origin: source and position in it, such as "orders-0-17". Label and source identify the record.
+            label: readable origin: the source and the position in the source, such as "orders-0-17". Label and source identify the
+                record.
             source: stable identity of a source among those of the same name (ids, paths).
             reason: why the record is quarantined.
             record: all fields of the record, for JSON; bytes by `as_base64`.
@@ -102,7 +103,7 @@ class QuarantineLog:
     If all files are full, messages are dropped and counted.
 
     Attributes:
-        dropped: messages without space in the files, or with a failed disk write.
+        dropped: number of messages that were lost because the files were full or a disk write failed.
     """
 
     def __init__(self, directory: str, name: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -116,7 +117,7 @@ class QuarantineLog:
         self._messages = {path: path.read_bytes().count(b"\n") for path in self._files()}
         self._file = max(self._messages, default=None)
         if self._file is not None and not self._file.read_bytes().endswith(b"\n"):
-            self._file = None  # a crash left an incomplete last line
+            self._file = None  # start a new file, because a crash left an incomplete last line
         self._check_at = self._report_at = 0.0
         self._unreported = 0
 
@@ -126,7 +127,7 @@ class QuarantineLog:
         return sum(count for path, count in list(self._messages.items()) if path.exists())
 
     def append(self, messages: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """Append messages, each a reason and its JSON fields; on return they are on disk, or counted as dropped."""
+        """Append messages, each with a reason and JSON fields. When the call returns, they are on disk or counted as dropped."""
         now, form = datetime.now(UTC).isoformat(timespec="milliseconds"), orjson.OPT_APPEND_NEWLINE
         lines = [orjson.dumps({"reason": reason, "time": now, **message}, option=form) for reason, message in messages]
         trouble, kept = "", 0
@@ -180,7 +181,7 @@ class QuarantineLog:
         return count
 
     def _report(self, reason: str, trouble: str) -> None:
-        """Log the counts at most once in an interval: untrusted peers must not flood the log."""
+        """Log the counts at most once in an interval, because untrusted peers must not flood the log."""
         now = self._clock()
         if now < self._report_at:
             return

@@ -113,7 +113,7 @@ class Archiver:
 
         Raises:
             OffsetOutOfRange: retention removed records before they were archived.
-            WrongDirectory: the archive belongs to another log.
+            WrongDirectory: the archive belongs to a different log.
             Damaged: a needed part of the archive is corrupt.
         """
         backoff = Backoff(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)

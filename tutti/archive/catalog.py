@@ -50,8 +50,8 @@ class Archive:
 
     Raises (all methods):
         ConfigError: the location is not valid.
-        WrongDirectory: the location is not an archive, or the archive belongs to another log.
-        Damaged: a file differs from what was written; the message names the file.
+        WrongDirectory: the location is not an archive, or the archive belongs to a different log.
+        Damaged: a file differs from the bytes that were written; the message names the file.
         Unavailable: the archive is not readable now.
     """
 

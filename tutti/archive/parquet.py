@@ -91,7 +91,7 @@ class ArchivedFile:
     """A file of an archive, opened for reading. Only checked data is returned.
 
     Raises (all methods):
-        Damaged: the file differs from what was written; the message names it.
+        Damaged: the file differs from the bytes that were written; the message names it.
         Unavailable: the file is not readable now.
     """
 
@@ -180,5 +180,5 @@ def _read(store: Store, file: DataFile, where: str, start: int, length: int) -> 
 
 
 def corrupt_file_error(where: str, why: str) -> Damaged:
-    """Return the error for a file that differs from what was written."""
+    """Return the error for a file that differs from the bytes that were written."""
     return Damaged(f"{where} of the archive is corrupt: {why}; {RESTORE_HINT}")

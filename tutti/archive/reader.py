@@ -23,7 +23,7 @@ def read(archive: Archive, request: ScanRequest) -> Iterator[ScanBatch]:
 
     Raises:
         OffsetOutOfRange: the archive lacks some of the records.
-        Damaged: a file differs from what was written; all records before it are correct.
+        Damaged: a file differs from the bytes that were written; all records before it are correct.
     """
     for low, high, span in archive.covering(request.start, request.end):
         yield from read_range(archive, archive.manifest(span), replace(request, start=low, end=high))

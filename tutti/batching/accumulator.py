@@ -141,7 +141,7 @@ class Accumulator:
                 if receipt is not None:
                     break
                 self.close_open()
-                # After a wait, start over: another thread may have opened a batch meanwhile.
+                # After a wait, start over: another thread may have opened a batch in the meantime.
                 if not self._await_space(max(size, self.options.batch_bytes)):
                     self._open = self.new_batch(topic, max(size, self.options.batch_bytes))
             if progress:

@@ -66,7 +66,7 @@ class LaneSender(Sender):
             self.unbind()
 
     def work(self, now: float) -> None:
-        """Do what is due: enforce delivery deadlines, probe a silent gateway, move to the next epoch."""
+        """Perform the actions that are due: enforce delivery deadlines, probe a silent gateway, move to the next epoch."""
         session = self.session
         self._expire_batches(now)
         session.check_timeouts(now)

@@ -46,7 +46,7 @@ class OrderedDelivery(Sender):
         self._publish()
 
     def work(self, now: float) -> None:
-        """Do what is due: send batches, repeat requests, enforce delivery deadlines."""
+        """Perform the actions that are due: send batches, repeat requests, enforce delivery deadlines."""
         accumulator, window = self.accumulator, self.window
         if self._due_at <= now or self.source.queue or window.has_unsent or self._last_epoch:
             self._work(now)

@@ -308,7 +308,7 @@ class Session:
         return self._received_at + self._silence
 
     def check_timeouts(self, now: float) -> None:
-        """Do what is due: repeat requests, probe a silent gateway, drop a dead connection."""
+        """Perform the actions that are due: repeat requests, probe a silent gateway, drop a dead connection."""
         if self._epoch_retry_at is not None and self._epoch_retry_at <= now and self.state is State.OPENING:
             self.request_epoch(now)
         if now < self._answer_due() or self.drop or not self._awaits_answer():

@@ -49,7 +49,7 @@ class UnorderedDelivery:
     # -- for the producer's I/O
 
     def work(self, now: float) -> None:
-        """Do what is due: move batches from the accumulator to a lane, send, enforce deadlines, publish outcomes."""
+        """Do the due work: move batches from the accumulator to a lane, send, enforce deadlines, publish outcomes."""
         if self._ended:
             return
         self.accumulator.expire_linger(now)

@@ -49,7 +49,7 @@ class RequestClient:
 
     Raises (all methods):
         Unavailable: no gateway answered in time. The message has the result at each address.
-        ConfigError: every address is a port of another protocol.
+        ConfigError: every address is a port of a different protocol.
         Refused: the gateway rejects the request (`NotAllowed`: rejects the credentials).
     """
 

@@ -142,7 +142,7 @@ class Endpoints:
         return {address: self._results.get(address, "no answer yet") for address in self.addresses}
 
     def only_wrong_ports(self) -> bool:
-        """Return True if every address is known to be another port than a client port."""
+        """Return True if every address is known to be a different port than a client port."""
         return self._wrong_ports.issuperset(self.addresses)
 
 

@@ -54,7 +54,7 @@ class ThreadedIO(Protocol):
         """The name of the producer."""
 
     def run_once(self) -> bool:
-        """Do what is due, without blocking. Return True if the producer has ended."""
+        """Perform the actions that are due, without blocking. Return True if the producer has ended."""
 
     def fail(self, error: BaseException) -> None:
         """End after an exception in `run_once`, so that all waiting threads get an error."""

@@ -42,7 +42,7 @@ class ProducerIO:
     io_thread: IOThread | None = None
 
     def __init__(self, delivery: OrderedDelivery, addresses: list[Address], credentials: Credentials | None = None) -> None:
-        """Prepare; `start` connects."""
+        """Prepare; call `start` to connect."""
         self.delivery = delivery
         self._credentials = credentials
         self.lanes: UnorderedDelivery | None = None
@@ -175,7 +175,7 @@ class ProducerIO:
             self.io_thread.unwatch(connection)
 
     def run_once(self) -> bool:
-        """Do what is due, without blocking. Return True if the producer has ended."""
+        """Perform the actions that are due, without blocking. Return True if the producer has ended."""
         self._asleep = False
         if self._end_if_due():
             self._close()

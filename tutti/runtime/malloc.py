@@ -59,7 +59,7 @@ def use_huge_pages() -> int:
     madvise = getattr(ctypes.CDLL(None), "madvise", None)
     done = 0
     if madvise is not None:
-        with contextlib.suppress(OSError, ValueError):  # /proc is missing or has another format
+        with contextlib.suppress(OSError, ValueError):  # /proc is missing or has a different format
             for start in _full():
                 if madvise(ctypes.c_void_p(start), ctypes.c_size_t(_HUGE_BYTES), _MADV_COLLAPSE) != 0:
                     break  # the system does not support huge pages: stop

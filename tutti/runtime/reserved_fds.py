@@ -47,7 +47,7 @@ def spare_descriptors(soft: int) -> int:
 def descriptor_bound(shares: int) -> int:
     """Return the bound for the descriptors of a port's connections.
 
-    Below the bound, `shares` shares of spare descriptors stay free.
+    If all connections are below the bound, `shares` shares of spare descriptors stay free.
     """
     import resource  # noqa: PLC0415 - as above
 

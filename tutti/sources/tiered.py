@@ -50,7 +50,7 @@ class TieredSource:
         """Return the frontier of the log, with the start of the archive.
 
         Raises:
-            WrongDirectory: the archive belongs to another log.
+            WrongDirectory: the archive belongs to a different log.
         """
         found = self.log.frontier(beyond, timeout, patience)
         archive = self._archive.archive

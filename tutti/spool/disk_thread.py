@@ -38,7 +38,7 @@ class DiskThread:
     """Moves batches from the accumulator to the disk, and from the disk to the queue of the spool."""
 
     def __init__(self, spool: Spool, store: SpoolStore) -> None:
-        """Prepare; `start` runs the thread."""
+        """Prepare; call `start` to run the thread."""
         self._spool, self._store = spool, store
         self._accumulator = spool.accumulator
         self._flags = compression_flags(spool.accumulator.options.compression)

@@ -20,16 +20,16 @@ class Source(Struct, frozen=True):
 
     Attributes:
         directory: directory in which files appear.
-        format: format of all files; a name that ends in `.gz` (any case) is decompressed (csv, jsonl, lines).
+        format: format of all files; a csv, jsonl or lines file whose name ends in `.gz` (any case) is decompressed.
         pattern: shell pattern of the file names to copy.
         grows: True if files are appended to without limit, as logs are; otherwise each file is complete when it appears.
-        order: order of complete files that are found together: by name, or by modification time. Growing files come in the order in
-            which the connector first found them.
+        order: order of complete files that are found together: by name, or by modification time. Growing files are read in the
+            order in which the connector first found them.
         after: action on a file that is completely in the log.
         done: target directory for `after = "move"`.
         changed: action on a file that changed after it was copied.
         poll_ms: shortest time between two scans of the directory.
-        quiet_ms: a complete file is copied after it was unchanged for this time.
+        quiet_ms: a complete file is copied once it has been unchanged for this time.
         encoding: encoding of text files.
     """
 
@@ -83,7 +83,7 @@ class SourceConfig(Struct, frozen=True):
         files: the source.
         state: directory of the ledger, which records the known files.
         quarantine: directory for rows that the log rejects.
-        topic: topic of all records; without it, each subdirectory holds the files of the topic of its name.
+        topic: topic of all records. Without it, the name of each subdirectory is the topic of the files in it.
         record: mapping of columns to a record.
         csv: CSV dialect.
         metrics: HOST:PORT of the Prometheus page; by default none.
@@ -106,7 +106,7 @@ def load_source_config(path: str) -> SourceConfig:
     """Load the configuration.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message names the place, the problem and the remedy.
     """
     config = load_struct(path, SourceConfig)
     check_connector_name(path, config.name)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("tutti.files")
 
-#: Errors that a retry does not repair. A fenced instance ends: a restart would fence its successor in turn.
+#: Errors that a retry cannot resolve. A fenced instance ends, because a restart would fence its successor.
 _FATAL_ERRORS = (ConfigError, DirectoryRefused, Fenced, FormatError, InvariantViolated, UsageError)
 
 
@@ -31,9 +31,9 @@ class Connector:
 
     Attributes:
         records, bytes, files: committed records, bytes read (after decompression), and complete files of this instance.
-        failures: restarts, and files that could not be read.
+        failures: number of restarts, and of files that could not be read.
         changed: files that differ from the content that was copied.
-        waiting: bytes in the directory that are not copied yet, at the last scan.
+        waiting: number of bytes in the directory that were not yet copied at the last scan.
         flowing: True while a session runs; otherwise the connector waits for a restart.
     """
 
@@ -45,7 +45,7 @@ class Connector:
         """
         self.config = config
         self.directory = Directory(config)
-        self.directory.check()  # before anything is created
+        self.directory.check()  # check before anything is created
         self.quarantine = Quarantine(config.quarantine)
         self.records = self.bytes = self.files = self.failures = self.changed = self.waiting = 0
         self.flowing = False
@@ -54,11 +54,11 @@ class Connector:
         self._last_error = ""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Run until `stop` is set, or until an error that a retry does not repair.
+        """Run until `stop` is set, or until an error that a retry cannot resolve.
 
         Raises:
             ConfigError: the state directory is not writable.
-            Unavailable: at the start no gateway answers, or another process holds the ledger.
+            Unavailable: at the start, no gateway answers or another process holds the ledger.
             Fenced: another instance of the same name has taken over.
             TuttiError: the ledger and the log do not match.
         """

@@ -22,8 +22,9 @@ LOG = logging.getLogger("tutti.files")
 class Disposal:
     """Carries out `files.after`. A restarted connector completes interrupted disposals.
 
-    A file is disposed of in two steps. It is first renamed to a reserved name; after this is durable, in the directory and the
-    ledger, it is deleted or moved. A file that is missing or differs before the first step was changed by others.
+    A file is disposed of in two steps. First, the file is renamed to a reserved name. When the rename is durable in the directory
+    and in the ledger, the file is deleted or moved. If a file is missing or differs before the first step, another process has
+    changed it.
     """
 
     def __init__(self, config: SourceConfig, ledger: Ledger) -> None:
@@ -51,16 +52,16 @@ class Disposal:
         self._queued[file.id] = file
 
     def add_touched(self, file: File) -> None:
-        """Handle a file that was touched after it was copied, and whose compared parts are unchanged."""
+        """Handle a file that was touched after it was copied, if its compared parts are unchanged."""
         if self._action == "delete" and not file.bad:
-            # Only parts of the file were compared, and a deletion is final.
+            # Do not delete this file: only parts of it were compared, and a deletion is final.
             self._log_once(file, "%s was written to, or touched, after it was copied: it is not deleted")
             file.state = State.CHANGED
             self._ledger.put(file)
         self.add(file)
 
     def carry_out(self) -> None:
-        """Move or delete the queued files; their complete copy is durable, in the ledger too.
+        """Move or delete the queued files. Their complete copy must be durable, also in the ledger.
 
         Raises:
             Fenced: a newer instance has the ledger.
@@ -74,7 +75,7 @@ class Disposal:
             file.state = State.DISPOSING
             self._ledger.put(file)
         self._ledger.write()
-        # Sync the directories before the ledger deletes its entries: a power failure could restore a file.
+        # Sync the directories before the ledger deletes its entries, because a power failure could restore a file.
         for file in self._run_step([one for one in queued if one.state is State.DISPOSING], self._dispose):
             self._release(file)
 
@@ -103,10 +104,10 @@ class Disposal:
     def _reserve(self, file: File) -> set[Path]:
         """Rename a file to its reserved name, and return the changed directory.
 
-        Check the file again after the rename, because others may have replaced it.
+        Check the file again after the rename, because another process may have replaced it.
         """
         path, reserved = self._root / file.name, self._reserved_path(file)
-        if not _is_unchanged(file, reserved):  # otherwise an earlier run was killed after this step
+        if not _is_unchanged(file, reserved):  # the file can be there because an earlier run was killed after this step
             if not reserved.exists():
                 if not _is_unchanged(file, path):
                     del self._queued[file.id]
@@ -121,10 +122,10 @@ class Disposal:
         return {reserved.parent}
 
     def _dispose(self, file: File) -> set[Path]:
-        """Delete or move a renamed file; if it is missing, an earlier run did so."""
+        """Delete or move a renamed file. If it is missing, an earlier run has done this."""
         reserved = self._reserved_path(file)
         if not reserved.exists():
-            if file.id in self._logged:  # missing although no session disposed of it
+            if file.id in self._logged:  # the file is missing although no session has disposed of it
                 LOG.warning("%s was renamed to %s, and is missing: another process removed it", file.name, reserved)
             self._release(file)
             return set()
@@ -138,7 +139,7 @@ class Disposal:
         return {reserved.parent}
 
     def _release(self, file: File) -> None:
-        """Release the file: its name is free."""
+        """Release the file, because its name is free."""
         del self._queued[file.id]
         self._ledger.remove(file)
 
@@ -168,7 +169,7 @@ def _is_unchanged(file: File, path: Path) -> bool:
 
 def _restore(reserved: Path, path: Path) -> None:
     try:
-        os.link(reserved, path)  # a rename would replace a file that appeared meanwhile
+        os.link(reserved, path)  # unlike a link, a rename would replace a file that has appeared since
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         LOG.warning(
@@ -181,7 +182,8 @@ def _restore(reserved: Path, path: Path) -> None:
 def _moved(reserved: Path, wanted: Path, number: int) -> Path:
     """Move a file to the first free name, NAME, NAME.NUMBER, NAME.NUMBER.1 and so on, and return the directory.
 
-    An empty file reserves the name first: a rename would replace an existing file, and a link needs more permissions than a rename.
+    Reserve the name first with an empty file, because a rename would replace an existing file. A link would need more permissions
+        than a rename.
     """
     numbered = f"{wanted.name}.{number}"
     for name in itertools.chain([wanted.name, numbered], (f"{numbered}.{more}" for more in itertools.count(1))):

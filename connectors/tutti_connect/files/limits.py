@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from tutti import limits
 
-FILES_MAX = 200_000  # known to the ledger; about 100 MB of memory
-BLOCK_BYTES = 256 * limits.KIB  # of one read
-ROW_BYTES_MAX = 2 * limits.RECORD_BYTES_MAX  # of a row in a file, including quotes and escapes; a longer row is rejected
+FILES_MAX = 200_000  # number of files in the ledger; takes about 100 MB of memory
+BLOCK_BYTES = 256 * limits.KIB  # size of one read
+ROW_BYTES_MAX = 2 * limits.RECORD_BYTES_MAX  # size of a row in a file, including quotes and escapes; a longer row is rejected
 HEADER_BYTES_MAX = limits.MIB
 COLUMNS_MAX = 4096
-PARQUET_ROWS = 4096  # decoded in one batch
-PIECE_BYTES = 64 * limits.MIB  # read from one growing file before the connector continues with the others
+PARQUET_ROWS = 4096  # number of rows decoded in one batch
+PIECE_BYTES = 64 * limits.MIB  # bytes read from one growing file before the connector continues with the other files
 FRAME_BYTES = 256 * limits.KIB  # target size of one frame; one more record always fits
 FRAME_RECORDS = 16_384
-RECORD_BYTES_MAX = limits.RECORD_BYTES_MAX  # key and value
+RECORD_BYTES_MAX = limits.RECORD_BYTES_MAX  # size of key and value
 RECORD_OVERHEAD_BYTES = 32
-BUFFER_BYTES = 16 * limits.MIB  # of the producer's buffer
+BUFFER_BYTES = 16 * limits.MIB  # size of the producer's buffer
 WINDOW_BYTES = (
     4096  # size of the two parts of a file whose digest identifies its content: the start, and the bytes before a position
 )
-KEPT_BYTES_MAX = 64 * limits.KIB  # of a quarantined row; the file has the rest
-DELIVERY_S = 30.0  # delivery timeout of a frame; afterwards a new epoch of the producer finds out its outcome
+KEPT_BYTES_MAX = 64 * limits.KIB  # bytes kept of a quarantined row; the source file has the rest
+DELIVERY_S = 30.0  # delivery timeout of a frame; afterwards a new epoch of the producer determines the frame's outcome
 WAIT_S = 0.1  # longest time between two checks for outcomes while frames are in flight
-LEDGER_WRITE_S = 0.5  # between two writes of committed pieces to the ledger; correctness does not depend on it
-RETRY_S_MIN, RETRY_S_MAX = limits.RETRY_US_MIN / 1e6, 5.0  # before a restart after a failure; doubles
+LEDGER_WRITE_S = 0.5  # interval between writes of committed pieces to the ledger; correctness does not depend on it
+RETRY_S_MIN, RETRY_S_MAX = limits.RETRY_US_MIN / 1e6, 5.0  # delay before a restart after a failure; doubles with each failure
 SCAN_TIME_SHARE = 0.1  # share of the time that directory scans may take
-FILE_RETRY_S = 10.0  # before the next attempt to open a file after a failure
-LEDGER_WAIT_S = 10.0  # for another process to release the ledger
+FILE_RETRY_S = 10.0  # delay before the next attempt to open a file after a failure
+LEDGER_WAIT_S = 10.0  # time to wait until another process releases the ledger

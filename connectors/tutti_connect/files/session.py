@@ -31,7 +31,7 @@ LOG = logging.getLogger("tutti.files")
 
 
 class _PendingPiece(NamedTuple):
-    """A piece that was read to its end; it is complete when frame `last` is committed. `sent`: True if it has records."""
+    """A piece that was read to its end. It is complete when frame `last` is committed. `sent` is True if the piece has records."""
 
     piece: Piece
     last: int
@@ -72,16 +72,16 @@ class Session:
         self._pending_pieces: collections.deque[_PendingPiece] = collections.deque()
         self._outcomes: collections.deque[tuple[TuttiError | None, int, int]] = collections.deque()
         self._outcome_event = threading.Event()
-        self._committed = 0  # committed frames
+        self._committed = 0  # number of committed frames
         self._ledger_write_at = 0.0
         self._retry_at: dict[str, float] = {}  # files that could not be read -> time of the next attempt
-        self._has_more = False  # True if a growing file was left before its end, to read other files
+        self._has_more = False  # True if the connector stopped reading a growing file before its end, to read other files
 
     def run(self) -> None:
         """Run until `stop` is set, and then deliver the sent records.
 
         Raises:
-            TuttiError: a failure: another session reads the uncommitted rows again.
+            TuttiError: the session has failed; a new session reads the uncommitted rows again.
         """
         self._disposal.carry_out()
         while not self._stop.is_set():
@@ -105,7 +105,7 @@ class Session:
         self._scan_s = time.monotonic() - started
         connector.waiting = sum(map(self._bytes_left, candidates))
         self._has_more = False
-        # Pieces of these files are not committed yet: the position to continue from is known only afterwards.
+        # Pieces of these files are not committed yet. The position to continue from is known only after the commit.
         busy = {pending.piece.file for pending in self._pending_pieces}
         for candidate in candidates:
             if self._stop.is_set():
@@ -143,10 +143,10 @@ class Session:
         LOG.warning("%s: %s: next attempt in %g s", name, (error.strerror or str(error)).lower(), limits.FILE_RETRY_S)
 
     def _ledger_entry(self, source: FileReader, seen: ScannedFile, file: File | None) -> File | None:
-        """Return the ledger entry of an opened file, None if nothing is to be read from it."""
+        """Return the ledger entry of an opened file; None if the file needs no reading."""
         status = source.status
         if (status.st_ino, status.st_mtime_ns) != (seen.inode, seen.changed_ns) and not self._config.files.grows:
-            return None  # replaced since the scan: the next scan finds the new file
+            return None  # the file was replaced since the scan; the next scan finds the new file
         if file is not None and not self._is_continuation(source, seen, file):
             return None if file.state is State.CHANGED else self._ledger_entry(source, seen, None)
         if file is None:
@@ -163,18 +163,21 @@ class Session:
         return file
 
     def _is_continuation(self, source: FileReader, seen: ScannedFile, file: File) -> bool:
-        """True if the opened file continues the known one. Otherwise its ledger entry is deleted, or marks the change as logged."""
+        """True if the opened file continues the known one.
+
+        Otherwise delete the known file's ledger entry, or log the change and mark the entry.
+        """
         status, files = source.status, self._config.files
         copied = file.state in (State.COPIED, State.UNREADABLE, State.CHANGED)
         if source.has_copied_content(file.done, file.mark) and not (
             copied and (file.size != status.st_size or file.state != State.COPIED)
         ):
-            if copied:  # touched, or moved back: the content is unchanged
+            if copied:  # the file was touched or moved back: the content is unchanged
                 file.inode, file.changed_ns = status.st_ino, status.st_mtime_ns
                 self._ledger.put(file)
             return True
         if file.state is State.UNREADABLE and not file.done:
-            self._ledger.remove(file)  # none of it is in the log
+            self._ledger.remove(file)  # no part of the file is in the log
             return False
         if file.done or copied:
             self._log_changed(seen, file)
@@ -218,7 +221,10 @@ class Session:
             LOG.warning("%s changed while it was read: write files elsewhere, and rename them when they are complete", file.name)
 
     def _next_rows(self, blocks: Iterator[Rows], file: File, piece: Piece) -> Rows | None:
-        """Return the next rows of a file, None at its end or after an error; `piece.state` is the state of the file then."""
+        """Return the next rows of a file; None at its end or after an error.
+
+        In that case `piece.state` is the new state of the file.
+        """
         piece.state = State.OPEN
         try:
             rows = next(blocks, None)
@@ -234,7 +240,7 @@ class Session:
         return None
 
     def _quarantine(self, bad: list[BadRow], file: File, piece: Piece) -> None:
-        """Quarantine rejected rows; they are on disk before any later row is sent."""
+        """Quarantine rejected rows. They are durable before any later row is sent."""
         for one in bad:
             size = one.size or len(one.data)
             fields = {
@@ -250,7 +256,7 @@ class Session:
             self._ledger.put_piece(piece)
 
     def _quarantine_rest(self, file: File, piece: Piece, error: Unreadable) -> None:
-        """Log and quarantine a file whose rest is unreadable; the other files continue."""
+        """Log and quarantine a file whose rest is unreadable. Reading continues with the other files."""
         fields = {"file": file.name, "rows_taken": piece.row, "at": piece.at, "bytes": file.size}
         self._connector.quarantine.put(f"{file.name}-file", (self._ledger.id, str(file.id)), str(error), fields)
         LOG.warning("%s is unreadable after row %d: %s", file.name, piece.row, error)
@@ -274,7 +280,7 @@ class Session:
                 self._outcome_event.wait(limits.WAIT_S)
                 continue
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # stop here: the progress of a later frame would cover this one
+                raise receipt.error  # stop here, because the progress of a later frame would also cover this frame
             return
 
     def on_delivery(self, number: int, error: TuttiError | None, receipt: Receipt) -> None:
@@ -324,7 +330,7 @@ class Session:
                 self._stop.wait(deadline - now)
 
     def _finish(self) -> None:
-        """Deliver the sent records; the next instance reads again what is not delivered in time."""
+        """Deliver the sent records. The next instance reads the rows again that are not delivered in time."""
         self._producer.flush(limits.DELIVERY_S)
         self._process_outcomes()
         self._write_ledger()

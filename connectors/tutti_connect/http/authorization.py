@@ -41,7 +41,10 @@ class Authorizer:
 
     @property
     def trouble(self) -> str:
-        """Return why the token file could not be reloaded, "" if it could; the last valid content stays in use."""
+        """Return the reason why the token file could not be reloaded; "" if it was reloaded.
+
+        The last valid content stays in use.
+        """
         return self.tokens.trouble if self.tokens is not None else ""
 
     @property

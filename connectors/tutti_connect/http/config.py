@@ -31,7 +31,7 @@ class Http(Struct, frozen=True):
         gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
         listen: HOST:PORT.
         tls: TLS certificate.
-        spool: directory on this host for posts that do not wait; by default none. Each process needs its own.
+        spool: directory on this host for posts that do not wait; by default none. Each process needs its own directory.
         tokens: token file; by default every caller may do everything.
         insecure: True to allow other hosts to reach the port without TLS and tokens.
     """
@@ -54,7 +54,7 @@ def load_http(path: str) -> Http:
     """Load the configuration.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message names the place, the problem and the remedy.
     """
     config = load_struct(path, Http)
     check_connector_name(path, config.name)

@@ -1,4 +1,4 @@
-"""Health of the group, polled once a second, so that posts fail at once while nothing can commit.
+"""Health of the group, polled once a second, so that posts fail at once while no record can be committed.
 
 The same thread returns freed memory to the system after large bodies and pages.
 """
@@ -23,10 +23,10 @@ class Health:
     """Polls the group in its own thread.
 
     Attributes:
-        state: state of the best gateway that answered: primary, minority, joining, halted; "unavailable" if none did.
+        state: state of the best gateway that answered: primary, minority, joining, halted; "unavailable" if no gateway answered.
         frontier: highest known frontier of the log.
-        message: why nothing can be committed now, "" if no reason is known.
-        busy: set by operations that used much memory.
+        message: reason why no record can be committed now; "" if no reason is known.
+        busy: True if an operation has used much memory since the last poll.
     """
 
     def __init__(self, reads: FlightSource) -> None:
@@ -41,14 +41,14 @@ class Health:
 
     @property
     def ready(self) -> bool:
-        """True if a post can be committed, as far as known."""
+        """True if a post can probably be committed."""
         return not self.message
 
     def start(self, *, needed: bool) -> None:
         """Poll once now, and then periodically.
 
         Args:
-            needed: True if a gateway must answer; otherwise posts go to a spool until one does.
+            needed: True if a gateway must answer. Otherwise posts go to a spool until a gateway answers.
 
         Raises:
             TuttiError: a needed gateway does not answer, or the gateway rejects the connector.

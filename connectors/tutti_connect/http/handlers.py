@@ -44,7 +44,7 @@ class Service:
     """State shared by all requests. Created in the event loop."""
 
     def __init__(self, config: Http, authorizer: Authorizer, reads: FlightSource, health: Health, spool: Spool | None) -> None:
-        """Take the parts; open no new connection."""
+        """Use these parts, without opening a connection."""
         self.name, self.authorizer, self.reads, self.health, self.spool = config.name, authorizer, reads, health, spool
         self._url = config.gateways
         self.producers = Producers(config.gateways, config.name, partial(record_pages.search, reads))
@@ -71,7 +71,7 @@ class Service:
         reservation = BodyReservation(self.body_reader, request.client.host if request.client else "")
         started = time.monotonic()
         try:
-            # The body is read before the post counts as in progress, so that slow callers do not use up the limit.
+            # Read the body before the post counts as in progress, so that slow callers do not use up the limit.
             body = await self.body_reader.body(request, reservation)
             with self._in_progress():
                 records = await self._parsed(body, topic, content_type, plain, reservation)
@@ -120,9 +120,9 @@ class Service:
             else:
                 outcome = await self.producers.post_once(*named, records, sent)
         except Unavailable as error:
-            raise Problem(503, str(error), committed="no") from error  # after anything was sent, the error is `Unknown` instead
+            raise Problem(503, str(error), committed="no") from error  # nothing was sent; otherwise the error would be `Unknown`
         if outcome.offset is not None:
-            self.reads.note_frontier(outcome.offset + records.count)  # later reads here show at least this offset
+            self.reads.note_frontier(outcome.offset + records.count)  # later reads at this process include at least this offset
         if not outcome.repeated:
             self.metrics.records.inc(records.count)
         return outcome
@@ -167,7 +167,7 @@ class Service:
         try:
             await spool.post(records, on_outcome)
         except BaseException:
-            self.receipts.drop(name)  # the caller does not know the receipt
+            self.receipts.drop(name)  # the caller has not received the receipt's id
             raise
         finally:
             reservation.release()
@@ -180,7 +180,7 @@ class Service:
         return _json(self.receipts.get(request.path_params["id"]))
 
     async def producer(self, request: Request, _query: Query) -> Response:
-        """Return the sequence that a producer continues with."""
+        """Return the sequence with which a producer continues."""
         name = request.path_params["producer"]
         producer_and_sequence({"tutti-producer": name, "tutti-sequence": "1"})
         self.authorizer.check_resume(request, name)

@@ -64,7 +64,7 @@ class Protocol(BoundedProtocol):
         super().resume_writing()
 
     def expired(self) -> None:
-        """Handle a late head: answer a request that has started, and close an idle connection."""
+        """Handle a request head that is too late: answer a request that has started, and close an idle connection."""
         if self._request_begun and not self.transport.is_closing() and not self.transport.get_write_buffer_size():
             self.refuse(HTTPStatus.REQUEST_TIMEOUT, f"the head of the request did not arrive within {limits.HEAD_S:g} s")
         else:
@@ -75,7 +75,7 @@ class Connector:
     """The connector process: `run` serves until SIGTERM or Ctrl-C."""
 
     def __init__(self, config: Http) -> None:
-        """Bind the port; answer nothing yet.
+        """Bind the port, without answering requests yet.
 
         Raises:
             ConfigError: the address cannot be bound, or a key or token file is invalid.
@@ -161,7 +161,7 @@ def _listen(config: Http) -> socket.socket:
 
 
 class Tls:
-    """The TLS certificate. `context` is None without one."""
+    """The TLS certificate. `context` is None if there is no certificate."""
 
     def __init__(self, certificate: str, key: str) -> None:
         """Read both files.

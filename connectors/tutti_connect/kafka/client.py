@@ -22,9 +22,9 @@ _OffsetSpec: Any = vars(kafka_admin)["OffsetSpec"]  # the type stubs lack it
 EARLIEST, LATEST = _OffsetSpec.earliest(), _OffsetSpec.latest()
 
 NO_TOPIC = {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
-#: A new topic has no leader for a moment.
+#: Temporary errors: for example, a new topic has no leader for a moment.
 NO_LEADER = {*NO_TOPIC, KafkaError._NOENT, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
-#: Errors that a retry does not repair.
+#: Errors that a retry cannot resolve.
 FINAL_ERRORS = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -84,7 +84,7 @@ def converted_errors(admin: Any, where: str) -> Iterator[None]:
     """Convert errors of requests to Kafka in the block.
 
     Raises:
-        Unavailable: Kafka does not answer; names the cause.
+        Unavailable: Kafka does not answer; the message names the cause.
         ConfigError: a retry does not help.
     """
     admin.poll(0)  # the client delivers its log lines during a poll

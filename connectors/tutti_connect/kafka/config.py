@@ -12,7 +12,7 @@ from tutti.toml.loader import load_struct
 from tutti_connect.config import check_connector_name, check_gateways, check_topic, example
 from tutti_connect.kafka import limits
 
-#: Topics reserved for Kafka: creating one breaks the broker, and clients must not write to them.
+#: Topics reserved for Kafka. Creating such a topic breaks the broker, and clients must not write to them.
 INTERNAL_TOPICS = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata", "__remote_log_metadata"}
 )
@@ -78,11 +78,11 @@ def load_source_config(path: str) -> SourceConfig:
 
 
 class Transaction(Struct, frozen=True):
-    """Table [transaction]: size of a transaction. Larger ones raise the throughput, smaller ones lower the latency.
+    """Table [transaction]: size of a transaction. Larger transactions raise the throughput; smaller ones lower the latency.
 
     Attributes:
         records, bytes: limits at which the transaction is committed.
-        wait_ms: longest time between its first record and the commit.
+        wait_ms: longest time between the first record of the transaction and the commit.
     """
 
     records: Annotated[int, Meta(ge=1, le=limits.TRANSACTION_RECORDS_MAX)] = limits.TRANSACTION_RECORDS
@@ -96,8 +96,8 @@ class Target(Struct, frozen=True):
     Attributes:
         servers: bootstrap servers, `HOST:PORT[,HOST:PORT...]`.
         topic: topic of all records; by default each record goes to the topic of the same name.
-        names: topics with another name in Kafka: name in the log -> name in Kafka.
-        order: "key" keeps the order of records with equal keys, and of those without a key; "total" uses one partition for each
+        names: topics whose name in Kafka differs: name in the log -> name in Kafka.
+        order: "key" keeps the order of records with equal keys, and of records without a key; "total" uses one partition for each
             topic.
         partitions: partition count of topics that the connector creates; 0 creates none.
         offset_header: header with each record's offset in the log; by default none.
@@ -124,7 +124,7 @@ class SinkConfig(Struct, frozen=True):
         kafka: the target.
         quarantine: directory for records that Kafka rejects.
         topics: topics of the log; by default all.
-        start: first position if Kafka has no position of the connector.
+        start: first position if Kafka has no stored position of the connector.
         lost: reaction if the log's retention has deleted records that are not in Kafka.
         metrics: HOST:PORT of the Prometheus page; by default none.
         insecure: True to allow other hosts to reach the metrics page, which has no TLS or token.
@@ -144,7 +144,7 @@ class SinkConfig(Struct, frozen=True):
 
     @property
     def position_topic(self) -> str:
-        """Return the topic in Kafka that holds the connector's position."""
+        """Return the topic in Kafka that contains the connector's position."""
         return self.kafka.position_topic or f"tutti.{self.name}.position"
 
 

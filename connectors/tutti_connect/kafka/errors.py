@@ -1,4 +1,4 @@
-"""Errors of writing to Kafka, by the required reaction."""
+"""Errors of writing to Kafka; each class stands for a required reaction."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ from tutti.errors import TuttiError, Unavailable
 
 
 class RetryTransaction(Unavailable):
-    """A retry helps: Kafka is unreachable, or a transaction was abandoned. Kafka has the outcome of the last transaction."""
+    """A retry can succeed, because Kafka is unreachable or a transaction was abandoned.
+
+    Kafka has the outcome of the last transaction.
+    """
 
 
 class RecordRejected(TuttiError):
-    """Kafka rejects an unknown record of the transaction, which was aborted as a whole."""
+    """Kafka rejects a record of the transaction, but not known which. The whole transaction was aborted."""
 
 
 class TopicRejected(RecordRejected):

@@ -20,7 +20,7 @@ class CommittedLog:
     """The log of a group, or some of its topics."""
 
     def __init__(self, url: str, topics: Sequence[str]) -> None:
-        """Prepare; open no connection yet. An empty `topics` means all topics."""
+        """Prepare without connecting. An empty `topics` means all topics."""
         self._url, self._topics = url, list(topics) or None
         self._reads = FlightSource(url)
 
@@ -28,8 +28,8 @@ class CommittedLog:
         """Return the uuid, start offset and frontier of the log.
 
         Raises:
-            Unavailable: no gateway answers, none can confirm its frontier, or no log has begun.
-            Refused: the gateways have another log than before.
+            Unavailable: no gateway answers, no gateway can confirm its frontier, or the log does not exist yet.
+            Refused: the gateways have a different log than before.
         """
         frontier = wait_for_log(self._reads, limits.KAFKA_S)
         if frontier.stale:
@@ -45,7 +45,7 @@ class CommittedLog:
         Raises:
             Unavailable: no gateway answers.
             OffsetOutOfRange: the offset is before the start of the log, or after the frontier of the answering gateway.
-            ConfigError: the gateways have another log.
+            ConfigError: the gateways have a different log.
         """
         reader = Reader(self._url, self._topics, start=start, follow=True, columns=COLUMNS)
         if reader.log != uuid:

@@ -18,7 +18,7 @@ def shape(text: str) -> str:
 
 
 class RepeatFilter(logging.Filter):
-    """Log filter that passes equal lines once in an interval: Kafka's client repeats its warnings each second for each broker."""
+    """Log filter that passes equal lines once in an interval. Kafka's client repeats its warnings every second for each broker."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Start with no line seen."""

@@ -1,1 +1,4 @@
-"""ZeroMQ connectors: messages to the log, and records of the log to subscribers. NOTES.md describes possible losses."""
+"""ZeroMQ connectors: copy messages to the log, and publish records of the log to subscribers.
+
+NOTES.md describes possible losses.
+"""

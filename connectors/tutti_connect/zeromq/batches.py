@@ -35,12 +35,12 @@ class TopicBatch(NamedTuple):
     size: int
 
 
-#: Called with a rejected topic, the reason, and its buffered records, which do not go to the log.
+#: Callback for a rejected topic, with the reason and the topic's buffered records, which are not sent to the log.
 OnRejectedTopic = Callable[[str, str, Sequence[TopicBatch]], None]
 
 
 class _Column:
-    """Columns of one topic's records, during collection."""
+    """Collects the columns of one topic's records."""
 
     __slots__ = ("keys", "sizes", "values")
 
@@ -54,7 +54,7 @@ class MessageConverter:
     """Maps the parts of a message to record fields, and tracks the topics."""
 
     def __init__(self, frames: Sequence[Role], topic: str) -> None:
-        """Take the role of each message part; `topic` applies if no part has the role "topic"."""
+        """Use these roles of the message parts; `topic` applies if no part has the role "topic"."""
         self._frames = tuple(frames)
         self._count = len(frames)
         self._topic_at, self._key_at, self._value_at = (

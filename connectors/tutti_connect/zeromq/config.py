@@ -17,7 +17,7 @@ HighWaterMark = Annotated[int, Meta(ge=1, le=limits.HIGH_WATER_MARK_MAX)]
 
 
 class Curve(Struct, frozen=True):
-    """Table [curve]: encryption and authentication; without it, neither.
+    """Table [curve]: encryption and authentication. Without this table, there is neither.
 
     Attributes:
         certificate: file with the connector's key pair, as ZeroMQ's tools create it (`NAME.key_secret`).
@@ -80,8 +80,8 @@ class Target(Struct, frozen=True):
 
     Attributes:
         bind, connect: endpoints of the PUB socket.
-        nobody: without subscribers, "wait" for one, or "publish" and lose the records.
-        slow: for a slow subscriber, "drop" its messages, or "wait" for it and delay all others.
+        nobody: action without subscribers: "wait" for one, or "publish" and lose the records.
+        slow: action for a slow subscriber: "drop" its messages, or "wait" for it and delay all others.
         high_water_mark: messages that ZeroMQ buffers for one subscriber.
     """
 

@@ -1,7 +1,8 @@
-"""Messages that are received but not committed: each record is sent once, and resent after a failure under a new epoch.
+"""Messages that are received but not committed. Each record is sent once; after a failure, it is sent again under a new epoch.
 
-Each frame's progress is the record count of this run at its end. After a failure, the log therefore returns the number of committed
-records, as long as this process runs. With a spool, the producer does this, and records survive the process (`spooled.py`).
+Each frame's progress is the record count of this run at the end of the frame. So after a failure, the log returns the number of
+committed records, as long as this process is running. With a spool, the producer does this, and records survive the end of the
+process (`spooled_flow.py`).
 """
 
 from __future__ import annotations
@@ -53,16 +54,17 @@ class Flow:
     """
 
     def __init__(self, config: SourceConfig, on_rejected_topic: OnRejectedTopic) -> None:
-        """Prepare; open no connection yet."""
+        """Prepare without connecting."""
         self._config = config
         self._on_rejected_topic = on_rejected_topic
-        self._rejected_topics: dict[str, str] = {}  # topic -> reason, until the log returns which of its records are committed
+        # topic -> reason, until the log returns which records of the topic are committed
+        self._rejected_topics: dict[str, str] = {}
         self._removed = 0  # number of received records of rejected topics
         self._run = secrets.token_hex(8)
         self._buffer: collections.deque[_InFlight] = collections.deque()
         self._buffer_bytes = 0
         self._received = 0
-        self._sent = 0  # number of buffered parts that are sent; they are the first ones
+        self._sent = 0  # number of buffered parts that are sent; these are the first parts in the buffer
         self._producer: Producer | None = None
         self._outcomes: collections.deque[tuple[Producer, TuttiError | None, int]] = collections.deque()
         self._pool = ThreadPoolExecutor(1, "opener")
@@ -104,7 +106,7 @@ class Flow:
             self._buffer_bytes += part.size
 
     def run_once(self, now: float) -> None:
-        """Process outcomes, open a producer if there is none, and send as much as its buffer takes.
+        """Process outcomes, open a producer if there is none, and send as many records as its buffer can hold.
 
         Raises:
             TuttiError: a retry does not help.
@@ -153,7 +155,7 @@ class Flow:
             self._last_error = ""
 
     def _committed(self, end: int) -> None:
-        """Release all parts up to record count `end`, which are committed."""
+        """Release all parts up to record count `end`, because they are committed."""
         while self._buffer and self._buffer[0].end <= end:
             entry = self._buffer.popleft()
             self._buffer_bytes -= entry.part.size
@@ -208,13 +210,14 @@ class Flow:
             except BufferFull:
                 return
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # stop here: the progress of a later frame would cover this one
+                raise receipt.error  # stop here, because the progress of a later frame would also cover this frame
             self._sent += 1
 
     def _fail(self, error: TuttiError, now: float) -> None:
         self.failures += 1
         if isinstance(error, Refused) and error.topic and not self._config.topic:
-            self._rejected_topics[error.topic] = str(error)  # messages name the topics: a rejected one must not block the others
+            # peers choose the topics, so a rejected topic must not block the others
+            self._rejected_topics[error.topic] = str(error)
             self._retry_at = now
         else:
             self._retry_at = now + self._backoff.next_s()

@@ -32,24 +32,24 @@ class Publisher:
 
     Attributes:
         records: records published by this instance, with or without subscribers.
-        failures: failed requests to gateways, and restarts of the reader.
+        failures: number of failed requests to gateways, and of restarts of the reader.
         position: offset after the last published record.
-        subscriptions: number of subscribed prefixes; ZeroMQ reports the first and the last subscriber of each.
+        subscriptions: number of subscribed prefixes; ZeroMQ reports the first and the last subscriber of each prefix.
     """
 
     def __init__(self, config: SinkConfig) -> None:
-        """Prepare; open no connection yet."""
+        """Prepare without connecting."""
         self.config = config
         self.records = self.failures = self.position = 0
         self.subscriptions = 0
         self.ready_fields: dict[str, object] = {}
-        self._since = 0  # all records from here on were published, and each has its topic in `_previous`
+        self._since = 0  # all records from this offset on were published, and their topics are in `_previous`
         self._previous: dict[str, int] = {}
         self._saved = -1
         self._save_at = 0.0
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Run until `stop` is set, or until an error that a retry does not repair.
+        """Run until `stop` is set, or until an error that a retry cannot resolve.
 
         Raises:
             ConfigError: an endpoint or a key is invalid.
@@ -94,7 +94,8 @@ class Publisher:
             reader.close()
 
     def _resolve_latest(self, stop: threading.Event) -> None:
-        """Commit the end of the log as the reader's offset, unless one is committed: a restart then skips no later record.
+        """Commit the end of the log as the reader's offset, unless an offset is committed. So a restart does not skip later
+        records.
 
         Before the group is founded, there is no log. This instance waits for the log, and reports ready afterwards.
 
@@ -140,7 +141,7 @@ class Publisher:
         return self._reader("earliest")
 
     def _read_subscriptions(self, socket: Socket, wait_ms: int) -> None:
-        """Read subscription messages; the number is limited so that records continue under a flood."""
+        """Read subscription messages. Their number is limited, so that publishing continues under a flood of them."""
         for _ in range(limits.SUBSCRIPTIONS_A_CHECK):
             if not socket.poll(wait_ms):
                 return
@@ -154,7 +155,7 @@ class Publisher:
             if number % limits.SUBSCRIPTION_CHECK_RECORDS == 0:
                 self._read_subscriptions(socket, 0)
             wait_ms = 1
-            while not self._try_send(socket, message):  # wait for a slow subscriber, or for the first one
+            while not self._try_send(socket, message):  # wait for a slow subscriber, or for the first subscriber
                 self._read_subscriptions(socket, wait_ms)
                 wait_ms = min(2 * wait_ms, limits.SLOW_MS_MAX)
                 if stop.is_set():
@@ -218,7 +219,7 @@ def _time(stamp: datetime) -> str:
 
 
 def _text(data: bytes | None) -> str | dict[str, str | None] | None:
-    """Return UTF-8 bytes as text, and other bytes as `{"base64": ...}` to keep them apart."""
+    """Return UTF-8 bytes as text, and other bytes as `{"base64": ...}` to distinguish them from text."""
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError:

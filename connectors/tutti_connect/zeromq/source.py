@@ -27,13 +27,13 @@ class SourceConnector:
     """Copies messages to the log. One thread calls `run`; other threads may read the counters.
 
     Attributes:
-        messages, bytes: read from the socket by this instance.
-        dropped: messages dropped because the buffer was full ("sub" only).
+        messages, bytes: amounts that this instance has read from the socket.
+        dropped: number of messages dropped because the buffer was full ("sub" only).
         flow: messages in flight to the log.
     """
 
     def __init__(self, config: SourceConfig) -> None:
-        """Prepare; open no connection yet.
+        """Prepare without connecting.
 
         Raises:
             ConfigError: the quarantine directory is not writable.
@@ -47,7 +47,7 @@ class SourceConnector:
         self._dropping = False
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Run until `stop` is set, or until an error that a retry does not repair.
+        """Run until `stop` is set, or until an error that a retry cannot resolve.
 
         Raises:
             ConfigError: an endpoint or a key is invalid.
@@ -57,7 +57,7 @@ class SourceConnector:
         source = self.config.zeromq
         pull = source.socket == "pull"
         self.flow.open()
-        drain_s = 0.0  # after an error nothing more can be delivered
+        drain_s = 0.0  # after an error, no more records can be delivered
         try:
             kind = zmq.PULL if pull else zmq.SUB
             with open_socket(kind, source.bind, source.connect, self.config.curve, source.high_water_mark) as (socket, addresses):
@@ -116,7 +116,7 @@ class SourceConnector:
     def _quarantine(self, rejected: list[RejectedMessage]) -> None:
         """Quarantine rejected messages.
 
-        Untrusted peers can send them, so the cost is bounded: one write for each batch, and it never blocks.
+        Untrusted peers can send such messages, so the work is bounded: one write for each batch, which never blocks.
         """
         if rejected:
             self.quarantine.append([(one.reason, _shown(one.message)) for one in rejected])
@@ -139,7 +139,7 @@ class SourceConnector:
 
 
 def _shown(message: Message) -> dict[str, Any]:
-    """Return the quarantined form of a message: its number of frames, and the first bytes of the first ones."""
+    """Return the quarantined form of a message: its number of frames, and the first bytes of its first frames."""
     frames = [
         {"bytes": len(frame), "base64": as_base64(frame[: limits.KEPT_BYTES_MAX])} for frame in message[: limits.KEPT_FRAMES_MAX]
     ]

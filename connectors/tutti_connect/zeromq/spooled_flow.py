@@ -28,16 +28,16 @@ class _NamedTopics(Producer):
 
 
 class SpooledFlow:
-    """On-disk variant of `Flow`. Its failures need an operator: the spool stays unchanged.
+    """On-disk variant of `Flow`. A failure needs an operator; until then the spool stays unchanged.
 
-    The first records of each topic have a delivery callback, which reports a rejected topic: its later records go to quarantine.
-    Its records already in the spool go to the spool's folder `refused`.
+    The first records of each topic have a delivery callback, which reports a rejected topic. Later records of a rejected topic go
+    to quarantine. The topic's records that are already in the spool go to the spool's folder `refused`.
     """
 
     failures = 0
 
     def __init__(self, config: SourceConfig, on_rejected_topic: OnRejectedTopic) -> None:
-        """Prepare; open nothing yet."""
+        """Prepare without opening the spool."""
         self._config = config
         self._on_rejected_topic = on_rejected_topic
         self._known_topics: set[str] = set()  # topics with committed records, or with a pending callback
@@ -57,8 +57,8 @@ class SpooledFlow:
     def waiting(self) -> int:
         """Return the number of uncommitted records, including those of earlier runs.
 
-        Other threads may call this. A part that moves to the producer meanwhile counts twice, and never zero times: the buffer is
-        counted before the producer.
+        Other threads may call this. The buffer is counted before the producer. So a part that moves to the producer during the call
+        may be counted twice, but is never missed.
         """
         buffered = sum(part.records.num_rows for part in list(self._buffer))
         return buffered + (len(self._producer) if self._producer is not None else 0)
@@ -81,7 +81,7 @@ class SpooledFlow:
         return not self._buffer
 
     def open(self) -> None:
-        """Open the spool; this step needs no gateway.
+        """Open the spool, which is possible without a gateway.
 
         Raises:
             TuttiError: the spool belongs to another producer, is corrupt, or is in use by another process.
@@ -101,7 +101,8 @@ class SpooledFlow:
 
     def add(self, parts: list[TopicBatch]) -> None:
         """Add records to the buffer."""
-        self._buffer.extend(parts)  # before the count: a record that is counted but not in the buffer is taken for committed
+        # extend the buffer before the count, because a counted record that is not in the buffer is treated as committed
+        self._buffer.extend(parts)
         self._received += sum(part.records.num_rows for part in parts)
 
     def run_once(self, _now: float) -> None:
@@ -119,7 +120,7 @@ class SpooledFlow:
             except BufferFull:
                 return
             if self._last.done() and isinstance(self._last.error, TooLarge):
-                raise self._last.error  # parts are split so that none is too large
+                raise self._last.error  # parts are split to fit, so this would be a defect
             self._known_topics.add(part.topic)
             self._buffer.popleft()
 
@@ -140,11 +141,11 @@ class SpooledFlow:
                 self._received -= sum(part.records.num_rows for part in parts)
 
     def wait(self, seconds: float) -> None:
-        """Wait for free space, `seconds` long."""
+        """Wait `seconds`, so that the producer can free space."""
         time.sleep(seconds)
 
     def close(self, seconds: float) -> int:
-        """Pass the buffered records to the producer within `seconds`; return the number of those that did not fit in the spool.
+        """Pass the buffered records to the producer within `seconds`; return the number of records that did not fit in the spool.
 
         Raises:
             TuttiError: the error that ended the producer.

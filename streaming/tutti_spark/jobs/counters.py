@@ -4,8 +4,8 @@
     spark-submit counters.py replay --path DIR --out other.sqlite --checkpoint DIR --compare counters.sqlite
 
 The log has one order, so one number per topic records the progress: the first offset that is not counted yet. The transaction that
-adds a micro-batch also updates this offset, and records below it are not added again. So each record is counted once even after a
-repeated batch, a new checkpoint, or a replay into the same file, and with a second query. Any database with transactions can
+adds a micro-batch also updates this offset, and records below it are not added again. So each record is counted once, even if a
+batch is repeated, a second query runs, the checkpoint is new, or a replay uses the same file. Any database with transactions can
 replace SQLite.
 """
 

@@ -56,7 +56,7 @@ class Lockstep:
     """One source's membership in a lockstep."""
 
     def __init__(self, name: str, directory: Path | None = None) -> None:
-        """Open nothing yet; all sources of the driver share `directory` (None: the driver's scratch directory)."""
+        """Open no file yet. All sources of the driver share `directory` (None: the driver's scratch directory)."""
         self._name = name
         self._directory = directory
         self._member = ""

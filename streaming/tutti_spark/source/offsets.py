@@ -3,7 +3,7 @@
 After a crash in batch 0, Spark requests the initial offset again, although its offset log may already have the end of that batch.
 With `latest`, the second answer differs from the first. So every end includes the start of its own batch, and a batch is planned
 only from its end: [from, offset). A batch begins earlier only if Spark did not store the ends of the batches before it
-(`batch_range`). The UUID identifies the log, because offsets of one log have no meaning in another log.
+(`batch_range`). The UUID identifies the log, because offsets of one log have no meaning in a different log.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def read_partition(options: ReadOptions, partition: InputPartition) -> Iterator[
 def _scan_function(
     source: Source, options: ReadOptions, partition: RecordsPartition
 ) -> Callable[[ScanRequest], Iterator[ScanBatch]]:
-    """Return the function that scans a part of the partition: from local files if permitted, and from an archive if any."""
+    """Return the function that scans a part of the partition, from local files if permitted, and from an archive if any."""
 
     def scan_log(request: ScanRequest) -> Iterator[ScanBatch]:
         local = [address for address in source.addresses if options.short_circuit and is_local_host(address.host)]

@@ -1,7 +1,7 @@
 """Reports a query's progress to the gateways, for `tutti queries` and for producers that wait for the query.
 
-A thread sends a report when the position moves, and a keep-alive otherwise, so that the query never waits for a gateway. Reports
-are hints: a failed report is repeated, and never ends a query.
+A thread sends a report when the position moves, and otherwise a keep-alive. So the query never waits for a gateway. Reports are
+hints: a failed report is repeated, and never ends a query.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Reporter:
 
         Args:
             source: origin of the query's records.
-            options: of the read.
+            options: options of the read.
             lag_at: returns the lag of an offset as (records, milliseconds).
-            least: returns the position of the query name when this stream is at an offset; None while it is unknown.
+            least: returns the position of the query name, given this stream's offset; None while the position is unknown.
         """
         self._gateways = _gateways_of(source, options)
         self._options = options
@@ -55,7 +55,7 @@ class Reporter:
         self._run_id = secrets.token_hex(8)
         self._changed = threading.Condition()
         self._offset = self._reported = -1
-        self._started = False  # True once a gateway stored a position of this run: from then on it never decreases
+        self._started = False  # True once a gateway has stored a position of this run; from then on, the position never decreases
         self._flushing = self._stopped = False
         if self._gateways is not None:
             self._label = driver_label()
@@ -69,7 +69,7 @@ class Reporter:
                 self._changed.notify_all()
 
     def flush(self, seconds: float) -> None:
-        """Wait up to `seconds` until the last position is reported: the process may be about to end."""
+        """Wait up to `seconds` until the last position is reported, because the process may be about to end."""
         if self._gateways is None:
             return
         with self._changed:
@@ -154,7 +154,7 @@ def driver_label() -> str:
 
 
 def _job_of(command: list[str]) -> str:
-    """Return the name of the job in a `spark-submit` command line; empty where another program started the driver."""
+    """Return the name of the job in a `spark-submit` command line; empty if a different program started the driver."""
     if _SUBMIT not in command:
         return ""
     arguments = command[command.index(_SUBMIT) + 1 :]

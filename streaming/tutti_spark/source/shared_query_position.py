@@ -1,12 +1,12 @@
 """Position of a query name that several streams of one driver share (option `queryName`).
 
-The streams of one query, or of a self-join, may have the same name. Each stream is a process that knows its own position only.
-Retention, and producers that wait for the query (`processed_by`), use the position of the name: the least position of all live
-streams.
+The streams of one query, or of a self-join, may have the same name. Each stream is a process that knows only its own position.
+Retention, and producers that wait for the query (`processed_by`), use the position of the name. This is the lowest position of all
+live streams.
 
-Each stream keeps its position in its own file in the driver's scratch directory, and locks the file while it lives. The position of
-the name is unknown until every stream has one. A stream joins when Spark requests its limit: Spark requests the limits of all
-sources of a run before it requests any offset.
+Each stream keeps its position in its own file in the driver's scratch directory, and locks the file while it is alive. The position
+of the name is unknown until every stream has stored a position. A stream joins when Spark requests its limit: Spark requests the
+limits of all sources of a run before it requests any offset.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ class SharedPosition:
         fcntl.flock(self._file, fcntl.LOCK_EX)
 
     def least(self, log: str, offset: int) -> int | None:
-        """Store that this stream has processed all records below `offset` of `log`; return the least position of all streams.
+        """Store that this stream has processed all records below `offset` of `log`; return the lowest position of all streams.
 
         Returns:
             The position of the name; None while a stream has not stored its position yet.
         """
-        os.pwrite(self._file, f"{log} {offset:020}".encode(), 0)  # a fixed length, so that no old digits remain
+        os.pwrite(self._file, f"{log} {offset:020}".encode(), 0)  # the length is fixed, so that no old digits remain
         found = [offset]
         for file in self._directory.glob("stream-*"):
             with suppress(FileNotFoundError):  # the stream ended, and another stream removed its file
                 text = _read(file)
                 if not is_held(file):
-                    if text:  # an empty file may belong to a stream that has not locked it yet
+                    if text:  # an empty file may belong to a stream that has not yet locked the file
                         file.unlink()
                     continue
                 if not text:

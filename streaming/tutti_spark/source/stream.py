@@ -54,13 +54,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._processed: int | None = None
         self._open_reporter: Reporter | None = None
         self._position: SharedPosition | None = None
-        # (begin, last tick, upto): a batch from `begin` has no tick to end at below `upto`, while `last tick` is the newest tick.
+        # (begin, last tick, upto): while `last tick` is the newest tick, a batch from `begin` has no tick below `upto` at which to
+        # end.
         self._tick_search = (-1, -1, 0)
-        self._bytes_limit = (-1, -1, -1)  # (begin, end, found): of [begin, end), maxBytesPerTrigger admits [begin, found)
+        self._bytes_limit = (-1, -1, -1)  # (begin, end, found): maxBytesPerTrigger limits a batch of [begin, end) to [begin, found)
         self._triggered: float | None = None  # monotonic time of the last batch
 
     def __reduce__(self) -> tuple[type[StreamReader], tuple[ReadOptions]]:
-        """Pickle the options only: workers need nothing else."""
+        """Pickle only the options, because workers need nothing else."""
         return StreamReader, (self._options,)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -78,10 +79,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial.data()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Return one limit if triggers are limited. Spark accepts one; `latestOffset` applies all of the options itself."""
+        """Return one limit if triggers are limited. Spark accepts only one; `latestOffset` itself applies all of the options."""
         options = self._options
         if self._lockstep is not None:
-            self._lockstep.join()  # Spark calls this for all sources of a query before it requests an offset from any
+            self._lockstep.join()  # Spark calls this for all sources of a query before it requests an offset from any source
         if options.query_name and options.gateways is not None and self._position is None:
             self._position = SharedPosition(options.query_name, scratch_directory("queryName"))
         if options.records_max is not None:
@@ -91,11 +92,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if options.records_min is None else ReadMinRows(options.records_min)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """Let this run read up to the present frontier only."""
+        """Make this run end at the present frontier."""
         self._target = self._source.frontier().offset
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the end of the next batch; `start` itself, unchanged, when there is nothing to read."""
+        """Return the end of the next batch; `start` unchanged if there is nothing to read."""
         begin = StreamOffset.parse(start)
         self._frontier(begin)
         self._processed = begin.offset
@@ -106,7 +107,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._lockstep.end(self._terms, begin.log, begin.offset, lambda: self._decide(begin, limit))
         if end == begin.offset:
             if self._target is not None:
-                self._reporter.flush(_FLUSH_SECONDS)  # the run and its process end after this call
+                self._reporter.flush(_FLUSH_SECONDS)  # the run and its process may end after this call
             return start
         self._triggered = monotonic()
         found = StreamOffset(begin.log, end, begin.offset)
@@ -114,10 +115,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return found.data()
 
     def _decide(self, begin: StreamOffset, limit: ReadLimit) -> int:
-        """Return this stream's choice of the batch's end; the batch's begin when there is nothing to read."""
+        """Return this stream's choice of the batch's end; the batch's start if there is nothing to read."""
         frontier = self._frontier(begin)
         available = frontier.offset if self._target is None else min(frontier.offset, self._target)
-        limited = not isinstance(limit, ReadAllAvailable)  # with the trigger `once` Spark ignores the limits of the options
+        limited = not isinstance(limit, ReadAllAvailable)  # with the trigger `once`, Spark ignores the limits of the options
         if available <= begin.offset or (limited and self._waits_for_more(available - begin.offset)):
             return begin.offset
         while True:
@@ -135,7 +136,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return monotonic() - self._triggered < options.delay_ms / MS
 
     def _batch_end(self, begin: int, available: int, frontier: Frontier, limited: bool) -> int:
-        """Return the batch's end; `begin` if no end fits yet. Records that retention removed count no bytes and no ticks."""
+        """Return the batch's end; `begin` if no end is possible yet.
+
+        The bytes and ticks of records that retention removed are not counted.
+        """
         every = self._options.cut_ticks
         end = next_end(begin, available, self._options.records_max if limited else None)
         if every is None:
@@ -148,13 +152,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start = max(begin, searched_upto - 1 if known else begin, frontier.start)
         if start < available and (found := self._source.tick_end(start, upto, available, every)) > start:
             return found
-        # Spark calls this every 10 ms, so search again only after a new tick, or in records that became available since. The last
-        # offset is searched again, because its tick may have been decided later.
+        # Spark calls this every 10 ms, so search again only after a new tick, or in newly available records. The last offset is
+        # searched again, because its tick may have been decided later.
         self._tick_search = (begin, frontier.tick, available)
         return begin
 
     def _bytes_end(self, begin: int, end: int, low: int) -> int:
-        """Return where `maxBytesPerTrigger` ends a batch of [begin, end); `low` is the first available offset of the log."""
+        """Return the offset at which `maxBytesPerTrigger` ends a batch of [begin, end).
+
+        `low` is the first available offset of the log.
+        """
         most = self._options.bytes_max
         if most is None or max(begin, low) >= end:
             return end
@@ -172,7 +179,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"log": frontier.log, "offset": frontier.offset, "lagRecords": records, "lagMs": milliseconds}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the batch that ends at `end`: repeated planning gives the same records."""
+        """Plan the batch that ends at `end`. Repeated planning gives the same records."""
         last = StreamOffset.parse(end)
         first, after = batch_range(StreamOffset.parse(start), last)
         frontier = self._frontier(last)
@@ -230,7 +237,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _watch(self) -> FrontierWatch:
         if self._frontier_watch is None:
-            # A tick adds no record and so ends no long poll: where batches end at ticks, poll once a tick.
+            # A tick adds no record, so it does not end a long poll. If batches end at ticks, poll once per tick.
             microseconds = limits.SPARK_POLL_US if self._options.cut_ticks is None else limits.TICK_INTERVAL_US
             self._frontier_watch = FrontierWatch(self._source, self._options.origin, microseconds / 1e6)
         return self._frontier_watch

@@ -63,7 +63,7 @@ def read_identity(path: str) -> Identity | None:
 
     Raises:
         DirectoryRefused: the file is not readable.
-        WrongDirectory: the directory has another format.
+        WrongDirectory: the directory has a different format.
         Damaged: the file is not a valid identity.
     """
     file = os.path.join(path, IDENTITY)
@@ -74,7 +74,7 @@ def read_identity(path: str) -> Identity | None:
     except OSError as error:
         raise DirectoryRefused(f"{file} cannot be read: {error.strerror}; {remedy(error)}") from error
     try:
-        # Check the format first: an identity of another format may have other fields.
+        # Check the format first: an identity of a different format may have other fields.
         version = msgspec.json.decode(data, type=dict[str, Any]).get("format")
         if isinstance(version, int) and version != FORMAT_VERSION:
             raise WrongDirectory(
@@ -272,7 +272,7 @@ def open_directory(path: str, *, gateway: str, group: str, create: bool = True, 
 
     Raises:
         DirectoryRefused: the directory is locked, or is not readable or writable.
-        WrongDirectory: the directory belongs to another gateway or group, has another format, or holds other files.
+        WrongDirectory: the directory belongs to another gateway or group, has a different format, or holds other files.
         Damaged: the identity is corrupt, or the log is lost.
     """
     return _open(os.path.abspath(path), gateway, group, create, storage or Storage(), _IN_USE_HINT)

@@ -105,7 +105,7 @@ class LogReader:
 
         Raises:
             DirectoryRefused: the directory is not readable.
-            WrongDirectory: the path is not a data directory, or it has another format.
+            WrongDirectory: the path is not a data directory, or it has a different format.
         """
         self.path = os.path.abspath(path)
         identity = read_identity(self.path)

@@ -39,9 +39,10 @@ class CandidateFinder:
         self._grows = config.files.grows
         self._quiet_ns = config.files.quiet_ms * 1_000_000
         self._ledger = ledger
-        # name -> size, modification time, start of the unchanged period (monotonic)
+        # name -> size, modification time, and start of the unchanged period (monotonic)
         self._watched: dict[str, tuple[int, int, int]] = {}
-        self.read_to_end: dict[int, tuple[int, int]] = {}  # growing file -> its size and time when last read to its end
+        # growing file -> its size and modification time when it was last read to its end
+        self.read_to_end: dict[int, tuple[int, int]] = {}
         self.renamed: list[File] = []  # complete files that were renamed since the previous scan
         self._deferred: set[int] = set()  # inodes of new growing files whose names belonged to other files at the previous scan
 
@@ -73,7 +74,7 @@ class CandidateFinder:
         return chosen
 
     def _rename(self, found: list[ScannedFile], by_name: dict[str, File]) -> None:
-        """Update the ledger's names of renamed files: a renamed file is not a new one."""
+        """Update the names of renamed files in the ledger, because a renamed file is not a new file."""
         self.renamed = []
         new = [
             seen for seen in found if seen.wanted and (seen.name not in by_name or _identity(by_name[seen.name]) != _identity(seen))
@@ -100,7 +101,7 @@ class CandidateFinder:
             self.renamed.append(file)
 
     def _has_copied_content(self, seen: ScannedFile, file: File) -> bool:
-        """True if the file has the content that was copied: file systems reuse inodes."""
+        """True if the file has the content that was copied. The check is needed because file systems reuse inodes."""
         try:
             descriptor = os.open(self._root / seen.name, os.O_RDONLY)
         except OSError:
@@ -139,11 +140,11 @@ class CandidateFinder:
                 if not seen.wanted:
                     continue
                 if before is not None and before.state is State.OPEN and seen.inode not in deferred:
-                    # The previous file of this name may have been renamed during the scan: its end comes first.
+                    # The previous file of this name may have been renamed during the scan. Its end must be read first.
                     self._deferred.add(seen.inode)
                     del unmatched[seen.name]
                     continue
-                # A file that was rewritten under the name of a deleted one may continue it.
+                # A file that was rewritten under the name of a deleted file may continue that file.
                 new.append(Candidate(seen, unmatched.pop(seen.name, None)))
                 matched.add(seen.inode)
                 continue
@@ -155,7 +156,7 @@ class CandidateFinder:
             if self.read_to_end.get(file.id) != (seen.size, seen.changed_ns):
                 chosen.append(Candidate(seen, file))
         self._mark_missing(file for file in unmatched.values() if file.state is State.OPEN)
-        # Files that are known longer come first, so that a rotated log ends before its successor starts.
+        # Read the files in the order of their discovery, so that a rotated log ends before its successor starts.
         chosen.sort(key=lambda one: one.file.id if one.file is not None else 0)
         new.sort(key=lambda one: (one.seen.changed_ns, one.seen.name.encode()))
         return chosen + new

@@ -18,7 +18,7 @@ from tutti_connect.files import limits
 if TYPE_CHECKING:
     from tutti_connect.files.config import SourceConfig
 
-#: Prefix of files during their disposal: connectors ignore these.
+#: Prefix of files during their disposal. Connectors ignore such files.
 RESERVED_PREFIX = ".tutti-"
 _GZIP = ".gz"
 _OUTSIDE_TOPICS = "a file outside the topic directories; move it to the directory of its topic, or set topic"
@@ -39,7 +39,7 @@ class Directory:
     """Scans the directory of a configuration."""
 
     def __init__(self, config: SourceConfig) -> None:
-        """Prepare; scan nothing yet."""
+        """Prepare without scanning."""
         self._config = config
         self.root = Path(config.files.directory)
         self._pattern = re.compile(fnmatch.translate(config.files.pattern))
@@ -79,7 +79,7 @@ class Directory:
             ) from error
 
     def scan(self) -> list[ScannedFile]:
-        """Return all files in the directory in reading order, with unwanted ones last.
+        """Return all files in the directory in reading order. Unwanted files are last.
 
         Raises:
             Unavailable: the directory is unreadable at this moment.

@@ -33,10 +33,10 @@ def _mark(read: Callable[[int, int], bytes], at: int) -> str:
 
 
 class ReadContent:
-    """The bytes read from a file, as far as fingerprints need them.
+    """The part of the bytes read from a file that fingerprints need.
 
-    Fingerprints are computed from the bytes read, never from the file's present content: a file that was truncated and rewritten
-    meanwhile would otherwise pass for the one that was read.
+    Fingerprints are computed from the bytes read, never from the file's present content. Otherwise a file that was truncated and
+    rewritten after the read would be mistaken for the file that was read.
     """
 
     def __init__(self, descriptor: int, at: int) -> None:
@@ -66,10 +66,10 @@ class ReadContent:
         self._recent += block
         self._end += len(block)
         if len(self._recent) > 2 * (limits.ROW_BYTES_MAX + limits.BLOCK_BYTES) + limits.WINDOW_BYTES:
-            self._drop(self._end - limits.BLOCK_BYTES)  # inside a row above the size limit
+            self._drop(self._end - limits.BLOCK_BYTES)  # needed inside a row above the size limit
 
     def advance_to(self, at: int) -> None:
-        """Release the bytes before `at`: no fingerprint is requested for earlier positions."""
+        """Release the bytes before `at`, because no fingerprint will be requested for an earlier position."""
         self._last_mark = at, self.mark(at)
         self._drop(at)
 

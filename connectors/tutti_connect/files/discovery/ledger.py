@@ -1,7 +1,8 @@
 """SQLite ledger of the known files, and of their pieces in sending order.
 
-The ledger is a plan; only the log decides. The start of a piece, and the ends of those before it, are durable here before a frame
-names the piece. The progress in the log then shows how much of the plan was carried out (`Ledger.take_over`).
+The ledger is a plan; only the log decides what is copied. Before a frame names a piece, the piece's start and the ends of all
+earlier pieces are durable in the ledger. The progress in the log then shows which part of the plan was carried out
+(`Ledger.take_over`).
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ CREATE TABLE pieces (number INTEGER PRIMARY KEY, file INTEGER, ended INTEGER, at
 class State(StrEnum):
     """State of a file. The ledger stores the values, so they never change."""
 
-    OPEN = "open"  # more of it remains, or may follow
-    COPIED = "taken"  # all of it is in the log, or in quarantine
-    UNREADABLE = "refused"  # the rest of it is unreadable
-    CHANGED = "changed"  # differs from the copied content, which was logged
-    MISSING = "gone"  # no longer in the directory
-    DISPOSING = "away"  # complete, and renamed for its disposal: its name is free
+    OPEN = "open"  # a part of the file remains to be copied, or may be added
+    COPIED = "taken"  # the whole file is in the log, or in quarantine
+    UNREADABLE = "refused"  # the rest of the file is unreadable
+    CHANGED = "changed"  # the file differs from the copied content, and this was logged
+    MISSING = "gone"  # the file is no longer in the directory
+    DISPOSING = "away"  # the file is complete and was renamed for its disposal, so its name is free
 
 
 @dataclass(slots=True)
@@ -73,7 +74,10 @@ class File:
 
 @dataclass(slots=True)
 class Piece:
-    """Part of a file, from the file's `done` to `at` after it has `ended`; `state` and `bad` then become the file's."""
+    """Part of a file.
+
+    When the piece has `ended`, it reaches from the file's `done` to `at`. Its `state` and `bad` then become those of the file.
+    """
 
     number: int
     file: int
@@ -92,7 +96,7 @@ class Ledger:
         """Open the ledger, and create it if missing.
 
         Raises:
-            ConfigError: the directory is not writable, or the ledger is for files of the other kind.
+            ConfigError: the directory is not writable, or the ledger is for the other kind of files (growing or complete).
             Unavailable: another process holds the ledger, or a disk write failed.
             Damaged: the file is not a ledger.
         """
@@ -112,7 +116,7 @@ class Ledger:
         try:
             with self._converted_errors():
                 self._set_write_ahead()
-                self._database.execute("PRAGMA synchronous=FULL")  # a committed transaction is on disk
+                self._database.execute("PRAGMA synchronous=FULL")  # so that a committed transaction is durable
                 self._create("growing" if grows else "complete")
                 self.id = str(self._meta("id"))
         except BaseException:
@@ -120,7 +124,7 @@ class Ledger:
             raise
 
     def _set_write_ahead(self) -> None:
-        """Set write-ahead logging; retry, because SQLite reports a lock by another process here without waiting."""
+        """Set write-ahead logging. Retry, because SQLite does not wait here if another process holds a lock."""
         deadline = time.monotonic() + limits.LEDGER_WAIT_S
         while True:
             try:
@@ -155,10 +159,10 @@ class Ledger:
         Raises:
             Fenced: a newer instance has the ledger.
             Unavailable: another process holds the ledger, or a disk write failed.
-            WrongDirectory: the log's progress is about another ledger.
+            WrongDirectory: the log's progress refers to a different ledger.
         """
         with self._converted_errors():
-            # Take over first: no older instance can write afterwards, and its earlier entries belong to frames that the log
+            # Take over first. Afterwards no older instance can write, and its earlier entries belong to frames that the log
             # rejects.
             with self._transaction():
                 self._next_file, self._next_piece, self._sent = (int(self._meta(name)) for name in ("file", "piece", "sent"))
@@ -184,7 +188,7 @@ class Ledger:
             invariant(piece.ended, f"piece {piece.number} has no end, but the log has records of piece {position.piece}")
             self.apply_piece(piece, sent=True)
         elif position is not None and piece.number == position.piece:
-            # The recorded end does not count: rows after the last record must be read again.
+            # The recorded end is not used, because rows after the last record must be read again.
             self.apply_piece(
                 Piece(piece.number, piece.file, True, position.at, position.row, position.mark, bad=piece.bad), sent=True
             )
@@ -299,13 +303,13 @@ class Ledger:
             yield
             self._database.execute("COMMIT")
         except BaseException:
-            if self._database.in_transaction:  # after most disk errors SQLite has already rolled back
+            if self._database.in_transaction:  # after most disk errors, SQLite has already rolled back
                 self._database.execute("ROLLBACK")
             raise
 
     @contextmanager
     def _converted_errors(self) -> Iterator[None]:
-        """Convert SQLite's errors to the project's."""
+        """Convert SQLite's errors to this project's errors."""
         try:
             yield
         except sqlite3.OperationalError as error:

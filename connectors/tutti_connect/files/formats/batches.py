@@ -35,10 +35,10 @@ class Builder:
     """Collects rows from successive files, small files together, and splits them into frames."""
 
     def __init__(self, ledger: str) -> None:
-        """Take the id of the ledger for positions."""
+        """Start without rows; `ledger` is the id of the ledger, which is part of each position."""
         self._ledger = ledger
         self._topic = ""
-        self._position: FilePosition | None = None  # after the last waiting record
+        self._position: FilePosition | None = None  # position after the last waiting record
         self._empty()
         self.frame_count = 0  # number of frames so far
 
@@ -107,7 +107,7 @@ def _column(values: list[bytes | None]) -> pa.Array[Any]:
 
 
 def _times(times: list[int]) -> pa.Array[Any]:
-    """Return the timestamp column; records without a time get the present."""
+    """Return the timestamp column; records without a time get the present time."""
     stamps = np.array(times, np.int64)
     stamps[stamps == NOW] = time.time_ns() // 1000
     return pa.array(stamps).cast(TIMESTAMP)

@@ -53,7 +53,8 @@ class FileReader:
         self._file_mark = self._copied_mark = ""
 
     def mark(self, at: int) -> str:
-        """Return the fingerprint of the content read up to `at`; for gzip and Parquet, of the file at the start of reading.
+        """Return the fingerprint of the content read up to `at`. For gzip and Parquet, return the file's fingerprint at the start
+        of reading.
 
         Raises:
             OSError: the file cannot be read.
@@ -107,12 +108,12 @@ class FileReader:
             def read(count: int) -> bytes:
                 block = stream.read(count)
                 if not complete and not content.is_unchanged():
-                    return b""  # truncated: the next scan reports it; a complete file is checked after its end
+                    return b""  # the file was truncated: the next scan reports this; a complete file is checked after its end
                 content.add(block)
                 return block
 
             if not complete and at and at == begin and content.mark(at) != self._copied_mark:
-                return  # truncated, as above
+                return  # the file was truncated, as above
             for rows in text_rows(read, form, begin, lines, bytes_left, complete=complete):
                 yield rows
                 content.advance_to(rows.at)
@@ -174,7 +175,7 @@ def text_rows(
     """Yield the rows of a stream at position `at`, after line `row`.
 
     Args:
-        read: returns up to the given number of bytes, none at the end.
+        read: returns up to the given number of bytes, and b"" at the end.
         form: parser of the rows.
         at, row: position of the stream.
         bytes_left: limit of the bytes read; None for no limit.
@@ -195,7 +196,7 @@ def text_rows(
         if len(buffer) > limits.ROW_BYTES_MAX:
             line = _first_line(read, buffer, complete=complete)
             if line is None:
-                return  # the end of the line is not there yet
+                return  # the end of the line is not written yet
             kept, size, buffer = line
             reason = f"its row does not end within {limits.ROW_BYTES_MAX} bytes; the limit of a record is {limits.RECORD_BYTES_MAX}"
             bad = BadRow(row + 1, at, kept, reason, size)
@@ -206,7 +207,9 @@ def text_rows(
 
 
 def _first_line(read: Callable[[int], bytes], buffer: bytes, *, complete: bool) -> tuple[bytes, int, bytes] | None:
-    """Return the start of the first line in `buffer`, its size and the bytes after it; None if its end is not there yet."""
+    """Return the start of the first line in `buffer`, its size and the bytes after it; None if the end of the line is not written
+    yet.
+    """
     kept, size = buffer[: limits.KEPT_BYTES_MAX], 0
     while (newline := buffer.find(b"\n")) < 0:
         size += len(buffer)
@@ -217,7 +220,7 @@ def _first_line(read: Callable[[int], bytes], buffer: bytes, *, complete: bool) 
 
 
 def _read_some(read: Callable[[int], bytes], count: int) -> bytes:
-    """Return `count` bytes, or all remaining ones."""
+    """Return `count` bytes, or all remaining bytes if there are fewer."""
     data = b""
     while len(data) < count and (block := read(count - len(data))):
         data += block
@@ -240,7 +243,7 @@ def _converted_errors() -> Iterator[None]:
     except pa.ArrowException as error:
         raise Unreadable(f"it is not a readable Parquet file ({_first_error_line(error)})") from error
     except OSError as error:
-        if error.errno is None:  # Arrow raises it for invalid content
+        if error.errno is None:  # Arrow raises an error without errno for invalid content
             raise Unreadable(f"it is not a readable Parquet file ({_first_error_line(error)})") from error
         raise
 

@@ -1,8 +1,9 @@
 """Conversion of Parquet rows to records.
 
-Arrow's conversion to Python loses values without a Python type: nanoseconds, a time of day beyond 24 h, and INT96 outside the years
-1677 to 2262, which wraps around. JSON has no NaN and no infinity. This module therefore defines one exact form for each value. A
-row with a value that has no exact form goes to quarantine, with the column and the value.
+Arrow's conversion to Python loses values for which Python has no type. Examples are nanoseconds and a time of day beyond 24 h.
+INT96 times outside of the years 1677 to 2262 wrap around. JSON has no NaN and no infinity. This module therefore defines one exact
+form for each value. A row with a value that has no exact form goes to quarantine, and the quarantine file names the column and the
+value.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class ParquetFile:
                     raise Unreadable(f"its column {name!r} has INT96 inside {schema.field(name).type}: write it as TIMESTAMP")
 
     def rows(self, at: int) -> Iterator[Rows]:
-        """Yield the rows after the first `at` ones."""
+        """Yield the rows after the first `at` rows."""
         begin = 0
         for group in range(self._table.metadata.num_row_groups):
             end = begin + self._table.metadata.row_group(group).num_rows
@@ -101,7 +102,7 @@ def parquet_rows(
     ]
     all_exact = all(exact for _, exact in columns)
     encode = to_json_exactly if any(_needs_exact_json(field.type) for field in batch.schema) else to_json
-    # A timestamp column has its unit in its type, and arrives as a datetime or ISO 8601 text.
+    # A timestamp column has its unit in its type; its values are datetimes or ISO 8601 text.
     form = (
         "iso"
         if extractor.timestamp in names and _types.is_timestamp(batch.schema.field(extractor.timestamp).type)
@@ -132,7 +133,8 @@ def parquet_rows(
 class _InexactValue(NamedTuple):
     """Placeholder of a field whose value has no exact form.
 
-    `shown`: the field for quarantine, with the number or the bytes (base64) from the file. `reason`: why there is no exact form.
+    `shown`: the field as written to quarantine, with the number or the bytes (base64) from the file. `reason`: why there is no
+        exact form.
     """
 
     shown: object
@@ -158,11 +160,11 @@ def _exact_or_stored(column: pa.Array[Any], reasons: list[str]) -> list[Any]:
     try:
         return _exact(column)
     except _CONVERSION_ERRORS as error:
-        if len(column) > 1:  # split in halves: a list may have millions of values, and a single inexact one
+        if len(column) > 1:  # split in halves, because a list may have millions of values of which only one is inexact
             half = len(column) // 2
             return _exact_or_stored(column.slice(0, half), reasons) + _exact_or_stored(column.slice(half), reasons)
         if column.null_count:
-            return [None]  # only the dictionary of its type has such a value
+            return [None]  # the value itself is exact; only the dictionary of its type has an inexact value
         if column.type.num_fields or isinstance(column, pa.ExtensionArray | pa.DictionaryArray):
             return [_nested_parts(column, reasons)]
         return [_stored(column, error, reasons)]
@@ -229,7 +231,7 @@ def _exact(column: pa.Array[Any]) -> list[Any]:
 
 
 def _with_float_names(value: Any) -> Any:
-    """Return a value with the floats that JSON lacks replaced by names."""
+    """Return a value in which floats that JSON does not have are replaced by their names."""
     if isinstance(value, float):
         return value if math.isfinite(value) else _FLOAT_NAMES.get(value, "NaN")
     if isinstance(value, dict):
@@ -295,7 +297,7 @@ def _check_offsets(leaf: pa.Array[Any]) -> None:
 
 
 def _plain_type(kind: Any) -> Any:
-    """Return the type to which a column is cast, so that Python can hold all its values: nanoseconds become text."""
+    """Return the type to which a column is cast, so that Python can represent all its values. Nanoseconds become text."""
     if _types.is_timestamp(kind) and kind.unit == "ns":
         return pa.string()
     if _types.is_duration(kind) or (_types.is_time64(kind) and kind.unit == "ns"):
@@ -367,7 +369,7 @@ def _has_zone(kind: Any) -> bool:
 
 
 def _needs_exact_json(kind: Any) -> bool:
-    """True if orjson writes another value: times of day (0.010 s becomes 0.10), or times in a regional zone before 1972."""
+    """True if orjson would write a wrong value: a time of day (0.010 s becomes 0.10), or a time in a regional zone before 1972."""
     if _types.is_timestamp(kind):
         return bool(kind.tz) and kind.tz != "UTC"
     if _types.is_dictionary(kind):

@@ -1,7 +1,7 @@
 """Parsing of text lines to rows: key, value and time of a record, and rejected rows.
 
-The boundaries and the validity of rows depend only on the file's bytes from its start, never on the end of a block or a run: the
-same file gives the same records.
+The boundaries and the validity of rows depend only on the file's bytes from its start, never on the end of a block or a run. So the
+same file always gives the same records.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tutti_connect.files import limits
 from tutti_connect.files.config import Columns, TimeForm
 from tutti_connect.files.formats.times import DIGITS_MAX, UNITS_US, time_us
 
-#: One field may fill a row; the csv module's own limit is 128 KiB.
+#: Raise the csv module's limit of 128 KiB, because one field may fill a row.
 csv.field_size_limit(limits.ROW_BYTES_MAX)
 
 #: Placeholder for the time at which the record is sent.
@@ -51,8 +51,9 @@ class BadRow(NamedTuple):
 class Rows(NamedTuple):
     """Consecutive rows.
 
-    `values`, `keys`, `times` (us, or `NOW`): of the valid rows; `ends`, `numbers`: the position after each of them, and the number
-    of lines or rows up to it. `at`, `row`: the same for the end of all processed data. `bad`: the rejected rows.
+    `values`, `keys`, `times` (us, or `NOW`): columns of the valid rows. `ends`, `numbers`: the position after each valid row, and
+    the number of lines or rows up to that position. `at`, `row`: position and number at the end of all processed data. `bad`: the
+    rejected rows.
     """
 
     values: list[bytes | None]
@@ -69,9 +70,9 @@ class RowParser(Protocol):
     """Parser of a text format."""
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
-        """Parse the rows in `data`, which starts at position `at` after line `row`; `final`: nothing follows.
+        """Parse the rows in `data`, which starts at position `at` after line `row`. `final` means that no data follows.
 
-        If not final, a possibly incomplete row is left over: `Rows.at` is the position to continue from.
+        Without `final`, a possibly incomplete last row is not parsed. `Rows.at` is the position to continue from.
         """
 
 
@@ -79,13 +80,14 @@ class FieldExtractor:
     """Extracts key, value and time from a row, by column name."""
 
     def __init__(self, columns: Columns) -> None:
-        """Take the mapping of columns."""
+        """Use this mapping of columns."""
         self.key, self.value, self.timestamp = columns.key, columns.value, columns.timestamp
         self.form: TimeForm = columns.time
-        self.whole_row = not (columns.key or columns.value or columns.timestamp)  # a record is a row, without key and time
+        # True if a record is a whole row, without key and time
+        self.whole_row = not (columns.key or columns.value or columns.timestamp)
 
     def check(self, names: list[str], what: str) -> None:
-        """Reject a list of columns without a required one.
+        """Reject a list of columns that lacks a required column.
 
         Raises:
             Unreadable: names the missing column.
@@ -98,7 +100,7 @@ class FieldExtractor:
         """Return key, value and time of a row; `encoded` returns the row as JSON. `form` overrides the time format.
 
         Raises:
-            ValueError: why the row is rejected.
+            ValueError: the row is rejected; the message is the reason.
         """
         key = _bytes_of(row.get(self.key)) if self.key else None
         if not self.value:
@@ -113,7 +115,7 @@ class FieldExtractor:
         return key, value, stamp
 
     def missing_value_error(self) -> ValueError:
-        """Return why a row without the field of the value cannot be a record."""
+        """Return the error for a row that lacks the field of the value."""
         return ValueError(f"it has no field {self.value!r}, which record.value names")
 
 
@@ -121,7 +123,7 @@ def check_size(key: bytes | None, value: bytes | None) -> None:
     """Reject a record above the size limit.
 
     Raises:
-        ValueError: names the size.
+        ValueError: the record is too large; the message has its size.
     """
     size = len(value or b"") + len(key or b"")
     if size > limits.RECORD_BYTES_MAX:
@@ -141,7 +143,7 @@ def to_json(value: object) -> bytes:
 
 
 def to_json_exactly(value: object) -> bytes:
-    """Encode as JSON, with exact times: orjson rounds an offset of +00:19:32, and drops zeros of a time of day (0.010 s)."""
+    """Encode as JSON, with exact times. orjson would round the offset +00:19:32, and drop zeros of a time of day (0.010 s)."""
     return orjson.dumps(value, _plain, orjson.OPT_PASSTHROUGH_DATETIME)
 
 
@@ -158,7 +160,7 @@ def _plain(value: object) -> object:
 
 
 class _RowsBuilder:
-    """Rows during their collection."""
+    """Collects rows."""
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
@@ -217,7 +219,7 @@ class JsonLines:
     """Each line is a JSON value; blank lines are skipped."""
 
     def __init__(self, extractor: FieldExtractor, encoding: str) -> None:
-        """Take the extractor of the fields."""
+        """Use this extractor of fields."""
         self._extractor, self._encoding = extractor, encoding
         names = (extractor.key, extractor.value, extractor.timestamp)
         self._fields = JsonFields([name for name in names if name])
@@ -301,7 +303,7 @@ class CsvRows:
     """Rows of CSV with the given columns. A quoted field may contain newlines."""
 
     def __init__(self, extractor: FieldExtractor, encoding: str, delimiter: str, names: list[str]) -> None:
-        """Take the column names."""
+        """Use these column names."""
         self._extractor, self._encoding, self._delimiter, self._names = extractor, encoding, delimiter, names
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
@@ -332,7 +334,7 @@ class CsvRows:
             except csv.Error as error:
                 if row_start + reader.line_num == len(texts) and not final and _is_open(error):
                     break  # the row continues in the next block
-                # Reject only the first line: the intended end of an open quote is unknown.
+                # Reject only the first line, because the intended end of an open quote is unknown.
                 reason = f"it is not valid CSV ({error}): check for an unclosed quote"
                 builder.bad.append(BadRow(row + first + 1, begins[first], lines[first], reason))
                 first += 1

@@ -10,7 +10,7 @@ from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
 from tutti_connect.files.config import TimeForm
 
 UNITS_US = {"s": 1_000_000, "ms": 1000, "us": 1}
-DIGITS_MAX = 25  # of a number before its decimal point: a longer number is not a time in any unit
+DIGITS_MAX = 25  # digits of a number before its decimal point; a longer number is not a time in any unit
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
@@ -58,9 +58,10 @@ def _checked(stamp_us: int, value: object, name: str) -> int:
 
 
 def _number_us(value: object, unit_us: int) -> int:
-    """Convert a number of a unit to us, exactly, and rounded to the nearest one if it has more digits.
+    """Convert a number in a unit to microseconds. The result is exact, or rounded to the nearest microsecond if there are more
+    digits.
 
-    A 64-bit float does not hold microseconds for every year, so the conversion uses its decimal digits.
+    A 64-bit float cannot represent microseconds for every year, so the conversion uses the number's decimal digits.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value) * unit_us

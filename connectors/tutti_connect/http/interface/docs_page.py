@@ -9,7 +9,7 @@ from html import escape
 from tutti_connect.http.interface.openapi import ALWAYS
 from tutti_connect.http.interface.operations import OPERATIONS, Operation
 
-#: The page may load and run nothing external.
+#: The page must not load or run external resources.
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
     "x-content-type-options": "nosniff",

@@ -32,7 +32,7 @@ class Operation(NamedTuple):
     """One operation.
 
     Attributes:
-        method, path: of the request.
+        method, path: method and path of the request.
         handler: name of the method of `Service` that answers it.
         summary, about: one line, and further description.
         parameters: all accepted query parameters, and others.

@@ -1,7 +1,7 @@
 """Parsing of post bodies to records: JSON, lines of JSON, lines as plain values, an Arrow stream.
 
-A post is accepted as a whole or not at all: the error names the first invalid record. JSON is decoded in C to structs, which become
-columns. Only after an error is each record checked alone, to find its place.
+A post is accepted as a whole or not at all. The error names the first invalid record. JSON is decoded in C to structs, which are
+converted to columns. After an error, each record is checked separately, to find the position of the error.
 """
 
 from __future__ import annotations
@@ -64,14 +64,17 @@ class Records:
         return int(self.batch.num_rows)
 
     def digest(self) -> bytes:
-        """Return the digest of topic and content, equal for a repeated post; times are excluded: the log may assign them."""
+        """Return the digest of topic and content, equal for a repeated post.
+
+        Times are excluded, because the log may assign them.
+        """
         return digest(self.topic, self.batch)
 
 
 _LINE = msgspec.json.Decoder(Record)
 _ONE_OR_MORE = msgspec.json.Decoder(list[Record] | Record)
 _VALUE = msgspec.json.Decoder(msgspec.Raw)
-_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # the last one: the nesting exceeds the decoder's limit
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # RecursionError: the nesting exceeds the decoder's limit
 
 
 def parse(topic: str, content_type: str, body: bytes, plain: bool) -> Records:
@@ -81,7 +84,7 @@ def parse(topic: str, content_type: str, body: bytes, plain: bool) -> Records:
         topic: topic of all records.
         content_type: one of `CONTENT_TYPES`.
         body: the complete body.
-        plain: for NDJSON: each line is a value.
+        plain: for NDJSON, True if each line is a value.
 
     Raises:
         Problem: 400 or 413; names the record, line, column and field as far as known.
@@ -118,7 +121,7 @@ def _lines(body: bytes) -> list[Record]:
         found: list[Record] = _LINE.decode_lines(body)
     except _NO_JSON:
         found = []
-    # Two records in a line, or one over several lines, change the count; empty lines change it too.
+    # The counts differ if a line has two records, if a record has several lines, or if there are empty lines.
     if len(found) == body.count(b"\n") + (not body.endswith(b"\n")):
         return found
     return [_decode_line(line, number, record, _LINE) for number, record, line in _numbered(body)]
@@ -180,7 +183,7 @@ def _json_problem(error: Exception, text: bytes, line: int = 0, record: int = 0)
         if path:
             where["field"] = path.lstrip(".")
         return Problem(400, f"{_location(where)}{_lowered(what)}", where=where)
-    if "truncated" in what and b"\\ud" in text.lower():  # the decoder's own message for half of a surrogate pair
+    if "truncated" in what and b"\\ud" in text.lower():  # the decoder reports half of a surrogate pair in this way
         what = "the JSON ends too early, or has half of a surrogate pair"
     at = error.start if isinstance(error, UnicodeDecodeError) else error_position(message)
     if isinstance(error, UnicodeDecodeError):
@@ -214,7 +217,7 @@ def _location(where: dict[str, Any]) -> str:
 
 
 def _columns(records: Sequence[Record]) -> pa.RecordBatch:
-    """Convert records to columns; a contradictory record is named in the error."""
+    """Convert records to columns. The error for a contradictory record names the record."""
     values: list[Any] = [record.value for record in records]
     coded = [record.value_base64 for record in records]
     if UNSET in values or any(one is not None for one in coded):

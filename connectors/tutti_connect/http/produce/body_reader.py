@@ -19,7 +19,7 @@ class BodyReservation:
     Attributes:
         host: host of the caller.
         bytes: size in bytes.
-        dropped: True if the body was dropped to free memory for others.
+        dropped: True if the body was dropped to free memory for other posts.
     """
 
     def __init__(self, body_reader: BodyReader, host: str = "") -> None:
@@ -56,9 +56,9 @@ class BodyReader:
         self._incomplete: dict[BodyReservation, asyncio.Timeout] = {}  # incomplete bodies, the oldest first
 
     def free_memory(self, wanted_bytes: int, requester: BodyReservation) -> bool:
-        """Drop incomplete bodies until `wanted_bytes` more fit: the oldest ones of the host that uses most.
+        """Drop incomplete bodies until `wanted_bytes` more fit. Drop the oldest bodies of the host that uses most memory first.
 
-        Bodies that never end therefore do not block others. Return False if only the body of `requester` could be dropped.
+        So bodies that never end do not block others. Return False if only the body of `requester` could be dropped.
         """
         while self.reserved_bytes + wanted_bytes > limits.BODIES_BYTES_MAX:
             bytes_by_host: Counter[str] = Counter()
@@ -79,7 +79,7 @@ class BodyReader:
         """Return the complete body of a request.
 
         Raises:
-            Problem: 408 if it does not arrive in time, 413 if it is too large, 429 if the budget is used up.
+            Problem: 408 if the body does not arrive in time, 413 if it is too large, 429 if the budget is used up.
             starlette.requests.ClientDisconnect: the caller disconnected.
         """
         length = request.headers.get("content-length")
@@ -117,7 +117,7 @@ class BodyReader:
                 self._incomplete.pop(reservation, None)
 
     async def _linger(self, request: Request) -> None:
-        """Read on briefly: a caller that is disconnected while it sends does not receive the answer."""
+        """Continue reading for a short time. A caller that is disconnected while it sends would not receive the answer."""
         size = 0
         with contextlib.suppress(TimeoutError, RuntimeError):
             async with asyncio.timeout(limits.LINGER_S):

@@ -16,7 +16,8 @@ from tutti.data.frames.frame import PROGRESS_BYTES_MAX
 from tutti.errors import FormatError
 from tutti_connect.http import limits
 
-_HEAD = struct.Struct("<2sQq8sq")  # mark, last sequence, lower bound of the newest post's offset, count id, its begin
+# mark, last sequence, lower bound of the newest post's offset, id of the numbering, offset at which the numbering begins
+_HEAD = struct.Struct("<2sQq8sq")
 _POST = struct.Struct("<I8sq")  # records, digest, offset; the newest first
 _MARK = b"h2"
 POSTS_ENCODED_MAX = (PROGRESS_BYTES_MAX - _HEAD.size) // _POST.size
@@ -27,7 +28,7 @@ class Post(NamedTuple):
     """A committed post.
 
     Attributes:
-        first, records: sequence of its first record, and number of records.
+        first, records: sequence of the first record, and number of records.
         digest: digest of topic and content.
         offset: offset of its first record; -1 if unknown here.
     """
@@ -42,20 +43,20 @@ class Verdict(enum.Enum):
     """Classification of a post by its sequence."""
 
     NEXT = "next"
-    REPEAT = "repeat"  # of a remembered post
-    OLD = "old"  # committed before all remembered posts
+    REPEAT = "repeat"  # the post repeats a post in the history
+    OLD = "old"  # the post was committed before all posts in the history
     GAP = "gap"  # earlier records are missing
     OVERLAP = "overlap"  # part of the post is committed
-    DIFFERENT = "different"  # committed with other content or other boundaries
+    DIFFERENT = "different"  # these sequences are committed with different content or boundaries
 
 
 class History:
     """Known posts of one producer.
 
     Attributes:
-        last: sequence of the last committed record, 0 before any.
+        last: sequence of the last committed record, 0 before the first.
         low: lower bound of the last post's offset.
-        count: random id (8 bytes) of the producer's numbering; a producer whose state was deleted starts a new one.
+        count: random id (8 bytes) of the producer's numbering; a producer whose state was deleted starts a new numbering.
         begin: offset of the record with sequence 1 of this numbering; -1 if unknown here.
         posts: recent posts, the oldest first, without gaps up to `last`.
     """
@@ -72,7 +73,7 @@ class History:
         """Decode the progress that `resume()` returns.
 
         Raises:
-            FormatError: another kind of client uses this name.
+            FormatError: a different kind of client uses this name.
         """
         history = cls(sequence)
         if not progress:
@@ -81,7 +82,7 @@ class History:
             raise FormatError(f"producer {name} of the log was used by another program than this connector: use another name")
         _, last, low, count, begin = _HEAD.unpack_from(progress)
         if last != sequence:
-            return history  # another program has sent under this name since, so nothing is known
+            return history  # another program has sent records under this name since, so no earlier post is known
         history.low, history.count, history.begin = low, count, begin
         found: list[Post] = []
         end = last
@@ -114,7 +115,7 @@ class History:
         return post
 
     def set_offset(self, post: Post, offset: int) -> None:
-        """Add the offset of a post that a search has found."""
+        """Store the offset that a search has found for a post."""
         for number, known in enumerate(self.posts):
             if known.first == post.first:
                 self.posts[number] = known._replace(offset=offset)
@@ -136,9 +137,10 @@ class History:
         return (Verdict.OLD if first + count <= oldest else Verdict.DIFFERENT), None
 
     def range_of(self, first: int) -> tuple[int, int | None]:
-        """Return the offset range of the post that starts at a sequence: from, and before (None if unknown).
+        """Return the offset range [from, before) of the post that starts at a sequence; `before` is None if unknown.
 
-        If `begin` is unknown, the range may hold records of an earlier numbering with equal sequences: the last match counts.
+        If `begin` is unknown, the range may contain records of an earlier numbering with equal sequences. Then the last match
+            counts.
         """
         low, high = max(self.begin, 0), None
         for post in self.posts:

@@ -1,6 +1,6 @@
 """Producers for HTTP posts: one for posts without a producer name, and one for each named producer, opened on demand.
 
-NOTES.md describes the detection of repeats: the HTTP sequence is the sequence in the log, and the producer's progress holds the
+NOTES.md describes the detection of repeats: the HTTP sequence is the sequence in the log, and the producer's progress contains the
 recent posts.
 """
 
@@ -84,7 +84,7 @@ class Producers:
 
         Args:
             records: the posted records.
-            sent: called after the records are sent.
+            on_sent: called after the records are sent.
 
         Raises:
             TuttiError: the records are not committed, or their outcome is unknown.
@@ -96,7 +96,7 @@ class Producers:
             except Aborted:
                 if last:
                     raise
-                continue  # the record is in no log, and the producer continues
+                continue  # the record is not in the log, so send it again; the producer continues
             except TuttiError:
                 await self._replace_ended(producer)
                 raise
@@ -111,7 +111,7 @@ class Producers:
             return self._anonymous
 
     async def _replace_ended(self, producer: Producer) -> None:
-        """Replace a producer that has ended: its state was deleted, or its token was rejected for a while."""
+        """Replace a producer that has ended, because its state was deleted or its token was rejected for a while."""
         try:
             await self._in_thread(self._openers, partial(producer.resume, 0.0))
         except Unavailable:
@@ -124,11 +124,11 @@ class Producers:
     # Posts with a producer name: exactly once.
 
     async def post_once(self, producer: str, first: int, records: Records, on_sent: OnSent) -> Outcome:
-        """Commit records under the sequence of the first one, or return the result of an earlier commit.
+        """Commit records; `first` is the sequence of the first record. If they are committed already, return the earlier result.
 
         Raises:
             Problem: 409: a gap, or other records in the log at these sequences; 429: too many posts wait.
-            TuttiError: the outcome is unknown: the same post may be repeated, here or at another process.
+            TuttiError: the outcome is unknown. The caller may repeat the same post, at this or another process.
         """
         named = self._named_producer(producer)
         named.waiting += 1
@@ -151,7 +151,7 @@ class Producers:
         named.waiting += 1
         try:
             async with named.lock:
-                # Another process may have posted since: only a new epoch returns the current state.
+                # Another process may have posted since. Only a new epoch returns the current state.
                 await self._close_producer(named)
                 await self._open(named)
                 return named.history.expected
@@ -191,10 +191,11 @@ class Producers:
                     fresh = True
                 verdict, post = named.history.classify(first, records.count, digest)
                 if verdict is Verdict.NEXT:
-                    uncertain = False  # the epoch started with the current state: nothing sent earlier can still commit
+                    # the epoch started with the current state, so posts that were sent earlier can no longer commit
+                    uncertain = False
                     return await self._send_next(named, first, records, digest, on_sent)
                 if not fresh:
-                    # Another process may have posted since, or the producer's state was deleted: only a new epoch returns the
+                    # Another process may have posted since, or the producer's state was deleted. Only a new epoch returns the
                     # current state.
                     await self._close_producer(named)
                     continue
@@ -203,7 +204,7 @@ class Producers:
                 uncertain = uncertain or isinstance(error, Unknown | Fenced)
                 if not (uncertain or isinstance(error, Aborted)):
                     raise
-                # The next epoch finds out the outcome: it starts after everything before it is decided.
+                # The next epoch determines the outcome, because it starts only after all earlier frames are decided.
                 if not tries_left or not isinstance(error, _RETRIED_ERRORS):
                     raise Unknown(f"it is unknown whether the post is committed: {error}") from error
                 self.reclaimed += isinstance(error, Fenced)
@@ -213,7 +214,7 @@ class Producers:
         raise Unknown("it is unknown whether the post is committed: other processes took over its producer repeatedly")
 
     async def _send_next(self, named: NamedProducer, first: int, records: Records, digest: bytes, on_sent: OnSent) -> Outcome:
-        """Send the next post. Unless it is known to be committed, close the producer: its history is then outdated."""
+        """Send the next post. Unless the post is known to be committed, close the producer, because its history is outdated."""
         producer, history = named.producer, named.history
         if producer is None:
             raise Unavailable(f"producer {named.name} is not open")
@@ -271,7 +272,7 @@ class Producers:
         if producer is not None:
             await self._in_thread(self._openers, partial(_close, producer))
 
-    # Both.
+    # Common to both kinds of posts.
 
     def _create_producer(self, name: str | None, buffer_bytes: int) -> Producer:
         return Producer(
@@ -319,7 +320,7 @@ class Producers:
 
 
 def _longer_history(before: History, current: History) -> History:
-    """Return the local history if no other process has posted since: it holds more posts than the log's progress.
+    """Return the local history if no other process has posted since, because it has more posts than the log's progress.
 
     A producer whose state was deleted starts a new numbering, so the local history is then invalid.
     """

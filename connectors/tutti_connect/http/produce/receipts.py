@@ -1,4 +1,7 @@
-"""Receipts of posts that do not wait: their outcomes, in memory only. If a receipt is lost, the caller repeats the post."""
+"""Receipts of posts that do not wait.
+
+They store the outcomes, in memory only. If a receipt is lost, the caller repeats the post.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +50,13 @@ class Receipts:
         return name
 
     def open_spooled(self) -> str:
-        """Create a receipt for a post in the spool, which bounds their number, and return its id."""
+        """Create a receipt for a post in the spool, and return its id. The spool bounds the number of these receipts."""
         name = secrets.token_hex(16)
         self._spooled.add(name)
         return name
 
     def drop(self, name: str) -> None:
-        """Remove a receipt that no caller knows."""
+        """Remove a receipt whose id was not sent to a caller."""
         self._spooled.discard(name)
 
     def resolve(self, name: str, outcome: dict[str, Any]) -> None:
@@ -71,7 +74,7 @@ class Receipts:
         """Return the state of a receipt.
 
         Raises:
-            Problem: 404: no such receipt, which gives no information about the post.
+            Problem: 404: there is no such receipt; this says nothing about the outcome of the post.
         """
         self._expire()
         if name in self._pending or name in self._spooled:

@@ -1,4 +1,7 @@
-"""Spool for posts that do not wait: on this host's disk until they commit, across restarts and outages of the group."""
+"""Spool for posts that do not wait.
+
+It keeps the posts on this host's disk until they commit, across restarts and outages of the group.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,13 @@ from tutti_connect.http.interface.problems import Problem
 from tutti_connect.http.produce.bodies import Records
 from tutti_connect.http.produce.producers import Outcome, known_offset, send_post
 
-#: Errors that end the spool's producer: its records stay on disk, and commit after the next start.
+#: Errors that end the spool's producer. Its records stay on disk, and commit after the next start.
 STAYS_IN_SPOOL = (Unknown, NotAllowed, Fenced)
 OnOutcome = Callable[[Outcome | TuttiError], None]
 
 
 class Spool:
-    """One directory, and the producer whose records it keeps. Opening needs no gateway."""
+    """One directory, and the producer whose records it keeps. The spool can be opened while no gateway is available."""
 
     def __init__(self, directory: str, url: str, prefix: str) -> None:
         """Open the spool, and create it if missing; records of an earlier process are sent first.
@@ -60,7 +63,8 @@ class Spool:
         self._threads = ThreadPoolExecutor(limits.SPOOLERS, "spooler")
 
     async def post(self, records: Records, on_outcome: OnOutcome) -> None:
-        """Write records to the spool, which commits them later. `on_outcome` is called with the outcome if this process still runs.
+        """Write records to the spool, which commits them later. `on_outcome` is called with the outcome if this process is still
+        running.
 
         Raises:
             Problem: 503: the disk is too slow; the records may still commit.
@@ -80,7 +84,7 @@ class Spool:
             raise Problem(503, f"the disk of the spool took longer than {limits.SPOOL_S:g} s", committed="unknown") from error
 
     def close(self) -> None:
-        """Deliver as many records as possible; the rest stays on disk. Blocks."""
+        """Deliver as many records as possible within the time limit; the rest stays on disk. Blocks."""
         with contextlib.suppress(TuttiError):
             self.producer.close()
         self._threads.shutdown(wait=False)

@@ -1,4 +1,7 @@
-"""Reads of the log: pages of records, a post by its sequence, topics. Blocking; each call runs in a thread."""
+"""Reads of the log: pages of records, the search for a post by its sequence, and topics.
+
+All calls block, and each runs in a thread.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +110,7 @@ class _Arrow:
         self._writer = pa.ipc.new_stream(self._sink, schema_of(COLUMNS))
 
     def add(self, rows: pa.RecordBatch) -> int:
-        """Add rows until the page is full, halving a part that does not fit, and return their number."""
+        """Add rows until the page is full, and return their number. A part that does not fit is halved."""
         added = 0
         while added < rows.num_rows:
             part = rows.slice(added)
@@ -167,7 +170,7 @@ def search(reads: FlightSource, producer: str, history: History, first: int, rec
         end = min(offset + records.count, frontier.offset)
         found = [one.batch for one in reads.scan(ScanRequest(offset, end, time_left=lambda: limits.READ_S))]
     except TuttiError:
-        return None  # a gateway that does not answer, or a trimmed log: the offset is unknown here
+        return None  # no gateway answers, or the log was trimmed, so the offset is unknown
     rows = pa.Table.from_batches(found).combine_chunks().to_batches()[0]
     same = digest(records.topic, rows) == records.digest() and set(rows.column("topic").to_pylist()) == {records.topic}
     if not same or rows.column("sequence").to_pylist() != list(range(first, last + 1)):

@@ -1,4 +1,4 @@
-"""Server-sent events: committed records to a limited number of streams, each at the speed of its reader."""
+"""Server-sent events: sends committed records to a limited number of streams, each at the speed of its reader."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Streams:
         self._threads = ThreadPoolExecutor(limits.STREAMS_MAX, "stream")
 
     async def begin(self, open_reader: ReaderOpener, key: bytes | None, still_allowed: Callable[[], bool]) -> EventStream:
-        """Open a stream after its reader is open; it ends when `still_allowed` returns that the caller may no longer read.
+        """Open a stream after its reader is open. The stream ends when `still_allowed` returns False.
 
         Raises:
             Problem: 429: the limit of streams is reached.
@@ -63,15 +63,15 @@ class Streams:
 
 
 class EventStream(Response):
-    """One stream, as an answer. One batch waits for a slow reader: the next one is polled after it was sent.
+    """One stream, as an answer. For a slow reader, only one batch waits: the next batch is polled after the previous one was sent.
 
-    The connection closes if the peer reads nothing (`server.py`).
+    The connection is closed if the peer does not read (`server.py`).
     """
 
     media_type = EVENTS
 
     def __init__(self, streams: Streams, reader: Reader, key: bytes | None, still_allowed: Callable[[], bool]) -> None:
-        """Prepare; send nothing yet."""
+        """Prepare without sending."""
         super().__init__(headers={"cache-control": "no-store", "x-accel-buffering": "no"})
         del self.headers["content-length"]
         self._streams, self._reader, self._key, self._still_allowed = streams, reader, key, still_allowed
@@ -92,7 +92,7 @@ class EventStream(Response):
     async def _follow(self, send: Send, disconnected: asyncio.Future[None], state: Mapping[str, object]) -> None:
         poll = partial(self._reader.poll, limits.STREAM_POLL_S)
         sent = time.monotonic()
-        # With this id, a client that disconnects before the first record continues here, and not at a later "latest".
+        # With this id, a client that disconnects before the first record continues here, instead of at a later "latest".
         await send(_part(b"retry: %d\nid: %d\n\n" % (int(limits.RETRY_AFTER_S * 1000), self._reader.position - 1)))
         while not (disconnected.done() or self._streams.ending) and self._still_allowed():
             try:
@@ -121,7 +121,7 @@ def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def _heartbeat(position: int) -> bytes:
-    """Return a comment with the position to continue from; by the standard, an event without data only sets the id."""
+    """Return a comment with the position to continue from; in the standard, an event without data only sets the id."""
     return b": heartbeat\nid: %d\n\n" % (position - 1)
 
 

@@ -1,4 +1,4 @@
-"""kafka-out: copies records to Kafka in the log's order, in consecutive transactions that also hold the position.
+"""kafka-out: copies records to Kafka in the log's order, in consecutive transactions that also contain the position.
 
 This module calls neither Kafka nor a gateway directly: `Writer` and `Log` are interfaces, which tests implement.
 """
@@ -53,7 +53,7 @@ class Log(Protocol):
         """Return the uuid, start offset and frontier of the log."""
 
     def read(self, uuid: str, start: int) -> LogReader:
-        """Return a reader from an offset, if the log is still the same."""
+        """Return a reader that starts at an offset, if the log is still the same."""
 
 
 class Writer(Protocol):
@@ -66,13 +66,13 @@ class Writer(Protocol):
         """Fence the previous instance, and return the position."""
 
     def target_of(self, topic: str) -> str:
-        """Return the topic in Kafka for a topic of the log; it exists on return."""
+        """Return the topic in Kafka for a topic of the log. When the call returns, that topic exists."""
 
     def begin(self) -> None:
         """Start a transaction."""
 
     def add(self, target: str, records: list[OutgoingRecord]) -> list[tuple[OutgoingRecord, str]]:
-        """Add records; return those rejected at once."""
+        """Add records; return the records that are rejected immediately."""
 
     def commit(self, log: str, next_offset: int, stop: threading.Event) -> None:
         """Commit the records and the position."""
@@ -94,7 +94,7 @@ class SinkConnector:
     """
 
     def __init__(self, config: configs.SinkConfig, log: Log, sink: Writer, clock: Callable[[], float] = time.monotonic) -> None:
-        """Prepare; send no request yet.
+        """Prepare without sending a request.
 
         Raises:
             ConfigError: the quarantine directory is not writable.
@@ -107,23 +107,24 @@ class SinkConnector:
         self._log, self._sink, self._clock = log, sink, clock
         self._uuid = ""
         self._reader: LogReader | None = None
-        self._rest: pa.RecordBatch | None = None  # rest of the last batch, in no transaction yet
+        self._rest: pa.RecordBatch | None = None  # rest of the last batch, which is not in a transaction yet
         self._records_max = config.transaction.records
         self._in_transaction = 0  # number of records in the open transaction
-        self._rejected_below = -1  # Kafka rejects some record below this offset; transactions stay small up to it
-        self._rejection: RecordRejected | None = None  # error of the next record, found by a transaction with it alone
+        self._rejected_below = -1  # Kafka rejects a record below this offset; transactions stay small up to it
+        self._rejection: RecordRejected | None = None  # error of the next record, found by a transaction with only that record
         self._position_changed_at = self._update_at = 0.0
         self._backoff = Backoff(limits.RETRY_S_MIN, limits.UNREACHABLE_RETRY_S_MAX)
         self._trouble = ""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Run until `stop` is set, or until an error that a retry does not repair.
+        """Run until `stop` is set, or until an error that a retry cannot resolve.
 
         Call `ready` after Kafka and a gateway have answered.
 
         Raises:
             Fenced: another instance of this name has taken over.
-            ConfigError: the position is of another log, a topic rejects all records, or retention has deleted unsent records.
+            ConfigError: the position belongs to a different log, a topic rejects all records, or retention has deleted unsent
+                records.
             Unavailable: Kafka or the gateways did not answer at the start.
         """
         is_ready = False
@@ -156,7 +157,7 @@ class SinkConnector:
         self._uuid = uuid
         next_offset = self._start_offset(position, start, end)
         self._sink.begin()
-        self._sink.commit(uuid, next_offset, stop)  # readers of the position see this instance as its owner
+        self._sink.commit(uuid, next_offset, stop)  # readers of the position now see this instance as the owner
         self.next, self._position_changed_at = next_offset, self._clock()
         self.flowing = True
         if not self._trouble:
@@ -167,7 +168,7 @@ class SinkConnector:
             return start if self.config.start == "earliest" else end
         next_offset = position.next
         if next_offset > end:
-            # Only committed records were sent, so the gateways that answer lag.
+            # Only committed records were sent, so the answering gateways must lag.
             raise Unavailable(f"the log ends at {end} at the gateways that answer, but Kafka has it up to {next_offset}")
         if next_offset >= start:
             return next_offset
@@ -192,7 +193,7 @@ class SinkConnector:
         self._update_frontier()
         batch = self._next_batch(limits.LAG_UPDATE_S)
         if batch is None:
-            # Records of other topics were skipped. The position moves, so that retention may delete them without loss.
+            # Records of other topics were skipped. Advance the position, so that retention may delete these records without loss.
             if self._position > self.next and self._clock() >= self._position_changed_at + limits.IDLE_S:
                 self._sink.begin()
                 self._commit(stop)
@@ -224,7 +225,7 @@ class SinkConnector:
 
     @property
     def _position(self) -> int:
-        """Return the offset after all records read from the log and not deferred to the next transaction."""
+        """Return the offset after all records that were read from the log, without those deferred to the next transaction."""
         if self._rest is not None:
             return int(self._rest.column("offset")[0].as_py())
         return self._reader.position if self._reader is not None else self.next
@@ -242,7 +243,7 @@ class SinkConnector:
             raise Unavailable(f"the log was truncated while it was read: {error}") from error  # `_open` reports the lost records
 
     def _split(self, batch: pa.RecordBatch, records: int, bytes_left: int) -> tuple[pa.RecordBatch, int]:
-        """Split a batch at the limit of the transaction, which takes at least one record; keep the rest.
+        """Split a batch at the limit of the transaction, and keep the rest. A transaction has at least one record.
 
         A record that may be too large for Kafka gets its own transaction, so that a rejection identifies it.
         """
@@ -260,7 +261,7 @@ class SinkConnector:
     def _add(self, batch: pa.RecordBatch) -> None:
         """Add records to the transaction, in runs of equal topic."""
         records = list(outgoing_records(batch, self.config.kafka.offset_header))
-        if self._rejection is not None:  # the first record that is read again, alone
+        if self._rejection is not None:  # this is the first record that was read again, alone
             (record,) = records
             if isinstance(self._rejection, TopicRejected):
                 raise self._undeliverable(record, self._rejection)
@@ -278,7 +279,10 @@ class SinkConnector:
                 self._in_transaction -= 1
 
     def _undeliverable(self, record: OutgoingRecord, error: TopicRejected) -> ConfigError:
-        """Return the error for a topic that rejects all records: skipping them would break the log's order and the position."""
+        """Return the error for a topic that rejects all records.
+
+        Skipping these records would break the log's order and the position.
+        """
         return ConfigError(
             f"{self.config.name}: the record at offset {record.offset} of topic {record.topic!r} cannot be written to Kafka: "
             f"{error}. Kafka has all records below offset {self.next}, and the connector stops here: map the topic to another "
@@ -307,10 +311,10 @@ class SinkConnector:
     # -- failures
 
     def _isolate(self, error: RecordRejected) -> None:
-        """Halve the transactions up to a rejected record, down to that record alone, which is quarantined.
+        """Halve the transactions until one contains only the rejected record. That record is then quarantined.
 
         Raises:
-            ConfigError: the transaction held no record, only the position.
+            ConfigError: the transaction had only the position and no record.
         """
         if self._in_transaction == 0:
             raise ConfigError(

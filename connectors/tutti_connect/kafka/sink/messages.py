@@ -17,7 +17,7 @@ OVERHEAD_BYTES = 64  # memory overhead of a message in Kafka's client
 
 
 class OutgoingRecord(NamedTuple):
-    """A record for Kafka: `time_ms` since 1970; `headers` include the offset header, if requested."""
+    """A record for Kafka: `time_ms` since 1970; `headers` includes the offset header, if requested."""
 
     offset: int
     topic: str
@@ -47,7 +47,7 @@ class OutgoingRecord(NamedTuple):
 def outgoing_records(batch: pa.RecordBatch, offset_header: str = "") -> Iterator[OutgoingRecord]:
     """Return the records of a batch with `COLUMNS`. `offset_header` names the header for a record's offset, in digits."""
     offsets: list[int] = batch.column("offset").to_numpy().tolist()
-    # Kafka counts in ms: round down, also before 1970.
+    # Kafka uses milliseconds, so round down, also before 1970.
     times = np.floor_divide(batch.column("timestamp").cast(pa.int64()).to_numpy(), 1000).tolist()
     keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
     headers = _headers(batch.column("headers"), offsets, offset_header)

@@ -12,9 +12,9 @@ class Position(msgspec.Struct, frozen=True):
 
     Attributes:
         log: uuid of the log, hex.
-        next: first offset that is not processed; all records below it are in Kafka, in quarantine, or of a topic that is not
+        next: first offset that is not processed; all records below it are in Kafka, in quarantine, or belong to a topic that is not
             copied.
-        instance: random id of the connector instance. An instance that finds another id has been replaced.
+        instance: random id of the connector instance. An instance that finds a different id has been replaced.
     """
 
     log: str
@@ -46,10 +46,10 @@ def decode_position(value: bytes, topic: str) -> Position:
 
 
 def check_same_log(position: Position, log: str, name: str, topic: str) -> None:
-    """Reject a position of another log.
+    """Reject a position that belongs to a different log.
 
     Raises:
-        ConfigError: the position is of another log.
+        ConfigError: the position belongs to a different log.
     """
     if position.log != log:
         raise ConfigError(

@@ -1,7 +1,8 @@
 """Kafka side of kafka-out: a transactional producer, and the position that it commits with the records.
 
-The error type gives the reaction: `RetryTransaction` (call `open` again, which returns the state in Kafka), `RecordRejected` (the
-same, because Kafka rejects a record), `Fenced` (another instance has taken over), `ConfigError`.
+The error type determines the reaction. After `RetryTransaction`, call `open` again, which returns the state in Kafka. After
+`RecordRejected`, Kafka rejects a record; call `open` again too. After `Fenced`, another instance has taken over. After
+`ConfigError`, a retry cannot help.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _RECORD_ERRORS = {
 }
 #: Broker errors that concern a single topic.
 _TOPIC_ERRORS = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
-#: Errors of a request for a topic, or of its creation, that a retry does not repair.
+#: Errors of a request for a topic, or of its creation, that a retry cannot resolve.
 _UNWRITABLE_ERRORS = FINAL_ERRORS | {KafkaError.INVALID_REQUEST, KafkaError.INVALID_PARTITIONS, KafkaError.INVALID_CONFIG}
 _AUTHORIZATION_ERRORS = FINAL_ERRORS - NO_TOPIC - {KafkaError._UNKNOWN_PARTITION}
 _POSITION_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(limits.POSITION_SEGMENT_BYTES)}
@@ -57,17 +58,17 @@ _TOTAL_PARTITION = 0
 
 
 class KafkaWriter:
-    """Consecutive transactional producers under one id: the newest fences the earlier ones, in any process.
+    """Consecutive transactional producers under one id. The newest producer fences the earlier ones in all processes.
 
     Used by one thread.
 
     Attributes:
         instance: id of this instance, in each position that it commits.
-        batch_bytes: largest batch that Kafka accepts: a larger uncompressed record may be rejected.
+        batch_bytes: largest batch that Kafka accepts; a larger uncompressed record may be rejected.
     """
 
     def __init__(self, config: SinkConfig) -> None:
-        """Prepare; open no connection yet.
+        """Prepare without connecting.
 
         Raises:
             ConfigError: a setting of Kafka's client is wrong, or reserved for the connector.
@@ -88,7 +89,7 @@ class KafkaWriter:
         }
         defaults: dict[str, Any] = {
             "message.max.bytes": limits.MESSAGE_BYTES_MAX,
-            "batch.size": 1_000_000,  # a broker's default limit; a larger record goes alone
+            "batch.size": 1_000_000,  # the default limit of brokers; a larger record is sent alone
             "linger.ms": 5,
         }
         self._settings = client_settings(config.kafka.servers, config.kafka.settings, fixed, defaults)
@@ -111,7 +112,7 @@ class KafkaWriter:
         self._request_at = 0.0  # start time of the current request (monotonic)
 
     def open(self) -> Position | None:
-        """Fence the previous producer of the id, and return the position: no older transaction is undecided afterwards.
+        """Fence the previous producer of the id, and return the position. Afterwards, no older transaction is undecided.
 
         Raises:
             RetryTransaction: Kafka does not answer.
@@ -121,7 +122,7 @@ class KafkaWriter:
         self.abandon()
         self._start_request()
         try:
-            if self._claimed:  # never recreate a position topic that was deleted meanwhile
+            if self._claimed:  # never recreate a position topic that was deleted since
                 existing = self._topic_description(self._position_topic) is not None
                 # check before the newer instance is fenced
                 self._check_owner(self._read_position(IsolationLevel.READ_COMMITTED) if existing else None)
@@ -136,7 +137,7 @@ class KafkaWriter:
         return position
 
     def target_of(self, topic: str) -> str:
-        """Return the topic in Kafka for a topic of the log; it exists on return.
+        """Return the topic in Kafka for a topic of the log. When the call returns, that topic exists.
 
         Raises:
             TopicRejected: the topic does not exist and is not created, or rejects all records.
@@ -175,10 +176,11 @@ class KafkaWriter:
             raise self._transaction_error(error) from error
 
     def add(self, target: str, records: Iterable[OutgoingRecord]) -> list[tuple[OutgoingRecord, str]]:
-        """Add records of one topic, in order. Return those that can never be sent, with the reason; they are in no transaction.
+        """Add records of one topic, in order. Return the records that can never be sent, with the reason; they are not in the
+        transaction.
 
         Raises:
-            RetryTransaction, Fenced: the transaction is over.
+            RetryTransaction, Fenced: the transaction has failed.
         """
         produce, partition = self._producer.produce, self._partition
         rejected = []
@@ -187,7 +189,7 @@ class KafkaWriter:
                 rejected.append((record, record.reason))
                 continue
             try:
-                # Kafka's client treats time 0 as missing, and would use the present.
+                # Kafka's client treats time 0 as missing, and would use the current time.
                 produce(target, record.value, record.key, partition, timestamp=record.time_ms or 1, headers=record.headers)
             except (KafkaException, BufferError) as error:
                 if not _is_record_error(error):
@@ -200,9 +202,10 @@ class KafkaWriter:
         """Commit the added records, with the position after them.
 
         Raises:
-            RecordRejected: the transaction is not committed, because of a record, or (TopicRejected) of its topic. Call `open`.
+            RecordRejected: the transaction is not committed, because Kafka rejects a record or (TopicRejected) its topic. Call
+                `open`.
             RetryTransaction: the transaction is not known to be committed.
-            Fenced: the transaction is not committed: another instance has taken over.
+            Fenced: the transaction is not committed, because another instance has taken over.
         """
         self._start_request()
         value = Position(log, next_offset, self.instance).encode()
@@ -241,7 +244,7 @@ class KafkaWriter:
     # -- errors
 
     def _start_request(self) -> None:
-        """Record the start time of a request: later log lines of Kafka's client explain its failure."""
+        """Record the start time of a request, because later log lines of Kafka's client explain a failure of the request."""
         self._poll_clients()
         self._request_at = time.monotonic()
 
@@ -275,7 +278,7 @@ class KafkaWriter:
         return RetryTransaction(f"{self._where}: {self._error_text(kafka_error)}")
 
     def _root_cause(self, error: Exception) -> Exception:
-        """Return why nothing can be added: after a failed transaction, only the commit returns the cause."""
+        """Return the reason why no record can be added. After a failed transaction, only the commit returns the cause."""
         if isinstance(error, KafkaException) and error.args[0].code() in {KafkaError._STATE, KafkaError._FATAL}:
             try:
                 self._producer.commit_transaction(limits.COMMIT_S)
@@ -287,7 +290,7 @@ class KafkaWriter:
         """Reject a position of another instance.
 
         Raises:
-            Fenced: another instance has started since.
+            Fenced: another instance has started after this one.
             ConfigError: the position was removed.
         """
         if position is None:
@@ -368,7 +371,8 @@ class KafkaWriter:
     # -- the position
 
     def _read_position(self, isolation: Any) -> Position | None:
-        """Return the last committed position: among decided messages (READ_COMMITTED), or after all existing ones are decided.
+        """Return the last committed position: among the decided messages (READ_COMMITTED), or after all existing messages are
+        decided.
 
         Raises:
             RetryTransaction: Kafka does not answer.

@@ -65,7 +65,7 @@ class RejectedMessage(NamedTuple):
 class FrameBatch(NamedTuple):
     """Records for one frame.
 
-    `records`: columns key, value, timestamp and headers. `next`: the offset after the last of them.
+    `records`: columns key, value, timestamp and headers. `next`: the offset after the last of these records.
     """
 
     records: pa.RecordBatch
@@ -75,7 +75,7 @@ class FrameBatch(NamedTuple):
 def to_batches(messages: Sequence[Message]) -> tuple[list[FrameBatch], list[RejectedMessage]]:
     """Convert messages of one partition, in order, to records for as many frames as needed, and rejected messages.
 
-    The conversion works by column with unbound methods, because the cost of one call for each message and column dominates.
+    The conversion works by column with unbound methods, because one call for each message and column takes most of the time.
     """
     kind = type(messages[0])
     headers, unreadable = _headers_of(messages)
@@ -96,7 +96,7 @@ def to_batches(messages: Sequence[Message]) -> tuple[list[FrameBatch], list[Reje
     columns = [keys, values, pa.array(millis * 1000).cast(TIMESTAMP), _headers(headers, len(messages))]
     records = pa.RecordBatch.from_arrays(columns, names=["key", "value", "timestamp", "headers"])
     if rejected:
-        good = np.flatnonzero(~bad)  # an index array keeps its integer type also when empty
+        good = np.flatnonzero(~bad)  # an index array keeps its integer type even when it is empty
         return _split(records.take(good), sizes[good], [messages[row] for row in good.tolist()]), rejected
     return _split(records, sizes, messages), rejected
 

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("tutti.kafka")
 
-#: Opens the producer of a name, with a buffer size in bytes, and starts its epoch.
+#: Function that opens the producer with a name and a buffer size in bytes, and starts its epoch.
 Opener = Callable[[str, int], "Producer"]
-#: Returns when a gateway has answered; raises Unavailable if none does.
+#: Function that returns when a gateway has answered, and raises Unavailable if none does.
 GatewayCheck = Callable[[], object]
 
 
@@ -46,7 +46,7 @@ class Kafka(Protocol):
         """Return the ids of the topics."""
 
     def offset_range(self, key: Key) -> tuple[int, int]:
-        """Return the first offset, and the one after the last message."""
+        """Return the first offset, and the offset after the last message."""
 
     def end_offsets(self, topic: str) -> dict[int, int]:
         """Return the end offset of each partition."""
@@ -88,7 +88,7 @@ class SourceConnector:
     def __init__(
         self, config: SourceConfig, kafka: Kafka, opener: Opener, check_gateway: GatewayCheck, committer: Committer
     ) -> None:
-        """Prepare; send no request yet.
+        """Prepare without sending a request.
 
         Raises:
             ConfigError: the quarantine directory is not writable.
@@ -107,7 +107,7 @@ class SourceConnector:
         self._fatal: Exception | None = None
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Run until `stop` is set, or until an error that a retry does not repair.
+        """Run until `stop` is set, or until an error that a retry cannot resolve.
 
         Call `ready` after Kafka and a gateway have answered, and the log has the start offsets.
 
@@ -214,7 +214,7 @@ class SourceConnector:
         return partition if partition is not None and partition.state is State.FLOWING else None
 
     def _check_topics(self, now: float) -> None:
-        """Check that no topic was recreated: its records would be taken for a continuation of the old ones."""
+        """Check that no topic was recreated. Its records would be treated as a continuation of the old ones."""
         checking = self._checking
         if checking is None and now >= self._check_at:
             self._checking = self._pool.submit(self._kafka.topics)
@@ -227,7 +227,7 @@ class SourceConnector:
                 except ConfigError as other:
                     self._set_fatal(other)
             elif isinstance(error, ConfigError):
-                self._set_fatal(error)  # the topic is gone
+                self._set_fatal(error)  # the topic no longer exists
 
     def _check_same(self, topics: Mapping[str, Source]) -> None:
         """Reject topics that were recreated since the start.
@@ -242,12 +242,12 @@ class SourceConnector:
                 )
 
     def _set_fatal(self, error: Exception) -> None:
-        """End with an error that a retry does not repair; the first one counts."""
+        """End with an error that a retry cannot resolve. Only the first such error is kept."""
         self._fatal = self._fatal or error
 
     def _process(self, partition: Partition, messages: Sequence[Message]) -> None:
-        """Process new messages of one partition: batches wait for its producer, rejected messages go to quarantine."""
-        # Messages in flight during a reassignment arrive again.
+        """Process new messages of one partition. Batches wait for the partition's producer; rejected messages go to quarantine."""
+        # Messages in flight during a reassignment arrive again; skip them.
         if offset_of(messages[0]) < partition.next:
             messages = [message for message in messages if offset_of(message) >= partition.next]
             if not messages:
@@ -312,7 +312,8 @@ class SourceConnector:
         producer = self._opener(name, min(limits.BUFFER_BYTES_MAX, max(limits.BUFFER_BYTES_MIN, share)))
         try:
             progress = producer.resume().progress
-            if not progress:  # with "latest", the partition was added after the start of the topic (`start_offsets.py`)
+            # with "latest", a partition without progress was added after the start of the topic (`start_offsets.py`)
+            if not progress:
                 return producer, self._offset_range(partition.key)[0], -1
             position = KafkaPosition.decode(progress, name)
             topic = self._topics[partition.topic]
@@ -323,7 +324,7 @@ class SourceConnector:
             raise
 
     def _offset_range(self, key: Key) -> tuple[int, int]:
-        """Return the offsets that Kafka has of a partition, after a check that its topic is unchanged.
+        """Return the range of offsets that Kafka has for a partition, after checking that the topic is unchanged.
 
         Raises:
             ConfigError: the topic was recreated since the start.
@@ -333,7 +334,7 @@ class SourceConnector:
         return offset_range
 
     def _next_offset(self, partition: Partition, position: KafkaPosition) -> int:
-        """Return the offset to continue at, if Kafka still has it.
+        """Return the offset at which to continue, if Kafka still has it.
 
         Raises:
             ConfigError: Kafka lacks the offset, and the configuration does not allow the loss.
@@ -341,7 +342,8 @@ class SourceConnector:
         next_offset = position.next
         low, high = self._offset_range(partition.key)
         if next_offset < low:
-            # The deleted messages may not be records: transaction markers, or quarantined messages. The group offset covers these.
+            # The deleted messages may not be records: transaction markers, or quarantined messages. The group offset accounts for
+            # these.
             offset, metadata = self._kafka.group_offsets([partition.key])[partition.key]
             if metadata == offset_metadata(position):
                 next_offset = max(next_offset, offset)
@@ -365,7 +367,7 @@ class SourceConnector:
         return resumed
 
     def _assign(self) -> None:
-        """Set in Kafka's client which partitions are read, and from which offset: the only way in which offsets change."""
+        """Set in Kafka's client which partitions are read, and from which offset. Read offsets change only in this way."""
         self._reassign = False
         self._kafka.assign({key: one.next for key, one in self.partitions.items() if one.state is State.FLOWING})
         self._paused.clear()
@@ -380,13 +382,16 @@ class SourceConnector:
         self._paused = full
 
     def _update_high_watermarks(self) -> None:
-        """Update the end offsets for the metrics: while the consumer is polled, it blocks requests of other threads."""
+        """Update the end offsets for the metrics.
+
+        This thread must do it, because a polled consumer blocks requests of other threads.
+        """
         for key, one in self.partitions.items():
             if one.state is State.FLOWING:
                 one.high_watermark = max(one.high_watermark, self._kafka.high_watermark(key))
 
     def _commit_group_offsets(self, *, wait: bool) -> None:
-        """Commit to Kafka's group the position of the log: for lag monitors, and to cover messages that are not records."""
+        """Commit the log's position to Kafka's group, for lag monitors and to account for messages that are not records."""
         offsets = {}
         for key, one in self.partitions.items():
             if one.state is State.FLOWING:
@@ -414,7 +419,7 @@ class SourceConnector:
 def _by_partition(messages: Sequence[Message], topics: Sequence[str]) -> list[tuple[Key, Sequence[Message]]]:
     """Group messages by partition, in order; `topics` are all possible topics.
 
-    Kafka's client returns runs of one partition, and the cost of one call for each message dominates.
+    Kafka's client returns runs of one partition, and one call for each message would take most of the time.
     """
     if not messages:
         return []
@@ -432,7 +437,7 @@ def _by_partition(messages: Sequence[Message], topics: Sequence[str]) -> list[tu
 
 #: Codes of `Refused` while another instance resolves the starts, or after the loss of a gateway.
 _RETRIED_CODES = {"aborted", "fenced", "staged"}
-#: Errors that opening again does not repair.
+#: Errors that opening again cannot resolve.
 _FATAL_ERRORS = (ConfigError, UsageError, FormatError, NotAllowed)
 
 

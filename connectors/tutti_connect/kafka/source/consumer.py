@@ -37,7 +37,7 @@ from tutti_connect.kafka.source.partition_copy import Key
 if TYPE_CHECKING:
     from tutti_connect.kafka.config import SourceConfig
 
-#: Reserved settings: only the log has the positions, and records of open transactions are never read.
+#: Reserved settings. They ensure that only the log has the positions, and that records of open transactions are never read.
 _FIXED: dict[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
@@ -63,7 +63,7 @@ class Consumed(NamedTuple):
 
     Attributes:
         messages: messages of all partitions, in order for each.
-        ended: partitions read to their end, with that offset: no committed message lies before it.
+        ended: partitions that were read to their end, with the end offset; no unread committed message is before it.
         missing: partitions without a message at the read offset, with the error.
     """
 
@@ -73,10 +73,13 @@ class Consumed(NamedTuple):
 
 
 class KafkaSource:
-    """Topics of Kafka, shared within a consumer group. One thread consumes, assigns and commits; any thread may call the rest."""
+    """Topics of Kafka, shared within a consumer group.
+
+    One thread consumes, assigns and commits; any thread may call the other methods.
+    """
 
     def __init__(self, config: SourceConfig) -> None:
-        """Prepare; open no connection yet.
+        """Prepare without connecting.
 
         Raises:
             ConfigError: a setting of Kafka's client is wrong, or reserved for the connector.
@@ -87,7 +90,7 @@ class KafkaSource:
         self._consumer = create_client(Consumer, settings)
         self._request_settings = {key: value for key, value in settings.items() if key != "group.instance.id"}
         other = {key: value for key, value in settings.items() if key not in _CONSUMER_SETTINGS}
-        # Keep a reference: futures of an AdminClient without one never complete.
+        # Keep a reference to the AdminClient. Without one, its futures never complete.
         self._admin = create_client(AdminClient, {**other, "error_cb": ignore_error})
 
     # -- requests to Kafka, from any thread
@@ -109,7 +112,7 @@ class KafkaSource:
         return found
 
     def offset_range(self, key: Key) -> tuple[int, int]:
-        """Return the first offset of a partition, and the one after the last message.
+        """Return the first offset of a partition, and the offset after the last message.
 
         Raises:
             Unavailable, ConfigError: as in `topics`.
@@ -119,11 +122,11 @@ class KafkaSource:
         return low, high
 
     def _offset_at(self, one: TopicPartition, which: Any) -> int:
-        """Query the admin client: the consumer does not answer this request while another thread polls it."""
+        """Query the admin client, because the consumer does not answer this request while another thread polls it."""
         return int(self._admin.list_offsets({one: which}, request_timeout=limits.KAFKA_S)[one].result().offset)
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Return the end of each partition for committed reads: records of an open transaction come after it.
+        """Return the end of each partition for committed reads. Records of an open transaction are after this end.
 
         Raises:
             Unavailable, ConfigError: as in `topics`; or a partition has no leader.
@@ -139,7 +142,8 @@ class KafkaSource:
     def group_offsets(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
         """Return the offsets and metadata committed by the group (`commit_offsets`); -1 and "" if there is none.
 
-        The query uses a consumer outside the group: the admin client crashes while the group has no coordinator (2.16.1).
+        The query uses a consumer outside of the group, because the admin client crashes while the group has no coordinator
+            (2.16.1).
 
         Raises:
             Unavailable, ConfigError: as in `topics`.

@@ -1,4 +1,4 @@
-"""Copy state of one Kafka partition: batches passed to its producer, committed offset, queued batches.
+"""Copy state of one Kafka partition: its queued batches, the batches passed to its producer, and the committed offset.
 
 This module has no socket, thread or clock: the connector (`connector.py`) moves messages and opens producers. `TRANSITIONS` below
 is the state table.
@@ -30,10 +30,10 @@ Key = tuple[str, int]
 class State(enum.Enum):
     """State of a partition."""
 
-    WAITING = "waiting"  # until its retry time
-    OPENING = "opening"  # its producer starts an epoch, and reads the position
+    WAITING = "waiting"  # the partition waits until its retry time
+    OPENING = "opening"  # the partition's producer starts an epoch and reads the position
     FLOWING = "flowing"
-    REVOKED = "revoked"  # Kafka has assigned it to another instance
+    REVOKED = "revoked"  # Kafka has assigned the partition to another instance
 
 
 class Event(enum.Enum):
@@ -45,7 +45,7 @@ class Event(enum.Enum):
     REVOKED = "revoked"
 
 
-#: Missing entries are illegal.
+#: Table of the state transitions. A transition without an entry is illegal.
 TRANSITIONS = {
     (State.WAITING, Event.OPEN): State.OPENING,
     (State.WAITING, Event.REVOKED): State.REVOKED,
@@ -64,7 +64,7 @@ class Partition:
 
     Attributes:
         next: offset of the next message to read from Kafka.
-        committed: everything below this offset is in the log, in quarantine, or not a record.
+        committed: every message below this offset is in the log, in quarantine, or not a record.
         logged: position in the log itself; -1 if it has none.
         high_watermark: last known offset after the last message in Kafka; -1 if unknown.
         full: True if its producer's buffer is full, so that reading must pause.
@@ -144,7 +144,7 @@ class Partition:
         """Pass queued batches to the producer until its buffer is full.
 
         Raises:
-            TuttiError: the producer failed, or a frame was not committed: open the partition again after the committed offset.
+            TuttiError: the producer failed, or a frame was not committed. Open the partition again at the committed offset.
         """
         while self._failures:
             producer, error = self._failures.popleft()
@@ -162,13 +162,13 @@ class Partition:
             except BufferFull:
                 return
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # stop here: the progress of a later frame would cover this one
+                raise receipt.error  # stop here, because the progress of a later frame would also cover this frame
             self._waiting.popleft()
             self._sent += 1
         self.advance_if_idle()
 
     def advance_if_idle(self) -> None:
-        """Advance `committed` over messages that produce no frame, if nothing is in flight."""
+        """Advance `committed` past messages that produce no frame, if no frame is in flight."""
         if not self._waiting and self._delivered == self._sent:
             self.committed = max(self.committed, self.next)
 
@@ -183,7 +183,7 @@ class Partition:
         self.records += receipt.count
         self.committed = max(self.committed, next_offset)
         self.logged = next_offset
-        self._delivered += 1  # last: the connector's thread reads `committed` as final once the counts are equal
+        self._delivered += 1  # update this last: once the counts are equal, the connector's thread treats `committed` as final
         self._backoff.reset()
         self._fenced_backoff.reset()
         self.trouble = ""

@@ -13,7 +13,7 @@ _DIGEST_CHARACTERS = 16
 
 
 class KafkaPosition(JsonProgress, frozen=True):
-    """The next offset to read, with the ids of cluster and topic: a recreated topic starts at 0 again.
+    """The next offset to read, with the ids of cluster and topic, because a recreated topic starts at 0 again.
 
     Attributes:
         cluster: id of the Kafka cluster.
@@ -27,9 +27,10 @@ class KafkaPosition(JsonProgress, frozen=True):
 
 
 def offset_metadata(position: KafkaPosition) -> str:
-    """Return the metadata of an offset committed to Kafka's group: no record lies between the log's position and that offset.
+    """Return the metadata of an offset committed to Kafka's group. It states that no record is between the log's position and that
+    offset.
 
-    The metadata applies only to this topic and this position; -1 stands for a log without a position.
+    The metadata applies only to this topic and this position; -1 represents a log without a position.
     """
     return f"{position.topic}:{position.next}"
 
@@ -42,7 +43,7 @@ def metadata_topic(metadata: str) -> str:
 def producer_name(connector: str, topic: str, partition: int | Literal["start"]) -> str:
     """Return the name of a partition's producer, or of the producer that marks the topic as started.
 
-    A very long topic name is replaced by its beginning and a digest.
+    A very long topic name is replaced by its first characters and a digest.
     """
     name = f"{connector}.{topic}.{partition}"
     if len(name) <= NAME_BYTES_MAX:
