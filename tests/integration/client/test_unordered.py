@@ -85,7 +85,7 @@ def settled(group: RunningGroup) -> None:
 def noticed(producer: Producer) -> bool:
     """Return whether the producer has noticed that a gateway it sent to is down."""
     there = producer._io.lanes if producer._io else None
-    return there is not None and any(lane.session.state is State.OFFLINE for lane in there.lanes)
+    return there is not None and any(lane.session.state is State.OFFLINE for lane in there.senders)
 
 
 def lanes(url: str) -> dict[bytes, list[Place]]:
