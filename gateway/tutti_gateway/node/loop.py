@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection
 
 from structlog.typing import FilteringBoundLogger
 
+from tutti.runtime import malloc
 from tutti_gateway.core import limits
 from tutti_gateway.node.clients.port import ClientPort, Message
 from tutti_gateway.node.common import process_memory
@@ -125,7 +126,7 @@ class Loop:
             self._free_memory(resident)
         # This is done once for each idle period.
         elif not self._trimmed and now - self._last_message_at > limits.TRIM_IDLE_US / US:
-            process_memory.trim()
+            malloc.release_free_memory()
             self._trimmed = True
         if resident <= limits.NODE_MEMORY_BYTES_MAX:
             self._clients_closed = False
@@ -144,4 +145,4 @@ class Loop:
             self._transport.release_memory()
         # If this does not help, the next call uses the other measure.
         self._clients_closed = not self._clients_closed
-        process_memory.trim()
+        malloc.release_free_memory()

@@ -28,6 +28,7 @@ from tutti.log.files.options import LogOptions
 from tutti.log.files.storage import Storage
 from tutti.log.read.lane_reader import last_known_end
 from tutti.log.read.reader import LogReader
+from tutti.runtime import malloc
 from tutti.security.tokens import Tokens
 from tutti_gateway.config import Config
 from tutti_gateway.core import limits
@@ -311,7 +312,7 @@ class Gateway:
         if not self._ready_printed and self._reads.ready and not self._driver.halted and self._group.state == PRIMARY:
             self._ready_printed = True
             self._print_ready()
-            process_memory.collapse()  # huge pages for code are useful only after all libraries are loaded
+            malloc.use_huge_pages()  # huge pages for code are useful only after all libraries are loaded
         return False
 
     def _print_ready(self) -> None:

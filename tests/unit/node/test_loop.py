@@ -16,6 +16,7 @@ from tests.support.ports import free_port
 from tests.unit.node.driver_harness import Documents
 from tests.unit.node.fakes import LOG, DiskQueue, HandClock, LaneQueue, Lookups, Script, Wire, network, token
 from tutti.data.client_protocol import PROTOCOL, Duplicate, Hello, encode_control
+from tutti.runtime import malloc
 from tutti.zmtp.framing import GREETING, ready
 from tutti_gateway.core import limits
 from tutti_gateway.core.protocol.events import SessionClosed
@@ -126,7 +127,7 @@ def test_memory_above_its_bound_closes_every_connection_and_the_loop_continues(
 def test_memory_is_released_once_when_it_is_quiet(bench: Bench, client: zmq.Socket[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     trims: list[int] = []
     monkeypatch.setattr(limits, "TRIM_IDLE_US", 200_000)
-    monkeypatch.setattr(process_memory, "trim", lambda: trims.append(1))
+    monkeypatch.setattr(malloc, "release_free_memory", lambda: trims.append(1))
     assert hello(client)
     wait_for(lambda: bool(trims))
     beats = len(bench.beats)

@@ -44,7 +44,7 @@ _NO_RECORD = -1, 0  # offset and time if there is no record
 _SKIP_FRAMES = 32_768  # a state that lags by more frames than this is loaded from a snapshot
 
 
-class Frontier(NamedTuple):
+class DecidedEnd(NamedTuple):
     """The decided end of a log, as far as this reader knows.
 
     Attributes:
@@ -122,7 +122,7 @@ class LogReader:
         self._live: LiveView | None = None
         self._same_at = time.monotonic() + _CHECK_SAME_S
         self._segment = self._generation = self._begin = 0
-        self._seen = Frontier(0, 0, 0, 0, False)
+        self._seen = DecidedEnd(0, 0, 0, 0, False)
         self._state_lock = _ReaderLock(self.path)
         self._state = LogState()
         self._firsts: dict[int, tuple[int, int]] = {}  # topic -> offset and time of its first record after a trim
@@ -159,7 +159,7 @@ class LogReader:
 
     # Frontier
 
-    def frontier(self) -> Frontier:
+    def frontier(self) -> DecidedEnd:
         """Return the frontier. It is never lower than one returned before.
 
         Raises:
@@ -173,7 +173,7 @@ class LogReader:
         live = self._live
         return live.fields[page.HEARTBEAT_US] if live is not None and live.valid else 0
 
-    def _refresh(self) -> tuple[Frontier, ReadLimit]:
+    def _refresh(self) -> tuple[DecidedEnd, ReadLimit]:
         with self._lock:
             live = self._live
             if live is None or not live.valid or time.monotonic() >= self._same_at:
@@ -204,7 +204,7 @@ class LogReader:
                 "new reader at the start of that log"
             )
 
-    def _from_page(self, live: LiveView) -> tuple[Frontier, int]:
+    def _from_page(self, live: LiveView) -> tuple[DecidedEnd, int]:
         # Read the words in the reverse order of the gateway's stores, so that each word's companions are at least as new.
         words = live.fields
         indexed = words[page.INDEXED_POSITION]
@@ -219,9 +219,9 @@ class LogReader:
         elif segment != self._segment or begin != self._begin:
             self._catalog.refresh()
         self._generation, self._segment, self._begin = generation, segment, begin
-        return Frontier(position, offset, tick_time, tick, live.alive), indexed
+        return DecidedEnd(position, offset, tick_time, tick, live.alive), indexed
 
-    def _watermark(self) -> tuple[Frontier, int]:
+    def _watermark(self) -> tuple[DecidedEnd, int]:
         stored = read_hard_state(self.path)
         self._catalog.refresh()
         firsts = self._catalog.firsts
@@ -229,7 +229,7 @@ class LogReader:
             stored = read_hard_state(self.path)  # the gateway may have created both since the first read
         check_hard_state(self.path, stored, firsts, self._log)
         if stored is None or not firsts:
-            return Frontier(0, 0, 0, 0, False), 0
+            return DecidedEnd(0, 0, 0, 0, False), 0
         # If the last segment is missing, the log would look shorter than it is.
         if not self._damaged:
             check_end(self.path, firsts, stored.segment)
@@ -239,7 +239,7 @@ class LogReader:
             return self._seen, 0
         upto = ReadLimit(mark.frontier_position, 0)
         number, time_us = self._last_tick(upto)
-        return Frontier(mark.frontier_position, mark.frontier_offset, time_us, number, False), 0
+        return DecidedEnd(mark.frontier_position, mark.frontier_offset, time_us, number, False), 0
 
     def _last_tick(self, upto: ReadLimit) -> tuple[int, int]:
         for first in reversed(self._catalog.firsts):

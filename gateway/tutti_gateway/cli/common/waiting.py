@@ -16,7 +16,7 @@ from tutti_gateway.cli.common.output import can_draw, note
 POLL_S = 0.25
 
 
-class Deadline:
+class TimeLimit:
     """Time limit that several consecutive waits share."""
 
     def __init__(self, timeout_s: float) -> None:

@@ -12,7 +12,7 @@ import click
 from tutti.errors import Refused, Unavailable, UsageError
 from tutti_gateway.cli.common.options import NumberRange, group_url_option, json_option, require_url, url_option
 from tutti_gateway.cli.common.output import count_text, note, on_terminal, print_json, print_table
-from tutti_gateway.cli.common.waiting import Deadline, showing_reason
+from tutti_gateway.cli.common.waiting import TimeLimit, showing_reason
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -187,7 +187,7 @@ def leave(name: str, url: str, timeout_s: float, as_json: bool) -> int:
     from tutti.common.gateway_url import parse_url
     from tutti.io.admin import AdminClient
 
-    deadline = Deadline(timeout_s)
+    deadline = TimeLimit(timeout_s)
     with AdminClient(url, timeout=timeout_s) as control:
         found = control.members()
         member = _member(found, name)
@@ -235,11 +235,11 @@ def _listens(host: str, port: int) -> bool:
 
 
 @contextmanager
-def _control(url: str, timeout_s: float) -> Iterator[tuple[AdminClient, Deadline]]:
+def _control(url: str, timeout_s: float) -> Iterator[tuple[AdminClient, TimeLimit]]:
     from tutti.io.admin import AdminClient
 
     with AdminClient(url, timeout=timeout_s) as control:
-        yield control, Deadline(timeout_s)
+        yield control, TimeLimit(timeout_s)
 
 
 def _votes(member: Member) -> bool:
@@ -254,7 +254,7 @@ def _member(found: list[Member], name: str) -> Member:
     raise UsageError(f"no gateway of the group is named {name!r}: there are {', '.join(member['name'] for member in found)}")
 
 
-def _change(control: AdminClient, deadline: Deadline, change: str, name: str, address: str = "") -> None:
+def _change(control: AdminClient, deadline: TimeLimit, change: str, name: str, address: str = "") -> None:
     """Request a roster change, and show why it is pending.
 
     Raises:
@@ -277,7 +277,7 @@ def _change(control: AdminClient, deadline: Deadline, change: str, name: str, ad
             raise
 
 
-def _until_it_votes(control: AdminClient, deadline: Deadline, name: str) -> list[Member]:
+def _until_it_votes(control: AdminClient, deadline: TimeLimit, name: str) -> list[Member]:
     """Wait until a gateway votes in the deciding view, and return the members.
 
     Raises:

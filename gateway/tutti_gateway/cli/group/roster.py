@@ -10,7 +10,7 @@ import click
 from tutti.errors import UsageError
 from tutti_gateway.cli.common.options import json_option, url_option
 from tutti_gateway.cli.common.output import note, print_json
-from tutti_gateway.cli.common.waiting import Deadline, showing_reason
+from tutti_gateway.cli.common.waiting import TimeLimit, showing_reason
 from tutti_gateway.cli.group.members import Member, timeout_option
 
 
@@ -39,7 +39,7 @@ def force(keep: str, yes: bool, url: str, timeout_s: float, as_json: bool) -> in
     from tutti.io.admin import AdminClient
 
     names = tuple(dict.fromkeys(name.strip() for name in keep.split(",") if name.strip()))
-    deadline = Deadline(timeout_s)
+    deadline = TimeLimit(timeout_s)
     with AdminClient(url, timeout=timeout_s) as control:
         found = {member["name"]: member for member in control.members()}
     unknown = [name for name in names if name not in found]

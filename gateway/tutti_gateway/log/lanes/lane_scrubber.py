@@ -120,8 +120,8 @@ class LaneScrubber:
 
     def pop_messages(self) -> list[str]:
         """Return the messages about snapshots and unopened lanes since the last call, for the operator."""
-        news, self._messages = self._messages, []
-        return news
+        messages, self._messages = self._messages, []
+        return messages
 
     def _next(self) -> LaneName | None:
         """Return the lane that is next in the round."""

@@ -28,7 +28,7 @@ from tutti.log.format.hard_state import check_hard_state, read_hard_state
 from tutti.log.format.index import ROW_SIZE, ROWS_AT, index_sealed, map_rows
 from tutti.log.format.snapshot import empty_snapshot, read_snapshot
 from tutti.log.format.vote_mark import find_lost_end, newest_mark
-from tutti.log.read.reader import Frontier, LogReader
+from tutti.log.read.reader import DecidedEnd, LogReader
 
 _RELEASE_BYTES = 4 << 20
 
@@ -69,7 +69,7 @@ class Verified:
 
     log: str
     gateway: str
-    frontier: Frontier
+    frontier: DecidedEnd
     durable: int
     newest: int
     segments: int = 0

@@ -1,4 +1,4 @@
-"""Interfaces of the driver and the disk thread to parts with more than one implementation: the stack and the log."""
+"""Interfaces of the driver to the stack, which a recorder may wrap, and of the disk thread to the log, which tests replace."""
 
 from __future__ import annotations
 

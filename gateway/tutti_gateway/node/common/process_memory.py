@@ -12,9 +12,6 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STATM = "/proc/self/statm"
 _STATM_BYTES_MAX = 200
 
-trim = malloc.release_free_memory
-collapse = malloc.use_huge_pages
-
 
 def tune() -> bool:
     """Keep messages on the heap. Call this before other threads start. Return False if the C library lacks mallopt."""

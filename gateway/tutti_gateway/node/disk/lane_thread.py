@@ -336,7 +336,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
                 lane = LaneName(found.origin, found.incarnation)
                 self._log.error("a part of a lane cannot be read", lane=lane.text, damaged=logs.damaged.get(lane, ""))
         for finding in logs.pop_messages():
-            self._log.warning(_FINDING, told=finding)
+            self._log.warning(_FINDING, finding=finding)
         round_done, self._rounds = logs.rounds > self._rounds, logs.rounds
         self._next_scrub_at = time.monotonic() + (limits.SCRUB_PAUSE_US if round_done else limits.SCRUB_WAIT_US) / US
         return logs.urgent

@@ -67,16 +67,16 @@ class ScrubGuard:
 class ScrubSchedule(ScrubGuard):
     """Scrub and repair of the ordered log. Owned by the disk thread, except for `to_dict`."""
 
-    def __init__(self, mender: Scrubber, report: Callable[[Event], None], log: FilteringBoundLogger) -> None:
+    def __init__(self, scrubber: Scrubber, report: Callable[[Event], None], log: FilteringBoundLogger) -> None:
         """Begin without repairs.
 
         Args:
-            mender: the scrubber of the log.
+            scrubber: the scrubber of the log.
             report: receives events for the stack.
             log: receives messages for the operator.
         """
         super().__init__(log)
-        self._scrubber = mender
+        self._scrubber = scrubber
         self._report = report
         self._repairs: deque[RepairLog] = deque()
         self._next_scrub_at = 0.0
@@ -119,8 +119,8 @@ class ScrubSchedule(ScrubGuard):
         except DiskFull:
             count = 0  # the stack requests the range again later
         if count and self._scrubber.lost is None:
-            up_to, mended = action.frames[count - 1].position, self._scrubber.repaired
-            self._log.info("the unreadable part of the log is repaired", up_to=up_to, mended=mended)
+            up_to, repaired = action.frames[count - 1].position, self._scrubber.repaired
+            self._log.info("the unreadable part of the log is repaired", up_to=up_to, repaired=repaired)
         self._report_lost()  # even after a failed write, because the stack requests no other range before this report
         return True
 
@@ -130,19 +130,19 @@ class ScrubSchedule(ScrubGuard):
         Raises:
             DiskFailed: a repaired file could not be written.
         """
-        mender, now = self._scrubber, time.monotonic()
-        if self.ended or (now < self._next_scrub_at + late and not (mender.urgent and not late)):
+        scrubber, now = self._scrubber, time.monotonic()
+        if self.ended or (now < self._next_scrub_at + late and not (scrubber.urgent and not late)):
             return False
-        if self.run(mender.scrub):
+        if self.run(scrubber.scrub):
             self._report_lost()
-            if mender.lost is not None:
-                self._log.error(_LOST, damage=mender.message)
-        for finding in mender.snapshots.pop_messages():
-            self._log.warning(SNAPSHOT, told=finding)
+            if scrubber.lost is not None:
+                self._log.error(_LOST, damage=scrubber.message)
+        for finding in scrubber.snapshots.pop_messages():
+            self._log.warning(SNAPSHOT, finding=finding)
         # After a complete round there is a longer pause.
-        round_done, self._rounds = mender.rounds > self._rounds, mender.rounds
+        round_done, self._rounds = scrubber.rounds > self._rounds, scrubber.rounds
         self._next_scrub_at = time.monotonic() + (limits.SCRUB_PAUSE_US if round_done else limits.SCRUB_WAIT_US) / US
-        return mender.urgent
+        return scrubber.urgent
 
     def _report_lost(self) -> None:
         lost = self._scrubber.lost
@@ -150,11 +150,11 @@ class ScrubSchedule(ScrubGuard):
 
     def to_dict(self) -> dict[str, object]:
         """Return the values for the status: the lost range, and the numbers of losses, repaired frames and finished rounds."""
-        mender, lost = self._scrubber, self._scrubber.lost
+        scrubber, lost = self._scrubber, self._scrubber.lost
         return {
             "lost": [lost.first, lost.last] if lost is not None else [],
-            "told": mender.message,
-            "found": mender.found,
-            "mended_frames": mender.repaired,
-            "rounds": mender.rounds,
+            "told": scrubber.message,
+            "found": scrubber.found,
+            "mended_frames": scrubber.repaired,
+            "rounds": scrubber.rounds,
         }

@@ -73,7 +73,7 @@ class StatusSocketServer:
             refused: receives a reason and the number of callers that were rejected for it.
         """
         args = ask, damaged, lane_damaged, refused
-        self._thread = threading.Thread(target=self._run, args=args, name="status-desk", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=args, name="status-socket", daemon=True)
         self._thread.start()
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import msgspec
 
 from tutti.data.histograms import Histogram
 from tutti.errors import TuttiError, UsageError
-from tutti.log.read.reader import Frontier, LogReader
+from tutti.log.read.reader import DecidedEnd, LogReader
 from tutti_gateway.core import limits
 from tutti_gateway.reads.admin import assets
 from tutti_gateway.reads.admin.history import History
@@ -38,7 +38,7 @@ class Pages:
     def __init__(
         self,
         reader: LogReader,
-        watch: FrontierWatch[Frontier],
+        watch: FrontierWatch[DecidedEnd],
         streams: Streams,
         calls: ConcurrencyLimit,
         gateway: GatewayLink,

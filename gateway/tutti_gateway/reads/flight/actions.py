@@ -13,7 +13,7 @@ from tutti.data.gateway_states import CUT_OFF
 from tutti.data.histograms import LATENCY_BOUNDS_US, Histogram
 from tutti.errors import Refused, Unavailable
 from tutti.log.read.micro_batch_ends import bytes_end, tick_end
-from tutti.log.read.reader import Frontier
+from tutti.log.read.reader import DecidedEnd
 from tutti.security.tokens import FULL_ACCESS, Access
 from tutti_gateway.core import limits
 from tutti_gateway.reads.common.gateway_link import GatewayLink
@@ -81,7 +81,7 @@ class Actions:
         served_logs: ServedLogs,
         plans: RangeSplitter,
         gateway: GatewayLink,
-        watch: FrontierWatch[Frontier],
+        watch: FrontierWatch[DecidedEnd],
         queries: QueryReports,
     ) -> None:
         """Create the service.

@@ -17,7 +17,7 @@ from tutti import limits as common_limits
 from tutti.data.frames.columns import check_columns, schema_of
 from tutti.data.histograms import LATENCY_BOUNDS_US, Histogram
 from tutti.errors import Behind, Damaged
-from tutti.log.read.reader import Frontier
+from tutti.log.read.reader import DecidedEnd
 from tutti.log.read.scan import scan
 from tutti_gateway.core import limits
 from tutti_gateway.reads.common.concurrency import ConcurrencyLimit, Lease
@@ -241,5 +241,5 @@ def _stopping() -> ReadError:
     return ReadError("stopping", "this gateway is stopping: continue at another gateway, from the offset reached")
 
 
-def _progress(at: int, frontier: Frontier) -> pa.Buffer:
+def _progress(at: int, frontier: DecidedEnd) -> pa.Buffer:
     return pa.py_buffer(msgspec.json.encode({"next": at, "frontier": frontier.offset}))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from tutti import limits
 from tutti.data.gateway_states import CUT_OFF
-from tutti.log.read.reader import Frontier, LogReader
+from tutti.log.read.reader import DecidedEnd, LogReader
 from tutti_gateway.reads.logs.frontier_watch import FrontierWaiter
 from tutti_gateway.reads.protocol.flight_errors import ReadError
 from tutti_gateway.reads.protocol.tickets import AtTime, Position, Request, Ticket
@@ -19,7 +19,7 @@ class ResolvedRange(NamedTuple):
 
     start: int
     end: int | None
-    frontier: Frontier
+    frontier: DecidedEnd
 
 
 class RangeResolver:
@@ -28,7 +28,7 @@ class RangeResolver:
     def __init__(
         self,
         reader: LogReader,
-        watch: FrontierWaiter[Frontier],
+        watch: FrontierWaiter[DecidedEnd],
         state: Callable[[], str],
         confirm: Callable[[], bool] | None = None,
     ) -> None:
@@ -45,7 +45,7 @@ class RangeResolver:
         self._watch = watch
         self._state = state
 
-    def frontier(self, caller: Request, is_cancelled: Callable[[], bool]) -> Frontier:
+    def frontier(self, caller: Request, is_cancelled: Callable[[], bool]) -> DecidedEnd:
         """Return the frontier of the log, which is at least what the caller has seen (C7).
 
         The call waits briefly for a lower frontier to catch up, unless the gateway has no majority. A linearizable answer
@@ -133,7 +133,7 @@ class RangeResolver:
             raise _reversed_range(start, end)
         return ResolvedRange(start, end, frontier)
 
-    def offsets(self, start: Position, end: Position | None, frontier: Frontier) -> tuple[int, int]:
+    def offsets(self, start: Position, end: Position | None, frontier: DecidedEnd) -> tuple[int, int]:
         """Return the offsets of a committed range. Without an end, the range ends at the frontier.
 
         Raises:
@@ -147,7 +147,7 @@ class RangeResolver:
             raise _reversed_range(low, high)
         return low, high
 
-    def offset(self, position: Position, frontier: Frontier) -> int:
+    def offset(self, position: Position, frontier: DecidedEnd) -> int:
         """Return the offset of a position, which may be outside of the log."""
         if isinstance(position, AtTime):
             return self._reader.offset_for_time(position.time_us)
@@ -157,7 +157,7 @@ class RangeResolver:
             return frontier.offset
         return int(position)
 
-    def _check(self, which: str, offset: int, frontier: Frontier) -> None:
+    def _check(self, which: str, offset: int, frontier: DecidedEnd) -> None:
         start = self._reader.start
         if offset < start:
             raise ReadError(
@@ -170,7 +170,7 @@ class RangeResolver:
         hint = "; with `follow` a range may end there" if which == "end" else ""
         self.check_not_beyond(f"the range's {which} is offset {offset}", offset, frontier, hint)
 
-    def check_not_beyond(self, what: str, offset: int, frontier: Frontier, hint: str = "") -> None:
+    def check_not_beyond(self, what: str, offset: int, frontier: DecidedEnd, hint: str = "") -> None:
         """Refuse an offset beyond the frontier. The refusal is permanent only if the frontier is confirmed.
 
         Raises:

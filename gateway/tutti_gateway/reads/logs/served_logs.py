@@ -18,7 +18,7 @@ from tutti.errors import Damaged, OffsetOutOfRange, TuttiError
 from tutti.log.files.lane_paths import lane_has_log, lane_path, list_lanes, recorded_own_lane
 from tutti.log.read.lane_reader import LaneReader
 from tutti.log.read.name_registry import NameForgotten
-from tutti.log.read.reader import Frontier, LogReader
+from tutti.log.read.reader import DecidedEnd, LogReader
 from tutti_gateway.core import limits
 from tutti_gateway.reads.logs.frontier_watch import FrontierWaiter, FrontierWatch, LaneWatch
 from tutti_gateway.reads.logs.ranges import RangeResolver
@@ -32,7 +32,7 @@ class ServedLog(NamedTuple):
 
     lane: str
     reader: LogReader
-    watch: FrontierWaiter[Frontier]
+    watch: FrontierWaiter[DecidedEnd]
     ranges: RangeResolver
     state: Callable[[], str]
 
@@ -63,7 +63,7 @@ class ServedLogs:
     def __init__(
         self,
         reader: LogReader,
-        watch: FrontierWatch[Frontier],
+        watch: FrontierWatch[DecidedEnd],
         state: Callable[[], str],
         halted: Callable[[], dict[str, str]] = dict,
         confirm: Callable[[], bool] | None = None,

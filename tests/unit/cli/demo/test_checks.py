@@ -11,7 +11,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from tutti.log.read.reader import Frontier
+from tutti.log.read.reader import DecidedEnd
 from tutti_gateway.cli.demo.checks import Check, check_logs, check_records, check_results, check_same, load_times, speed
 from tutti_gateway.cli.demo.departures import Departures
 from tutti_gateway.cli.demo.report_page import Kill, mean_delays, write_picture
@@ -90,7 +90,7 @@ def test_logs_that_differ_in_a_record_or_in_length_are_seen() -> None:
 
 
 def test_damage_in_any_log_is_seen() -> None:
-    frontier = Frontier(7, 5, 0, 0, live=False)
+    frontier = DecidedEnd(7, 5, 0, 0, live=False)
     good = Verified("l", "jfk", frontier, 0, 0, frames=3)
     bad = Verified("l", "lga", frontier, 0, 0, frames=3, damage=[Finding(7, 3, "log/1.seg", 64, "frame 7 is damaged")])
     assert check_logs({"jfk": good, "lga": good}).held

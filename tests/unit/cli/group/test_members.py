@@ -15,7 +15,7 @@ from tests.unit.client.fake_gateway import FakeGateway
 from tutti.data import client_protocol
 from tutti.io.admin import AdminClient
 from tutti_gateway.cli.common import output
-from tutti_gateway.cli.common.waiting import Deadline, showing_reason
+from tutti_gateway.cli.common.waiting import TimeLimit, showing_reason
 from tutti_gateway.cli.group import members
 from tutti_gateway.cli.main import main
 
@@ -197,7 +197,7 @@ def test_after_a_timeout_the_remaining_change_is_printed(tutti: Callable[..., Sa
 
     group = Group(*THREE)
     group.after = [[*THREE, member("bos", state="silent", voter=False)]]
-    monkeypatch.setattr(Deadline, "pause", interrupted)
+    monkeypatch.setattr(TimeLimit, "pause", interrupted)
     with FakeGateway(rule=group) as gateway:
         done = tutti(gateway.url, "members", "add", "bos", "127.0.0.1:7440")
     assert (done.code, done.out) == (130, "")

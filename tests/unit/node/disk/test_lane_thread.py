@@ -301,4 +301,4 @@ def test_the_results_for_snapshots_are_reported(monkeypatch: pytest.MonkeyPatch)
         bench.logs.snapshots = ["one is damaged", "it was made again"]
         for _ in range(3):
             bench.disk._idle()
-    assert [line["told"] for line in logged] == ["one is damaged", "it was made again"]
+    assert [line["finding"] for line in logged] == ["one is damaged", "it was made again"]

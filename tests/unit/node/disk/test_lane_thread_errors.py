@@ -77,7 +77,7 @@ def test_a_lane_that_cannot_be_opened_is_reported_once_and_the_others_are_repair
                 disk.run_once()
                 disk._idle()
     assert reports == [LaneCorrupt(*lanes.OTHER, 6, 6)]
-    assert [line["told"] for line in logged if "told" in line] == [f"lane {lanes.OWN.text}: {logs.damaged[lanes.OWN]}"]
+    assert [line["finding"] for line in logged if "finding" in line] == [f"lane {lanes.OWN.text}: {logs.damaged[lanes.OWN]}"]
     assert "cannot be opened" in logs.damaged[lanes.OWN]
     disk.put(RepairLane(*lanes.OWN, tuple(own.frames[1:2])))  # that of a question of before it was so
     disk.put(RepairLane(*lanes.OTHER, tuple(other.frames[5:6])))

@@ -69,20 +69,20 @@ def test_frames_that_are_refused_are_requested_again(clock: Clock, full: bool) -
 
 def test_the_scrub_reads_in_chunks_with_pauses(clock: Clock) -> None:
     bench = Bench()
-    mender = bench.writer.scrubber
+    scrubber = bench.writer.scrubber
     for after, looks in ((0.0, 1), (0.1, 1), (0.2, 2), (0.3, 3)):
         clock.now += after
         bench.disk.scrub_schedule.scrub()
-        assert mender.looks == looks
+        assert scrubber.looks == looks
     clock.now += 0.3
-    mender.rounds = 1
+    scrubber.rounds = 1
     bench.disk.scrub_schedule.scrub()
     clock.now += 3000
     bench.disk.scrub_schedule.scrub()
-    assert mender.looks == 4  # a round is over, and the next one has time
+    assert scrubber.looks == 4  # a round is over, and the next one has time
     clock.now += 1000
     bench.disk.scrub_schedule.scrub()
-    assert mender.looks == 5
+    assert scrubber.looks == 5
 
 
 def test_frames_that_a_reader_could_not_read_are_checked_at_once(clock: Clock) -> None:
@@ -107,12 +107,12 @@ def test_a_failed_read_for_another_gateway_starts_a_scrub(clock: Clock) -> None:
 
 def test_a_disk_without_idle_time_is_scrubbed_now_and_then(clock: Clock) -> None:
     bench = Bench()
-    mender = bench.writer.scrubber
+    scrubber = bench.writer.scrubber
     for token in range(1, 51):
         bench.disk.put(persist(token, token))
         assert bench.disk.run_once()
         clock.now += 0.25
-    assert 5 <= mender.looks <= 7
+    assert 5 <= scrubber.looks <= 7
     assert sum(isinstance(event, Persisted) for event in bench.reports) == 50
 
 
@@ -132,8 +132,8 @@ def test_nothing_is_repaired_after_writing_failed(clock: Clock) -> None:
 def test_a_long_unreadable_range_is_reported_once(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was told four times a second, in a log that nobody may ever look at."""
     bench = Bench()
-    mender = bench.writer.scrubber
-    look = mender.scrub
+    scrubber = bench.writer.scrubber
+    look = scrubber.scrub
 
     def refused() -> bool:
         look()
@@ -147,11 +147,11 @@ def test_a_long_unreadable_range_is_reported_once(clock: Clock, monkeypatch: pyt
         return [line["error"] for line in told]
 
     with monkeypatch.context() as patch:
-        patch.setattr(mender, "scrub", refused)
+        patch.setattr(scrubber, "scrub", refused)
         assert looks(50) == ["[Errno 13] Permission denied"]
-        assert mender.looks == 50
+        assert scrubber.looks == 50
     assert looks(1) == []
-    monkeypatch.setattr(mender, "scrub", refused)
+    monkeypatch.setattr(scrubber, "scrub", refused)
     assert looks(2) == ["[Errno 13] Permission denied"]
 
 
