@@ -2,7 +2,7 @@
 
     archive.json                                               the marker: format, log
     ranges/FIRST-END.json                                      the manifest of the records [FIRST, END)
-    data/ticks=A-B/FIRST-END-HASH.parquet records of a range: of one topic, or of all topics that have no file of their own
+    data/ticks=A-B/FIRST-END-HASH.parquet                      records of a range: one topic, or all topics without their own file
 
 Offsets have 20 digits, so that names sort in the order of the log. A and B are the ticks of the first and the last record. HASH is
 the start of the file's SHA-256, so equal content has the same name, and no file overwrites a different one. A manifest is one line
@@ -36,8 +36,9 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A row group of a file.
 
     Attributes:
-        first, last: offsets of its first and last record. records: number of records. chunks: (byte, length, CRC32C) of each column
-        chunk.
+        first, last: offsets of its first and last record.
+        records: number of records.
+        chunks: (byte, length, CRC32C) of each column chunk.
     """
 
     first: int

@@ -374,8 +374,8 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
     def spooled(self, timeout: float | None = None) -> None:
         """Wait until the record and all earlier records of the producer are durable in its spool on this disk.
 
-        A spooled record commits once if the disk survives, whatever happens to the process, the host and the gateways. The record
-        is sent by this producer, or by the next producer with this spool.
+        If the disk survives, a spooled record commits once, even after failures of the process, the host or the gateways. The
+        record is sent by this producer, or by the next producer with this spool.
 
         Raises:
             TimeoutError: the record is not durable after `timeout` seconds, for example because the disk is full.
@@ -395,13 +395,13 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
         batch.spool.await_spooled(batch, timeout)
 
     def processed_by(self, query: str, timeout: float | None = None) -> int:
-        """Wait until a Spark query, or a named reader, has processed the record (all of them, for a batch).
+        """Wait until a Spark query or a named reader has processed the record, or all records of a batch.
 
-        A query with a name (option `queryName` of the source) commits its position at the end of each micro-batch. By then its sink
-        has the output of the micro-batch. Positions are positions in the log. A record that the query does not read, because of its
-        topics or its start offset, counts as processed once the position is above it. After a query went back, for example with a
-        new checkpoint, the record counts as processed when the query reaches it again. A producer that saw the record processed
-        before keeps that result.
+        A query with a name (option `queryName` of the source) commits its position at the end of each micro-batch. At that time the
+        query's sink has the output of the micro-batch. The position is an offset of the log. A record that the query does not read,
+        because of its topics or its start offset, counts as processed once the position is above it. If a query starts again at a
+        lower offset, for example with a new checkpoint, the record counts as processed when the query reaches it again. A producer
+        that has already seen the record as processed keeps that result.
 
         Returns:
             The position of the query: all records below it are processed.

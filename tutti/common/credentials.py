@@ -34,7 +34,7 @@ class Credentials:
         token: the token; empty for a gateway of the group, which its key authenticates.
         server_keys: gateway name -> public key (Z85 text), or a path of `group.keys`. The client connects to these gateways only.
         certificates: PEM text, or a `Path`, of the CAs of the gateways' TLS certificates; the default is those of the system.
-        own: public and secret key (Z85 text) of a client that its key authenticates; the default is a random pair.
+        own: the client's public and secret key (Z85 text), if a key authenticates the client; the default is a random pair.
 
     Raises:
         ConfigError: a file cannot be read, or is malformed.

@@ -36,7 +36,7 @@ class ScanRequest:
 
     Attributes:
         start: first offset.
-        end: exclusive end, at most the frontier. A scan of an empty range checks the other fields.
+        end: exclusive end, at most the frontier. A scan of an empty range only checks the other fields.
         topics: topics to read; None means all.
         columns: columns to return, in this order.
         absent_ok: treat topics that do not exist as empty.

@@ -40,7 +40,7 @@ class ThreadedIO(Protocol):
     """The I/O of one producer.
 
     Attributes:
-        io_thread: the I/O thread that runs this I/O; set when it starts.
+        io_thread: the I/O thread that runs this I/O; set at the start.
         due: monotonic time of the next run if nothing arrives before.
         alarm: monotonic time at which the I/O thread checks `due`; set by the I/O thread alone.
     """

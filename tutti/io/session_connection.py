@@ -121,7 +121,7 @@ class SessionConnection:
             outbox.popleft()
 
     def due(self) -> float:
-        """Return the monotonic time of the next action if nothing arrives before."""
+        """Return the monotonic time of the next action if no message arrives before."""
         if self.connection is None:
             return 0.0 if self._probe is not None and self._probe.result is not None else self._connect_at
         due = self.connection.due()

@@ -31,7 +31,7 @@ class ConnectionLimit:
         self._connections_max = connections_max
         self.rejected = rejected
         self._open: dict[int, tuple[str, Callable[[], None]]] = {}
-        # Waiting connections, first those without an earlier answer, then those with one; by network, the longest-waiting first.
+        # Waiting connections by network, the longest-waiting first. The first table has connections that never got an answer.
         self._waiting: tuple[dict[str, dict[int, None]], ...] = ({}, {})
         self._leaving: set[int] = set()
 

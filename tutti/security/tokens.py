@@ -46,7 +46,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _PATTERN = re.compile(rf"[A-Za-z0-9._*-]{{1,{NAME_BYTES_MAX}}}\Z")
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 
-#: Codes of `NotAllowed`: the caller is not authenticated; the caller lacks the right.
+#: Codes of `NotAllowed`: first, the caller is not authenticated; second, the caller lacks the right.
 UNAUTHENTICATED, NO_RIGHT = "token", "rights"
 
 

@@ -13,7 +13,7 @@ both    MESSAGE   nonce u64, box of (flags u8, content)
 
 The bytes are the same as those of a ZeroMQ socket, with one addition: the server's greeting ends with the first bytes of its
 permanent public key. RFC 37 leaves this part of the greeting unused. With this hint, a client that knows the keys of several
-gateways finds the right one. A forged hint has no use: only the owner of the key can open the box in HELLO.
+gateways finds the right one. A forged hint gains no access, because only the owner of the key can open the box in HELLO.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ class PortLimits(NamedTuple):
 
     Attributes:
         name: name of the port in messages for the operator.
-        connections_max: concurrent connections. At the limit, a new connection replaces one that is inactive or unknown, or else is
-            closed.
+        connections_max: limit of concurrent connections. At the limit, a new connection replaces one that is inactive or unknown,
+            or else is closed.
         assembly_bytes_max: bytes of all incomplete messages together; above this limit, the connection with the most bytes is
             closed.
-        parts_max: parts of a message.
+        parts_max: limit of parts of a message.
         skips_oversized: report a message with too many parts or bytes without any parts; otherwise close its connection.
-        queued_max: queued messages for one connection.
+        queued_max: limit of queued messages for one connection.
         queued_bytes_max: queued bytes of all connections together; above this limit, the connection with the most bytes is closed.
         pause_above_bytes: queued bytes of one connection above which it is not read.
         descriptor_shares: shares of the process's spare descriptors that this port leaves free.
@@ -55,7 +55,7 @@ class Connection:
     Attributes:
         routing: routing id; empty during the handshake.
         active: True after the first message, or once the peer's key is accepted.
-        peer_key: the peer's public key; None if it does not encrypt.
+        peer_key: the peer's public key; None if the peer does not encrypt.
     """
 
     __slots__ = (

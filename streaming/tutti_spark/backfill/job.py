@@ -21,7 +21,7 @@ _ROW_BY_ROW = {
     "EventTimeWatermark",
 }  # fmt: skip
 _BY_BATCH = {"MapInPandas", "MapInArrow", "PythonMapInArrow"}
-#: Kinds of joins, grouped by the side whose rows the join processes one by one.
+#: Kinds of joins. They are grouped by the side of the join that is processed row by row.
 _JOINS = {0: {"Inner$", "Cross$", "LeftOuter$", "LeftSemi$", "LeftAnti$"}, 1: {"Inner$", "Cross$", "RightOuter$"}}
 
 

@@ -77,7 +77,7 @@ def main(options: argparse.Namespace, job: Job, start: Start, lines: Callable[[S
 def run(
     spark: SparkSession, options: argparse.Namespace, job: Job, start: Start, lines: Callable[[SparkSession, str], list[bytes]]
 ) -> dict[str, Any]:
-    """Run a job in an existing session, which has `SETTINGS`, and return its report."""
+    """Run a job in an existing session and return the job's report. The session must have `SETTINGS`."""
     from tutti_spark.deterministic import deterministic
 
     rows = job(departures_without_closing(stream(spark, options)))

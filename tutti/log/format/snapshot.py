@@ -1,9 +1,9 @@
 """Snapshots: a snapshot is the state of the log before a position. It lets a start skip the log before that position (design,
 section 3).
 
-Each segment has a durable snapshot at its start, written when the frontier passes that position. One more snapshot is renewed
-within the current segment, to bound the work of a start. This snapshot is not synced: the snapshot and its index rows have CRCs,
-and the snapshot at the start of the segment is the fallback.
+Each segment has a durable snapshot at its start, written when the frontier passes that position. A further snapshot within the
+current segment is renewed regularly, to bound the work of a start. This snapshot is not synced: the snapshot and its index rows
+have CRCs, and the snapshot at the start of the segment is the fallback.
 """
 
 from __future__ import annotations

@@ -380,7 +380,8 @@ class LogReader:
             yield item
 
     def find(self, producer: int, first_sequence: int, count: int = 1) -> int | None:
-        """Return the offset of a producer's (number) record with this sequence, the first of `count` consecutive records.
+        """Return the offset of the record with this sequence, the first of `count` consecutive records; `producer` is a producer
+        number.
 
         Return None if the log does not have them as consecutive records.
         """

@@ -333,7 +333,8 @@ class Catalog:
         """Yield the rows of the batches with records in [start, end), in order and in chunks.
 
         Raises:
-            Damaged: as `rows`; raised after the rows before the corruption. OffsetOutOfRange: a trim removed records of the range.
+            Damaged: as `rows`; raised after the rows before the corruption.
+            OffsetOutOfRange: a trim removed records of the range.
         """
         first = self.entry(start, upto)
         if start < self.start.offset:

@@ -318,7 +318,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _int96_texts(nanos: pa.Array[Any], seconds: pa.Array[Any]) -> tuple[list[Any], bool]:
-    """Return an INT96 column as text, and True if all values have an exact form; combine nanoseconds mod 2**64 and seconds."""
+    """Return an INT96 column as text (from nanoseconds mod 2**64 and seconds), and True if all values have an exact form."""
     found: list[Any] = []
     exact = True
     for wrapped, second in zip(nanos.cast(pa.int64()).to_pylist(), seconds.cast(pa.int64()).to_pylist(), strict=True):

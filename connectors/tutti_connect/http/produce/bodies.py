@@ -146,7 +146,7 @@ def _plain(body: bytes) -> pa.RecordBatch:
 
 
 def _check_lines(body: bytes) -> None:
-    """Reject a body with too many lines before they are split."""
+    """Reject a body with too many lines before the lines are split."""
     count = body.count(b"\n")
     if count > limits.RECORDS_A_POST_MAX:
         raise Problem(413, f"the post has {count} lines; at most {limits.RECORDS_A_POST_MAX} records are allowed: split it")
