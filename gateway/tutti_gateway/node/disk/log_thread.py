@@ -199,8 +199,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return few and self._now - self._decided_at < limits.INDEX_LATE_US / US and not self._stopping
 
     def _index(self) -> bool:
-        """Index the decided runs. Return False if none was indexed. If the disk is full, the runs stay queued and are tried again.
-        """
+        """Index the decided runs. Return False if none was indexed. If the disk is full, the runs stay queued for a retry."""
         if self._rows_wait and self._in_full_backoff():
             return False
         self._decided_at = 0.0
