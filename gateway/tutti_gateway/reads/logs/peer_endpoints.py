@@ -54,8 +54,7 @@ class PeerCache:
     def __init__(
         self, reader: HasLog, gateway: KnowsGateways, credentials: Callable[[], Credentials | None] = lambda: None
     ) -> None:
-        """Create the cache. It sends requests to the peers of `gateway`, with `credentials`. Peers must have the log of `reader`.
-        """
+        """Create the cache. It sends requests to peers of `gateway`, with `credentials`. Peers must have the log of `reader`."""
         self._credentials = credentials
         self._reader = reader
         self._gateway = gateway
