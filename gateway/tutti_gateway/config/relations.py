@@ -1,4 +1,4 @@
-"""Checks rules between values of a configuration that are each valid alone."""
+"""Checks rules between values of a configuration. Each value is valid by itself."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ class Relations:
             return None
 
     def _distinct(self, path: KeyPath, address: MemberAddress, others: dict[str, MemberAddress]) -> None:
-        """Check that no two gateways share an address; each would reject the other as an impostor."""
+        """Check that no two gateways share an address. Otherwise each would reject the other as an impostor."""
         for name, other in others.items():
             shared = set(address) & set(other)
             if shared:

@@ -120,7 +120,7 @@ ROSTER_CHANGES_MAX = 16  # roster changes that wait at one gateway
 ROSTER_WAIT_HEARTBEATS = 300
 FORCE_HEARTBEATS = 50  # heartbeats without a majority before a roster may be forced
 WINDOW_MORE_FRAMES = 2 * FRAMES_A_MESSAGE_MAX  # undecided frames that a learner holds beyond the coordinator's limit
-VIEW_RESERVE_FRAMES = 64  # undecided frames beyond the learner's limit: a forced ROSTER, and VIEW frames of views that ended early
+VIEW_RESERVE_FRAMES = 64  # undecided frames beyond the learner's limit: a forced ROSTER, and VIEWs of views that ended early
 MARK_FRAMES = 64  # synced frames after which the next write carries a mark
 # Frames after a watermark include those that were decided since the previous mark.
 TAIL_FRAMES_MAX = 2 * (UNDECIDED_FRAMES_MAX + WINDOW_MORE_FRAMES + VIEW_RESERVE_FRAMES) + MARK_FRAMES

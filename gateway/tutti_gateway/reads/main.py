@@ -231,7 +231,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         block_pandas()
     options = parse(sys.argv[1:] if arguments is None else arguments)
     if options.parent is not None:
-        end_with_parent(options.parent, signal.SIGKILL)  # a hanging process does not read the pipe, and must release its ports
+        end_with_parent(options.parent, signal.SIGKILL)  # a hanging process does not read the pipe, but must release its ports
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before this process starts threads, which inherit the mask
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the gateway decides when to end
     process_memory.tune()

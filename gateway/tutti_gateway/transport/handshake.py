@@ -93,7 +93,7 @@ def _log_mismatch(mine: Introduction, theirs: Introduction) -> str:
 
 
 def duplicate_reason(known: Introduction, other: Introduction) -> str:
-    """Return the reason why `other` is refused while a gateway of the same name is connected; empty if both are one process."""
+    """Return why `other` is refused while a gateway of the same name is connected; empty if both are one process."""
     if other.process == known.process:
         return ""
     if other.incarnation == known.incarnation:

@@ -119,7 +119,7 @@ class Lanes:
             self._layer.on_corrupt(event)
 
     def space(self, low: str) -> None:
-        """Note why the disk is low; empty if it has free space."""
+        """Note the reason why the disk is low; empty if it has free space."""
         self._low = low
         if self._layer is not None:
             self._layer.space(low)

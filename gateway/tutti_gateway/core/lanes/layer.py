@@ -1,4 +1,4 @@
-"""The *unordered* layer: passes events and messages to the origin of this gateway's lane and to the replica of all other lanes."""
+"""The *unordered* layer: passes events and messages to the origin of this gateway's lane and to the replica of other lanes."""
 
 from __future__ import annotations
 

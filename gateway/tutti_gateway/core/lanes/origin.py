@@ -1,4 +1,4 @@
-"""The origin of a lane. It assigns positions, runs two-phase commit with the members of its attempt, and votes last (U12)."""
+"""Origin of a lane. It assigns positions, runs two-phase commit with the attempt's members, and votes last (U12)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The group's clock: wall time from the clocks of several gateways, because a single clock may be wrong by years (M26)."""
+"""The group's clock: wall time from several gateways' clocks, because a single clock may be wrong by years (M26)."""
 
 from __future__ import annotations
 

@@ -224,7 +224,7 @@ class Ordering:
         self.receiver.installed()
 
     def primary(self) -> None:
-        """Begin to order new messages. The forward-table first sends all its batches to the coordinator again (order, O9)."""
+        """Begin to order new messages. The forward-table first sends all its batches again to the coordinator (order, O9)."""
         self.forward.installed()
         self.requests.installed()
         self.housekeeping.primary()

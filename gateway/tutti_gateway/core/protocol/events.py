@@ -312,7 +312,7 @@ class TimeAdvanced(msgspec.Struct, frozen=True, tag="TimeAdvanced"):
 
 
 class SpaceChanged(msgspec.Struct, frozen=True, tag="SpaceChanged"):
-    """The disk is low (`low` gives the reason), or has free space again (`low` is empty)."""
+    """The disk is low (`low` is True, and `reason` says why), or it has free space again."""
 
     low: bool
     reason: str

@@ -1,4 +1,4 @@
-"""Requester: a member that misses frames waits, watches for requests by other members, and then asks (repair, R3 to R5)."""
+"""Requester: a member that misses frames waits, watches for requests by others, and then asks (repair, R3 to R5)."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ class LaneLogs:
     Attributes:
         messages: messages for the operator about corruption that was found at the start.
         starts: first offset that each lane still has. Any thread may read it.
-        scrubber: scrubber of the lanes.
+        scrubber: checks and repairs the lanes.
     """
 
     def __init__(self, owner: DataDirectory, options: LogOptions | None = None, storage: Storage | None = None) -> None:

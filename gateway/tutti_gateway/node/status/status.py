@@ -64,7 +64,7 @@ class StatusDocuments:
         )
 
     def _lane(self) -> str:
-        """Return this gateway's lane once the roster has this gateway with this disk; empty while the lane accepts no records."""
+        """Return this gateway's lane if the roster has this gateway with this disk; empty if the lane accepts no records."""
         incarnation = self._identity.incarnation
         for number, voter in self._decided.roster.items():
             lane = LaneName(number, incarnation)

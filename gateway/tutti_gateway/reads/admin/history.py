@@ -1,4 +1,4 @@
-"""History of a gateway: figures over the last minutes and the last day, and changes of its state and view, for the console.
+"""History of a gateway for the console: values over the last minutes and the last day, and changes of state and view.
 
 A thread samples the gateway's status once a second. A point holds the rates between two samples. A second series has one point a
 minute. Both series and the list of changes are bounded and in memory, so a restart of the reads process loses them.
@@ -78,7 +78,7 @@ _NAN = float("nan")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """The state of the gateway from a time on; the first change of the list is the state at the first sample."""
+    """The state of the gateway since a given time. The first change in the list is the state at the first sample."""
 
     time_us: int
     state: str
@@ -92,7 +92,7 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class _Sample(NamedTuple):
-    """One sample of the status; `status` is None if the gateway did not answer."""
+    """One sample of the status. `status` is None if the gateway did not answer."""
 
     time_us: int
     mono_us: int
@@ -123,7 +123,7 @@ class History:
         """Begin without samples.
 
         Args:
-            status: returns the gateway's status, None if the gateway does not answer; may wait a second.
+            status: returns the gateway's status, None if the gateway does not answer. It may wait for a second.
             reads: returns the records and bytes that this process has served.
         """
         self._status = status
@@ -193,7 +193,7 @@ def point(before: _Sample, now: _Sample) -> array[float]:
 
 
 def quantile(before: Status | None, now: Status | None, part: float) -> float:
-    """Return a quantile of the values that a histogram counted between two samples, NaN if there are none.
+    """Return a quantile of the values that a histogram counted between two samples; NaN if there are none.
 
     Values are assumed to be evenly spread within a bucket. The last bucket is assumed to end at twice the highest bound.
     """

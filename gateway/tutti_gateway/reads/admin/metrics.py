@@ -53,7 +53,7 @@ def exposition(status: Status | None, reads: Status, known: LogFigures) -> bytes
 
 
 def document(status: Status | None, reads: Status, known: LogFigures) -> Status:
-    """Return the document that the metric paths refer to: the status, values derived from it, and other figures."""
+    """Return the document to which the metric paths refer: the status, values derived from the status, and other values."""
     return {
         **(status or {}),
         "up": status is not None,
@@ -98,7 +98,7 @@ def _derived(status: Status) -> Status:
 
 
 def _connections(status: Status) -> Status:
-    """Return for each counter of the connections to other gateways a table by the gateways' names."""
+    """Return a table by gateway name for each counter of the connections to other gateways."""
     tables: dict[str, dict[str, Any]] = {}
     for peer in find(status, "transport.peers") or ():
         if isinstance(peer, Mapping) and "name" in peer:

@@ -1,4 +1,4 @@
-"""Pages of records for browsing the log: a few records, found with bounded work, anywhere in the log.
+"""Pages of records for browsing the log. A page has a few records from anywhere in the log, found with bounded work.
 
 The work of a page is bounded, so a page may miss records of a rare key or topic that exist elsewhere. The headers `tutti-first`
 and `tutti-next` name the range of offsets that the page has searched, and so where the previous and the next page begin.
@@ -37,7 +37,10 @@ _DIGITS = 20
 
 
 class PageQuery(NamedTuple):
-    """The parameters of a page: records from `start` on, or the last ones below `before`, of a topic and with a key if given."""
+    """The parameters of a page: records that start at `start`, or the last records below `before`.
+
+    Topic and key are optional filters.
+    """
 
     start: int | None
     before: int | None

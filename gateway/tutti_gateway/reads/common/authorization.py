@@ -45,7 +45,7 @@ class ReadsAuthorizer:
         """
         self._files = files
         self.tokens = Tokens(files.tokens) if files.tokens else None
-        self._loaded_stamp = self._certificate_stamp()  # before the files are read, so that a change meanwhile is noticed
+        self._loaded_stamp = self._certificate_stamp()  # before the files are read, so that a change during the read is detected
         if files.tls_certificate:
             check_certificate(files.tls_certificate, files.tls_key)
 
@@ -65,7 +65,7 @@ class ReadsAuthorizer:
         return (Path(files.tls_certificate).read_text(), Path(files.tls_key).read_text()) if files.tls_certificate else None
 
     def renewed(self) -> bool:
-        """True if there is a new certificate since the start of this process.
+        """True if the certificate has been renewed since the start of this process.
 
         Raises:
             ConfigError: the new certificate is invalid.
@@ -119,7 +119,7 @@ class ReadsAuthorizer:
         return None if self.tokens is None else {MIDDLEWARE: AuthorizationMiddleware()}
 
     def facts(self) -> dict[str, object]:
-        """Return the figures for the status: trouble with the token file, and refusals by reason."""
+        """Return the values for the status: the problem of the token file, and refusals by reason."""
         return {} if self.tokens is None else {"trouble": self.tokens.trouble, "refused": self.refused()}
 
     def refused(self) -> dict[str, int]:

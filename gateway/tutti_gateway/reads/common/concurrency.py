@@ -33,7 +33,7 @@ class Lease:
 
 
 class ConcurrencyLimit:
-    """A semaphore with leases: at most `most` are in use at a time."""
+    """A semaphore with leases. At most `most` leases are in use at the same time."""
 
     def __init__(self, what: str, most: int, wait_us: int = 0) -> None:
         """Create free slots.

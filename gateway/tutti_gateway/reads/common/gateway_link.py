@@ -97,7 +97,7 @@ class StatusSocket:
             if not answer:
                 break
             waiting = self._waiting.get(answer[:TOKEN_BYTES])
-            if waiting is not None:  # an answer without a waiting request is late, or was meant for an earlier process
+            if waiting is not None:  # an answer without a waiting request is late, or belongs to a request of an earlier process
                 waiting.put(answer[TOKEN_BYTES:])
         self._closed = True
         for waiting in list(self._waiting.values()):
@@ -124,7 +124,7 @@ class GatewayLink:
             url: the client port of the gateway.
             status_fd: file descriptor of the status socket; None leaves the status unknown.
             credentials: for the client port.
-            refused: returns the callers that this process has rejected, by reason; each status request reports new ones.
+            refused: returns the callers that this process has rejected, by reason. Each status request reports new ones.
         """
         self._refused = refused
         self._reported: Counter[str] = Counter()
@@ -164,7 +164,7 @@ class GatewayLink:
         return [url for name, url in known.get("gateways", {}).items() if name not in excluded]
 
     def halted(self) -> dict[str, str]:
-        """Return for each lane why no frame can follow in it here, as fresh as `state`; empty for a working lane."""
+        """Return for each lane the reason why it accepts no frames here, as fresh as `state`; empty for a working lane."""
         return {lane["lane"]: lane["halted"] for lane in self._recent_status().get("lanes", ())}
 
     def notify_scrubber(self, lane: str, position: int) -> None:
@@ -172,7 +172,7 @@ class GatewayLink:
 
         Args:
             lane: name of the lane; empty for the ordered log.
-            position: of the unreadable frame in the ordered log; 0 if it is unknown.
+            position: position of the unreadable frame in the ordered log; 0 if it is unknown.
         """
         name = LaneName.parse(lane)
         if self._socket is not None and (position or name):
@@ -227,11 +227,11 @@ class GatewayLink:
         return self._status or {}
 
     def save_offset(self, reader: str, offset: int, back: bool = False, is_cancelled: Callable[[], bool] = bool) -> None:
-        """Save the offset of a named reader; the offset is committed when this returns.
+        """Save the offset of a named reader. The offset is committed when this returns.
 
         Args:
             reader: name of the reader.
-            offset: its next offset.
+            offset: the reader's next offset.
             back: True allows an offset below the saved one.
             is_cancelled: returns True to end the wait.
 

@@ -1,8 +1,8 @@
 """Memory budget for the batches of all streams together.
 
 Batches that are views of the log's files use no memory. Joined and decompressed batches use memory until gRPC has sent them. A
-frame of a few KiB may decompress to 32 MiB. Its size is unknown before, so each batch first waits until the largest possible one
-fits into the budget.
+frame of a few KiB may decompress to 32 MiB. The decompressed size is not known before. So each batch first waits until the largest
+possible batch fits into the budget.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POLL_S = 0.02  # polling interval of the first waiting stream, because gRPC doe
 
 
 class MemoryBudget:
-    """Grants memory for a batch while the budget has space for the largest one, first come, first served."""
+    """Grants memory for a batch if the budget has space for the largest possible batch, first come, first served."""
 
     def __init__(self, allocated: Callable[[], int] = pa.total_allocated_bytes) -> None:
         """Begin without waiting streams; `allocated` returns the bytes that Arrow has allocated."""
@@ -35,7 +35,7 @@ class MemoryBudget:
 
     @contextlib.contextmanager
     def reserve_batch(self) -> Iterator[None]:
-        """Reserve memory for making one batch within this context; waits until the budget has space.
+        """Reserve memory for one batch within this context. Wait until the budget has space.
 
         Raises:
             ReadError: `busy` if the budget had no space in time.

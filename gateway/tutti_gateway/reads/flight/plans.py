@@ -121,7 +121,7 @@ def _endpoint(
         topics=command.topics,
         columns=command.columns,
         follow=command.follow,
-        seen=max(command.seen, part.end),  # a gateway that lags this one waits until its frontier reaches the part
+        seen=max(command.seen, part.end),  # a gateway that lags waits until its frontier reaches the part
         log=served.reader.log,
         absent_ok=command.absent_ok,
         lane=served.lane,

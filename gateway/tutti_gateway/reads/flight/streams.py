@@ -133,7 +133,8 @@ class Streams:
     def _batch_bytes(self) -> int:
         """Return the size up to which small frames are joined, bytes.
 
-        A stream that waits for its reader holds about three times that: a batch in gRPC and the next one, with computed columns.
+        A stream that waits for its reader holds about three times that size: a batch in gRPC, and the next batch with computed
+        columns.
         """
         streams = max(1, self.scans.used + self.followers.used)
         share = limits.READ_BUFFERS_BYTES // (limits.READ_BATCHES_A_STREAM * streams)
@@ -180,7 +181,10 @@ class Streams:
     def _follow(
         self, served: ServedLog, ticket: Ticket, resolved: ResolvedRange, is_cancelled: Callable[[], bool]
     ) -> Iterator[Batch]:
-        """Yield committed records from the start of the range on. The last batch of each scan carries the position reached."""
+        """Yield committed records from the start of the range.
+
+        The last batch of each scan contains the position that the scan reached.
+        """
         at, end = resolved.start, resolved.end
         schema = schema_of(check_columns(ticket.columns))
         empty = pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
@@ -210,7 +214,7 @@ class Streams:
                 raise
             at = upto
             yield last, _progress(at, frontier)
-            # A pause between runs: if small batches commit without a break, each would cost the caller a message.
+            # A pause between runs. Otherwise, if small batches commit continuously, the caller would get a message for each batch.
             time.sleep(max(0.0, limits.FOLLOW_GAP_US / US - (time.monotonic() - began)))
 
 

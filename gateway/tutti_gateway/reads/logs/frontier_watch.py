@@ -1,7 +1,7 @@
 """Waits for the frontier, with one thread for all waiting callers.
 
 The gateway writes a byte into a pipe when its frontier moves. One thread reads the pipe, checks the live page and wakes all waiting
-callers. While no caller waits, the thread sleeps and leaves the bytes in the pipe, so a commit wakes no second process. The thread
+callers. While no caller waits, the thread sleeps and does not read the pipe, so a commit does not wake this process. The thread
 also checks the page every half second, in case a byte is missing. The end of the pipe means that the gateway has ended.
 """
 
@@ -52,7 +52,7 @@ class FrontierWaiter(Protocol[Seen_co]):
         """Return the current frontier."""
 
     def wait(self, beyond: int, timeout_us: int, is_cancelled: Callable[[], bool] = bool) -> Seen_co:
-        """Wait until the frontier is above `beyond`, or the wait ends for another reason; return the frontier.
+        """Wait until the frontier is above `beyond` or the wait ends for another reason. Return the frontier.
 
         The other reasons are the timeout, a caller that has disconnected, a stopping process, and a stalled gateway.
         """
@@ -160,7 +160,7 @@ class FrontierWatch(Generic[Frontier]):
 
     @contextlib.contextmanager
     def _counted(self, others: int = 0) -> Iterator[None]:
-        """Count a waiting caller within this context, and `others` of them as waiting on another frontier."""
+        """Count a waiting caller within this context. `others` of the callers wait for another frontier."""
         with self._changed:
             self._waiting += 1
             self._waiting_on_others += others

@@ -37,7 +37,7 @@ class KnowsGateways(Protocol):
 
 
 class PeerEndpoints(NamedTuple):
-    """The endpoints of a gateway: its name, and the URIs of its reads port and its admin pages."""
+    """The endpoints of a gateway: its name, the URI of its reads port, and the URI of its admin pages."""
 
     gateway: str
     reads: str
@@ -54,7 +54,7 @@ class PeerCache:
     def __init__(
         self, reader: HasLog, gateway: KnowsGateways, credentials: Callable[[], Credentials | None] = lambda: None
     ) -> None:
-        """Create the cache; it sends requests to the peers of `gateway`, with `credentials`. They must have the log of `reader`."""
+        """Create the cache. It sends requests to peers of `gateway`, with `credentials`. Peers must have the log of `reader`."""
         self._credentials = credentials
         self._reader = reader
         self._gateway = gateway

@@ -50,7 +50,7 @@ class ReaderPositions:
             for view, rows in self._reader.positions(self._upto + 1, last):
                 for row in rows[rows["kind"] == Kind.OFFSETS]:
                     found |= decode_body(OffsetsBody, view.frame(row).body).readers
-        except OffsetOutOfRange:  # retention removed the frames meanwhile
+        except OffsetOutOfRange:  # retention removed the frames in the meantime
             self._load_state()
             return
         except Damaged as error:  # a later snapshot may contain the commit

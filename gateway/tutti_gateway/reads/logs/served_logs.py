@@ -43,7 +43,10 @@ class ServedLog(NamedTuple):
 
 
 class LaneLine(msgspec.Struct, frozen=True):
-    """A lane in the answer of the action `lanes`. `halted` is why it accepts no records here, `lost` why it is unreadable."""
+    """A lane in the answer of the action `lanes`.
+
+    `halted` is the reason why it accepts no records here. `lost` is the reason why it is unreadable.
+    """
 
     lane: str
     gateway: str
@@ -159,7 +162,7 @@ class ServedLogs:
         return str(error) if lane in self._known_lanes or lane_has_log(self._reader.path, lane) else ""
 
     def _served_lane(self, lane: LaneName) -> ServedLog:
-        """Return a lane that can be read now. Files are opened outside of the lock, so a slow disk delays no other lane."""
+        """Return a lane that can be read now. Files are opened outside the lock, so that a slow disk does not delay other lanes."""
         with self._lock:
             kept = self._lanes.get(lane)
         try:
@@ -188,7 +191,7 @@ class ServedLogs:
         return ServedLog(lane.text, reader, watch, RangeResolver(reader, watch, state), state)
 
     def _newest(self, lanes: list[LaneName]) -> dict[int, LaneName]:
-        """Return the current lane of each gateway number: that of the disk in the roster, or else the one that began last."""
+        """Return the current lane of each gateway number: the lane of the disk in the roster, or else the lane that began last."""
         newest: dict[int, LaneName] = {}
         for lane in sorted(lanes, key=self._begin_time):
             newest[lane.origin] = lane
