@@ -149,7 +149,7 @@ class ScrubSchedule(ScrubGuard):
         self._report(LogCorrupt(lost.first, lost.last) if lost is not None else LogCorrupt(0, 0))
 
     def to_dict(self) -> dict[str, object]:
-        """Return the values for the status: the lost range, and the numbers of losses, repaired frames and O{finished}B{completed scrub}T{scrub} rounds."""
+        """Return the values for the status: the lost range, and the numbers of losses, repaired frames and scrub rounds."""
         scrubber, lost = self._scrubber, self._scrubber.lost
         return {
             "lost": [lost.first, lost.last] if lost is not None else [],
