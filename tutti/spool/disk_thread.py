@@ -155,8 +155,8 @@ class DiskThread:
             if self._accumulator.opened is None or self._accumulator.ended:
                 return False
             log, start = spool.log, spool.epoch_start
-        # Write this once per segment, before any of its records is sent, because only sent records can be in doubt (NOTES.md, rule
-        # 7).
+        # Mark a segment durably before its first record is sent, once per segment. After a restart, only records in marked segments
+        # can be in doubt (NOTES.md, rule 7).
         if segment > store.state.sent:
             store.note_sent(segment, log, start)
         return True

@@ -137,7 +137,7 @@ class StructReader:
         near = difflib.get_close_matches(path[-1], names, n=1)
         elsewhere = [place for place in _all_keys(self._root, ()) if place[-1] == path[-1]]
         if elsewhere:  # an exact match in another table is a better hint than a similar key here
-            hint = f"it belongs into {_table_text(elsewhere[0][:-1])}"
+            hint = f"it belongs in {_table_text(elsewhere[0][:-1])}"
         elif near:
             hint = f"did you mean {near[0]}?"
         else:
@@ -200,7 +200,7 @@ def _all_keys(kind: type[Struct], path: KeyPath) -> list[tuple[str, ...]]:
 
 
 def _table_text(path: KeyPath) -> str:
-    return f"[{'.'.join(path)}]" if path else "the top of the file, before any [table]"
+    return f"[{'.'.join(path)}]" if path else "the top of the file (before any [table])"
 
 
 def _shown(value: object) -> str:

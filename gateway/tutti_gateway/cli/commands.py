@@ -75,8 +75,9 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
         context.exit()
 
 
-#: The extra that installs a module which the base installation lacks.
+#: What installs a module: the base installation, or an extra.
 EXTRAS = {
+    **dict.fromkeys(("google_crc32c", "msgspec", "nacl", "numpy", "orjson", "pyarrow"), ""),
     **dict.fromkeys(("h11", "prometheus_client", "rich", "starlette", "structlog", "uvicorn"), "gateway"),
     **dict.fromkeys(("confluent_kafka", "kafka"), "kafka"),
     "zmq": "zeromq",
@@ -125,8 +126,9 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         return _fail(_system_text(error), 1)
     except Exception as error:
-        if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])):
-            return _fail(f"this command needs {error.name}, which is not installed: pip install 'tutti-ingest[{extra}]'", 2)
+        if isinstance(error, ModuleNotFoundError) and (extra := EXTRAS.get((error.name or "").partition(".")[0])) is not None:
+            package = f"'tutti-ingest[{extra}]'" if extra else "tutti-ingest"
+            return _fail(f"this command needs {error.name}, which is not installed: pip install {package}", 2)
         if os.environ.get("TUTTI_TRACEBACK"):
             raise
         kind = type(error).__name__

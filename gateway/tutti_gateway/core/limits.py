@@ -15,7 +15,9 @@ from tutti.limits import BODY_BYTES_MAX, DISK_LOW_BYTES, FRAMES_A_MESSAGE_MAX, K
 # NAME_BYTES_MAX (names.py, 249) determines other sizes: a frame other than a batch has about 1 KiB, and see PRODUCER_BYTES and
 # TOPIC_BYTES.
 FETCH_BYTES = 1 * MIB  # bytes of frames in one answer to Fetch; a larger single frame is allowed
-SNAPSHOT_BYTES_MAX = 256 * MIB  # size of a snapshot that is sent to another gateway, in pieces of FETCH_BYTES
+SNAPSHOT_BYTES_MAX = (
+    256 * MIB
+)  # largest snapshot that is sent to another gateway, bytes; it is sent in parts of at most FETCH_BYTES
 EPOCH_MAX = 2**32 - 1  # largest epoch: the field of a frame has 32 bits
 
 # Client port

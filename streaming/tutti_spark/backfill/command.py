@@ -47,7 +47,7 @@ _TRACEBACK = "Traceback (most recent call last):"
     "--format",
     "kind",
     type=click.Choice(["delta", "parquet"]),
-    help="Format of the table. [its present format; delta for a new one]",
+    help="Format of the table. [default: the present format of the table; delta for a new table]",
 )
 @click.option(
     "--mode",

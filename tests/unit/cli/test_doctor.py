@@ -361,3 +361,10 @@ def test_a_trial_of_spark_from_outside_of_an_activated_environment(monkeypatch: 
     assert found.good, found
     host = socket.gethostname()
     assert found.found == f"workers run {sys.executable} {sys.version.split()[0]} on {host}, and Spark finds the format tutti"
+
+
+def test_a_missing_library_makes_one_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tutti.batching.appender", None)
+    found = machine.compiled()
+    assert not found.good
+    assert "cannot be checked" in found.found

@@ -255,3 +255,15 @@ def test_the_descriptor_numbers_of_closed_streams_are_not_reused() -> None:
     told += "fill(); os.write(int(sys.argv[1]), b'x'); print(os.open('/', 0) > 2)"
     command = f'{sys.executable} -c "{told}" 3 3>&1 <&- 2>&-'
     assert subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False).stdout == "xTrue\n"
+
+
+@pytest.mark.parametrize(("module", "package"), [("msgspec", "tutti-ingest"), ("uvicorn.config", "'tutti-ingest[gateway]'")])
+def test_a_missing_module_is_named_with_what_installs_it(
+    module: str, package: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(_: object) -> None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
+
+    monkeypatch.setattr(entry, "_run", fail)
+    assert entry.run(["topics"]) == 2
+    assert f"this command needs {module}, which is not installed: pip install {package}\n" in capfd.readouterr().err

@@ -56,11 +56,11 @@ def test_a_preset_fills_the_timers_and_each_can_be_set_alone(preset: str) -> Non
     ("text", "where", "what"),
     [
         ("nme = 1\n", "f.toml:4: nme", "did you mean name?"),
-        ('preset = "lan"\n', "f.toml:4: preset", "it belongs into [group]"),
+        ('preset = "lan"\n', "f.toml:4: preset", "it belongs in [group]"),
         ("[log]\nsegment_byte = 1\n", "f.toml:5: log.segment_byte", "did you mean segment_bytes?"),
         ('[security]\ntokens = "a\\u0000b"\n', "f.toml:5: security.tokens is 'a\\x00b'", "no path, name or address can"),
         ("[log]\nzzz = 1\n", "f.toml:5: log.zzz", "[log] takes segment_bytes, prepared_segments"),
-        ("[zzz]\na = 1\n", "f.toml:4: zzz", "the top of the file, before any [table] takes name, data"),
+        ("[zzz]\na = 1\n", "f.toml:4: zzz", "the top of the file (before any [table]) takes name, data"),
         ("[log]\nsegment_bytes = 5\n", "f.toml:5: log.segment_bytes is 5", "it takes a whole number from 33554432 to"),
         ('[log]\nsegment_bytes = "1"\n', "f.toml:5: log.segment_bytes is '1'", "it takes a whole number from"),
         ('[log]\nvote_mark = "x"\n', "f.toml:5: log.vote_mark is 'x'", '"strict" or "timely"'),

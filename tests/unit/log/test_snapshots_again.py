@@ -207,7 +207,7 @@ def test_the_operator_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         scrubbing = ScrubSchedule(writer.scrubber, events.append, structlog.get_logger())
         while not writer.scrubber.rounds:
             scrubbing.scrub()
-    assert [line["told"].endswith("was rebuilt") for line in logged] == [False, True]
+    assert [line["finding"].endswith("was rebuilt") for line in logged] == [False, True]
     assert read_snapshot(str(tmp_path), position) is not None
     assert events == []
     close()

@@ -64,7 +64,7 @@ _VERSION = 1
 _HEADER = struct.Struct("<4sIQQqqqII")
 _CRC = struct.Struct("<I")
 LONG_AGO = -(1 << 63)
-_CHECK_ROWS = 65_536  # rows per copy during a CRC check, because the allocator keeps the memory of large copies
+_CHECK_ROWS = 65_536  # a CRC check copies this many rows at a time; the allocator would keep the memory of one large copy
 _GROW_BYTES = 1 << 20  # growth step of the file, so that readers rarely have to map it again
 
 

@@ -25,6 +25,7 @@ _SYNC_BYTES = 256
 #: A commit takes at least one fdatasync; users notice latencies above this limit.
 SYNC_MS_MAX = 50.0
 OPEN_FILES_MIN = 1024
+_INSTALL = f"{sys.executable} -m pip install tutti-ingest"
 _CONNECT_WAIT_S = 0.5
 
 
@@ -53,13 +54,15 @@ def packages() -> Finding:
         except PackageNotFoundError:
             missing.append(name)
     text = ", ".join(found) + (f"; missing: {', '.join(missing)}" if missing else "")
-    return Finding("packages", not missing, text, f"{sys.executable} -m pip install tutti-ingest")
+    return Finding("packages", not missing, text, _INSTALL)
 
 
 def compiled() -> Finding:
     """Report whether producers use the compiled extension for sending."""
-    from tutti.batching.appender import compiled
-
+    try:
+        from tutti.batching.appender import compiled
+    except ModuleNotFoundError as error:
+        return Finding("send()", False, f"cannot be checked: {error.name} is not installed", _INSTALL)
     if compiled is not None:
         return Finding("send()", True, f"compiled, {compiled.__file__}")
     what = "not compiled: gcc or Python's headers (python3-dev) were missing at installation, or TUTTI_SWIFT=0 is set"

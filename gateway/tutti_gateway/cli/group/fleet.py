@@ -181,7 +181,7 @@ class Fleet:
                 self._restart(gateway)
         if deadline_s is not None and not self._reported_ready and now_s > deadline_s:
             late = ", ".join(gateway.name for gateway in self._gateways if not gateway.ready)
-            raise Unavailable(f"{late} did not become ready within {READY_WAIT_S_MAX:.0f} s; see its log above")
+            raise Unavailable(f"{late} did not become ready within {READY_WAIT_S_MAX:.0f} s; see the log above")
 
     def _log(self, text: str) -> None:
         """Write a line to standard error; a failed write is ignored."""

@@ -28,7 +28,9 @@ Writer = Callable[["pa.RecordBatch"], Any]
 @click.option("--url", envvar="TUTTI_URL", metavar="URL", help="One or more gateways. [default: $TUTTI_URL]")
 @click.option("--path", metavar="DIR[,DIR]", help="Data directories instead of gateways, which may be down.")
 @click.option(
-    "--archive", metavar="ARCHIVE", help="Archive for records that the log no longer holds, a directory or a URL; or alone."
+    "--archive",
+    metavar="ARCHIVE",
+    help="Archive (directory or URL) of records that the log no longer holds. It can be the only source.",
 )
 @click.option("--topic", "topics", multiple=True, help="Only these topics (repeatable).")
 @click.option(

@@ -72,7 +72,7 @@ def tail(
     are not UTF-8 appear as key_base64 and value_base64. Times are UTC, ISO 8601 with microseconds.
 
     Before the group is founded, the command waits 10 seconds for the log to start, or without limit with --follow. If no gateway
-    answers, it tries for a minute. Exit code 3 after that.
+    answers, it tries for 10 seconds at the start and for a minute later. Exit code 3 after that.
 
     Unordered records are in the lane of the gateway that received them (field gateway), in order within the lane; offsets belong to
     the lane. Numbers for --start and --end, and --last, apply to one lane: name it with --origin.

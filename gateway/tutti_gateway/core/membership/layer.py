@@ -162,9 +162,9 @@ class Membership:
             return
         if self._force.is_separated(peer, beat):
             if view_state.active:
-                self._send_heartbeat(
-                    peer, self._heartbeat()
-                )  # the peer must halt before it decides anything together with other excluded gateways
+                # The heartbeat tells the peer that it is excluded. It halts before it decides anything with other excluded
+                # gateways.
+                self._send_heartbeat(peer, self._heartbeat())
             return
         # Before the log assigns numbers, each gateway numbers the others itself. So the number proves nothing.
         if beat.claim and coordinator_of(beat.claim) != sender and not self.peers.rosters.blank:

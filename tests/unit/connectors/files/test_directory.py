@@ -424,7 +424,7 @@ GOOD = (
         (GOOD + '[csv]\ncolumns = ["a"]\n[record]\nvalue = "b"', "record.value is 'b', which is not in csv.columns: a"),
         (GOOD + "poll_ms = 1", "a whole number from 10 to 3600000"),
         (GOOD + "polls = 1", "is not known"),
-        (GOOD.replace("[files]", 'directory = "x"\n[files]'), "directory is not known: it belongs into [files]"),
+        (GOOD.replace("[files]", 'directory = "x"\n[files]'), "directory is not known: it belongs in [files]"),
     ],
 )
 def test_mistakes_in_the_configuration_are_reported(tmp_path: Path, text: str, told: str) -> None:
