@@ -117,7 +117,7 @@ class SpooledDelivery(OrderedDelivery):
     def _fail_topic(self, topic: str, error: TuttiError) -> None:
         """Mark the batches of that topic at the head of the queue as refused, and read later ones from the spool again.
 
-        If only the right to the topic is missing, end the producer.
+        If the producer may not write the topic, end the producer instead, unless `dead_letters_denied` is set.
         """
         if self._ends(error):
             self.end(error)

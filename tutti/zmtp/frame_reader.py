@@ -80,7 +80,7 @@ class FrameReader:
             part_max: limit of a part, bytes; a larger part ends the connection.
             may_buffer: True if a message of this size may be buffered; called for sizes above `INTRODUCTION_BYTES_MAX`.
             rest: bytes that have already arrived.
-            window: limit of one `read`, bytes, in addition to a large part.
+            window: most bytes that one `read` takes from the socket, apart from the body of a large part.
             parts_max: limit of parts of a message.
             skips_oversized: True to skip a message above the limits and continue; otherwise such a message ends the connection.
             on_command: callback for each command.

@@ -54,8 +54,8 @@ class Acceptor:
 
         Args:
             name: name of the port in messages for the operator.
-            connections_max: concurrent connections.
-            shares: shares of the spare descriptors that connections leave free.
+            connections_max: largest number of concurrent connections.
+            shares: number of shares of descriptors that connections leave free (`spare_descriptors`).
             epoll: watches the port.
             warn: logs a message for the operator.
         """

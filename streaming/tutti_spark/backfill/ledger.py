@@ -189,7 +189,7 @@ class Ledger:
     def _is_alive(self, run: str) -> bool:
         """True if another run is alive; the file of a dead run is deleted.
 
-        This run itself counts as dead, because an open claim of this run is a claim that it did not finish.
+        This run counts as dead, too: a claim that it left open is unfinished, and is taken over like that of a dead run.
         """
         if run == self.run:
             return False

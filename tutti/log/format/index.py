@@ -239,7 +239,7 @@ class IndexWriter:
         self.rows_crc = crc32c(data, self.rows_crc)
 
     def _grow(self, more: int) -> None:
-        """Allocate blocks for `more` bytes of rows and for one more row.
+        """Allocate disk space for `more` bytes of rows, with space for a further row.
 
         This happens before the write, so that a full disk changes nothing.
         """

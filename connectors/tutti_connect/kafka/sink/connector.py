@@ -281,7 +281,7 @@ class SinkConnector:
     def _undeliverable(self, record: OutgoingRecord, error: TopicRejected) -> ConfigError:
         """Return the error for a topic that rejects all records.
 
-        Skipping these records would break the log's order and the position.
+        Skipping these records would leave a gap, and the position would claim that Kafka has them.
         """
         return ConfigError(
             f"{self.config.name}: the record at offset {record.offset} of topic {record.topic!r} cannot be written to Kafka: "

@@ -362,7 +362,7 @@ class Origin:
     # Deciding
 
     def on_posted(self, sender: int, message: Posted) -> None:
-        """Count a member's YES. If it was the last vote missing, vote too. A NO ends the attempt."""
+        """Count a member's YES. This member votes last, once all others have voted. A NO ends the attempt."""
         vote = self._votes.get(sender)
         # A vote of an ended attempt names frames that may be posted again at different positions.
         if vote is None or self._halted or self._machine.state not in VOTING or message.attempt > self._attempt:

@@ -188,8 +188,8 @@ class ForgetAsked(msgspec.Struct, frozen=True, tag="ForgetAsked"):
 class RosterAsked(msgspec.Struct, frozen=True, tag="RosterAsked"):
     """An operator asks to change one gateway of the roster: `change` is "add", "remove" or "replace" (`AskRoster`).
 
-    `incarnation` is the disk to replace, so that a repeated request changes nothing. If it is empty, the disk in the current roster
-    is meant.
+    `incarnation` names the disk to replace. A repeated request then changes nothing, because the roster no longer has that disk.
+    Empty means the disk in the current roster.
     """
 
     session: int

@@ -203,7 +203,7 @@ class RangeResolver:
             self.require_confirmed(0, f"some of the topics {', '.join(ticket.topics)[:200]} are unknown here")
             if self._has_topics(ticket.topics):
                 return
-        # The names need the whole state of the log, which costs more than the lookup of the numbers above.
+        # The error lists the known topics. Their names need the whole state of the log, which costs more than `_has_topics`.
         known = {topic.name for topic in self._reader.state().topics.values()}
         for name in ticket.topics:
             if name not in known:
