@@ -47,7 +47,7 @@ class Relations:
         self._config = config
 
     def check(self) -> None:
-        """Report every mistake to the reading."""
+        """Check all rules, and report every mistake to the collector."""
         config = self._config
         self._name(("name",), "gateway", config.name)
         self._name(("group", "name"), "group", config.group.name)

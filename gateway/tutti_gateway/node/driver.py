@@ -5,8 +5,8 @@ The order within an iteration:
 
 1. the frontier that readers see moves;
 2. messages to other gateways and replies to clients are sent;
-3. the disk thread is woken for writes; this follows the sends, because durability at the other gateways takes longer, and because a
-   woken thread competes for the interpreter;
+3. the disk thread is woken for writes, after the sends: the other gateways take longer to write than this one, so they start first,
+   and a woken thread competes for the interpreter;
 4. decided runs go to the index, because no client waits for it.
 """
 
@@ -118,8 +118,9 @@ class Driver:
             frontier: publishes (last decided position, next offset) to readers on this machine. Called before any receipt is sent.
             documents: creates the gateway's status documents from the state of this driver.
             counters, log: counters and messages for the operator.
-            sessions_max, undecided_bytes_max: limits. Above `undecided_bytes_max` the client port is not drained.
-            entropy: 16 random bytes.
+            sessions_max: largest number of client sessions.
+            undecided_bytes_max: bytes of undecided frames above which the client port is not drained.
+            entropy: 16 random bytes, the producer instance under which this gateway fences producers.
             authorizer: authorizes clients; None if clients need no permissions.
         """
         self._stack = stack
@@ -374,7 +375,7 @@ class Driver:
         session = self.sessions.get(action.session) if len(self._unordered_in_flight) else None
         if session is not None and session.form == SUBMIT_UNORDERED:
             self._committed_unordered += self._unordered_in_flight.pop_answered(action.answers)
-        if not self._fences.waiting:  # only the epoch of a fence needs translation
+        if not self._fences.waiting:  # only answers to fences need translation
             self.replies.add(action.session, action.answers)
             return
         for answer in action.answers:
@@ -391,7 +392,7 @@ class Driver:
         )
         self.position, self.offset = last, run.next_offset
         self._blocking.clear()
-        # Published before any receipt is sent, so that a reader that asks after a receipt finds the record.
+        # Published before any receipt is sent, so that a client that has the receipt of a record can read that record.
         self._frontier(last, run.next_offset)
         self._delivered.append(run)
         counters = self.counters

@@ -16,7 +16,7 @@ from tutti_gateway.transport.interface import Introduction
 SEAL_BYTES = 32
 ID_BYTES = 16  # uuids of logs, and incarnations
 TEXT_CHARACTERS_MAX = 512  # length of an address, a timer or a release
-_SHOWN_MAX = 8  # differing names in one message
+_SHOWN_MAX = 8  # number of differing names that a message lists
 TIMERS_MAX = 32  # more than any release has, so that later releases can add timers
 PRESET = "preset"  # key of the preset's name in `timers`; it is only shown, because each timer can be set separately
 

@@ -57,7 +57,7 @@ _MARKER = ".tutti-demo"
 class Plan(NamedTuple):
     """Parameters of a run.
 
-    `limit`: only the first departures of the year, None for all. `year_s`: seconds in which the year (or that part of it) passes.
+    `limit`: only the first departures of the year, None for all. `year_s`: duration of the replay of these departures, seconds.
     """
 
     directory: Path
@@ -255,7 +255,7 @@ class Demo:
             return control.status()
 
     def _logs_end_equal(self) -> bool:
-        """True if every gateway's log ends at the same position; nothing is sent any more."""
+        """True if every gateway's log ends at the same position. Called after the last record was sent."""
         try:
             return len({self._status(name)["position"] for name in self._gateways}) == 1
         except Unavailable:

@@ -106,7 +106,7 @@ def python_of_workers() -> Finding:
 
 
 def settings() -> Finding:
-    """Check Spark's settings, in this shell and in its configuration file, for effects on the format."""
+    """Check that Spark's settings, in this shell and in its configuration file, suit the Tutti data source."""
     from tutti_spark.launch import spark_home, worker_python
 
     subject = "settings of Spark"

@@ -55,7 +55,7 @@ class GatewayPaths(NamedTuple):
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Create and lock `directory` until the block ends: its gateways restart from the files in it.
+    """Create `directory`, and lock it until the block ends, because its gateways restart from its files.
 
     Raises:
         DirectoryRefused: another process holds the lock.
@@ -89,7 +89,7 @@ def _lock(lock: int, kind: int, directory: Path, owner: str) -> None:
 
 
 def write_group(directory: Path, names: Sequence[str], port: int, command: str, keys: bool = False) -> list[GatewayPaths]:
-    """Write the configurations of a group's gateways into `directory`: ports `port`, +10, ... on this machine.
+    """Write the configurations of a group's gateways into `directory`, with base ports `port`, `port` + 10, ... .
 
     Args:
         directory: absolute path; this process holds its lock.

@@ -266,8 +266,8 @@ def _change(control: AdminClient, deadline: TimeLimit, change: str, name: str, a
         except Unavailable as late:
             if change != "replace":
                 raise
-            # A gateway may make the replacement and die before it answers. The repeated request then waits for yet another new
-            # disk.
+            # A gateway may make the replacement and die before it answers. The repeated request then waits in vain for another
+            # new disk, so the vote of the gateway decides whether the change was made.
             member = _member(control.members(), name)
             if not _votes(member):
                 asked = f"`tutti status --url tutti://{member['address']}` shows its own status"

@@ -21,7 +21,7 @@ Line = dict[str, Any]
 _UP_TO = ("vote", "durable", "confirm")
 #: Events that name their message; other events do not belong to a message.
 _NAMED = ("submitted", "received", "written", "decided", "aborted", "receipt")
-#: Of these events for an unordered message, only its origin gateway logs the first and the last.
+#: The events that, for an unordered message, only its origin gateway logs.
 _AT_ORIGIN = ("submitted", "receipt")
 _DETAILS = ("by", "sender", "up_to", "topic", "position", "in_view", "attempt", "offset", "session", "reason")
 _MS_PER_S = 1000

@@ -65,7 +65,7 @@ _LATE = f"no answer for {LATE_S:g} s or more"
 
 
 class Watch:
-    """Polls each gateway in its own thread, so that a hanging one delays no other; gateways name further ones."""
+    """Polls each gateway in its own thread, so that a hanging one delays no other. Also polls the gateways that an answer names."""
 
     def __init__(self, addresses: Iterable[Address], interval_s: float) -> None:
         """Start polling."""

@@ -29,7 +29,7 @@ from tutti_gateway.core import limits
 #: A pipe is read as data arrives, a file in blocks of this size, which is close to the best batch size.
 BLOCK_BYTES = 256 * 1024
 
-#: One field may fill a record; the csv module's own limit is 128 KiB.
+#: Size limit of a CSV field: one field may be as large as a record. The default of the csv module is only 128 KiB.
 csv.field_size_limit(RECORD_BYTES_MAX)
 
 Key = bytes | None
@@ -59,7 +59,7 @@ class InputHash:
     """Count and SHA-256 of the input read so far."""
 
     def __init__(self, settings: str) -> None:
-        """Start with `settings`, the way the input is read: other settings make it a different input."""
+        """Start the hash with `settings`, so that the same bytes read with other settings have a different hash."""
         self.count = 0
         self._hash = hashlib.sha256(settings.encode() + b"\n")
 
@@ -92,13 +92,13 @@ class Batcher:
             yield part
 
     def _records(self, values: list[bytes]) -> int:
-        """Return the size of the next batch in records: for its bytes, and for a steady rate."""
+        """Return the size of the next batch in records. With a rate limit, a batch holds at most 1/20 s of records."""
         sizes = list(accumulate(map(len, values)))
         count = max(1, bisect_right(sizes, common_limits.BATCH_BYTES))
         return min(count, limits.PRODUCE_RECORDS_MAX, max(1, int(self._rate / 20)) if self._rate else count)
 
     def _wait(self) -> None:
-        """Wait until the rate allows more records; the first ones go at once."""
+        """Wait until the rate allows more records; the first batch does not wait."""
         if self._rate:
             now_s = time.monotonic()
             self._started_s = now_s if self._started_s is None else self._started_s

@@ -136,7 +136,7 @@ def _sender(
 
 @contextmanager
 def _report_interrupt(nothing: Report, as_json: bool) -> Iterator[None]:
-    """Report, after Ctrl-C during the connection, that the producer was not opened and this run committed `nothing`."""
+    """After Ctrl-C while the command connects, report that the producer was not opened and that this run committed `nothing`."""
     try:
         yield
     except KeyboardInterrupt:

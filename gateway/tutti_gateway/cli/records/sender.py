@@ -4,7 +4,7 @@ With `Sender`, each batch carries progress: the count and the hash of the input 
 queries the last committed progress and reads that many records without sending. It continues only if their hash is equal. After an
 abort, the run does the same with the batches that it still buffers.
 
-`SpooledSender` is for an input that cannot be read again. It needs no progress: the spool keeps what is not committed.
+`SpooledSender` is for an input that cannot be read again. It needs no progress, because the spool keeps uncommitted records.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ class Report(NamedTuple):
     `complete`: True if all of the input is committed. `undecided`: number of sent records with unknown outcome. `lanes`: for
     unordered records, the first and the last offset in each lane; None for ordered ones.
 
-    For a run that ended early, by record numbers of the input: `undecided_records` are those of `undecided`, `uncommitted_records`
-    are in no log although later ones may be, and from `uncommitted_from` on no record is in a log. All others are committed. With
-    unordered records the committed ones need not be a prefix of the input, because one lane may fail while another continues.
+    The last three fields hold record numbers of the input, for a run that ended early. `undecided_records`: the records that
+    `undecided` counts. `uncommitted_records`: records that are in no log, although later records may be. `uncommitted_from`: from
+    this record on, no record is in a log. All other records are committed. With unordered records, the committed ones need not be
+    a prefix of the input, because one lane may fail while another continues.
     """
 
     topic: str
@@ -168,9 +169,9 @@ class Sender:
             url: gateways.
             topic: topic of the records.
             name: the producer's name, None for a random name.
-            settings: how the input is read; other settings make the same bytes a different input.
+            settings: topic, format and key field, as text. The hash of the input includes this text.
             rate: records a second, None for no limit.
-            unordered: send to lanes; earlier ranges are then unknown.
+            unordered: send to lanes. The run then starts at the first record, because it cannot query what earlier runs committed.
 
         Raises:
             InputChanged: another program used the name.
@@ -199,7 +200,7 @@ class Sender:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
-            self._producer.close()  # every receipt was checked
+            self._producer.close()  # raises no error of a record, because every receipt was checked
         else:
             self._producer.__exit__(kind, error, trace)
 
@@ -348,7 +349,7 @@ class Sender:
         if offset != OFFSET_UNKNOWN and self._lanes is not None and pending.receipt is not None:
             first, last = self._lanes.get(pending.receipt.lane, (offset, 0))
             self._lanes[pending.receipt.lane] = first, max(last, offset + pending.batch.num_rows - 1)
-        elif offset != OFFSET_UNKNOWN:  # otherwise the offset is no longer known
+        elif offset != OFFSET_UNKNOWN:  # the log no longer knows the offset of an old batch
             self._first = offset if self._first is None else self._first
             self._last = offset + pending.batch.num_rows - 1
 
@@ -372,7 +373,7 @@ class SpoolReport(NamedTuple):
     """Result of a run.
 
     `records` were read, and `safe` of them are committed or on disk. `in_spool` are on disk but not committed, including those of
-    earlier ranges. `refused`: records that this run dead-lettered. `complete`: True if the input was read to its end.
+    earlier runs. `refused`: records that this run dead-lettered. `complete`: True if the input was read to its end.
     """
 
     topic: str

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: First step of the backward search for the last N records, in offsets; it doubles until they are found.
 LAST_STEP = 4096
-#: A poll cannot be interrupted: Ctrl-C takes effect after it.
+#: Longest poll, seconds. Ctrl-C takes effect only after the poll, which cannot be interrupted.
 POLL_S = 0.5
 
 
@@ -117,7 +117,7 @@ def _lane_arguments(
 
 @contextmanager
 def _interrupts() -> Iterator[Callable[[], bool]]:
-    """Remember a Ctrl-C: an exception raised in a library's destructor or callback is lost."""
+    """Remember a Ctrl-C, because its exception is lost if it is raised in a library's destructor or callback."""
     count = 0
 
     def handler(number: int, frame: FrameType | None) -> None:

@@ -147,7 +147,7 @@ def _check_records(batch: pa.RecordBatch) -> None:
 
 
 def _lengths(column: pa.Array[Any]) -> npt.NDArray[np.int64]:
-    """Return the size in bytes of each value of a validated binary column. Bytes under a null count too, because they are sent."""
+    """Return the size in bytes of each value of a validated binary column. Bytes of null values count too: they are sent."""
     offsets = pa.Array.from_buffers(pa.int32(), len(column) + 1, [None, column.buffers()[1]], offset=column.offset)
     ends: npt.NDArray[np.int64] = offsets.to_numpy().astype(np.int64)
     return ends[1:] - ends[:-1]

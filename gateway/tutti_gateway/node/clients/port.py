@@ -36,7 +36,7 @@ _LIMITS = PortLimits(
     connections_max=limits.CLIENT_CONNECTIONS_MAX,
     assembly_bytes_max=limits.CLIENT_ASSEMBLY_BYTES_MAX,
     parts_max=PARTS_MAX,
-    # So the handler can report the limit instead of closing the connection.
+    # An oversized message arrives without parts, so that the handler can report the limit. Otherwise the connection would close.
     skips_oversized=True,
     queued_max=limits.SEND_HIGH_WATER_MARK,
     pause_above_bytes=limits.CLIENT_HELD_BACK_BYTES,

@@ -229,7 +229,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
             elif isinstance(item, tuple):
                 self._logs.forget(item)
             elif isinstance(item, bytes):
-                self._guarded(lambda incarnation=item: self._suspect(incarnation))  # type: ignore[misc]  # bound at once
+                self._guarded(lambda incarnation=item: self._suspect(incarnation))  # type: ignore[misc]  # binds the current item
             else:
                 self._decided.append(item)
         if self.failed:  # as in the disk thread, nothing more is written in this run, but reads continue

@@ -1,10 +1,11 @@
 """Status socket: answers the reads process over a socket pair, independent of the queue at the client port.
 
-The status is most important while the client port is not drained, because the disk is slow or a write has failed. A request is a
-token of 8 bytes. The answer is the token followed by the status. Above a size limit the status is compressed, because the socket
-accepts only about 200 KiB at once. The socket pair outlives the reads process. A dead process may leave answers unread, but the
-next process does not use their tokens. A message of 16 bytes starts with a keyword. It asks for a confirmed frontier, or reports an
-unreadable position of the log or of a lane. A longer message reports the number of rejected callers.
+Operators need the status most while the client port is not drained, for example while the disk is slow or a write has failed.
+
+A request is a token of 8 bytes. The answer is the token followed by the status. Above a size limit the status is compressed, because
+the socket accepts only about 200 KiB at once. The socket pair outlives the reads process. A dead process may leave answers unread,
+but the next process does not use their tokens. A message of 16 bytes starts with a keyword. It asks for a confirmed frontier, or
+reports an unreadable position of the log or of a lane. A longer message reports the number of rejected callers.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class StatusSocketServer:
             if token.startswith(READ_INDEX) and len(token) == 2 * TOKEN_BYTES:
                 ask(ReadIndexRequest(partial(self._answer_index, token[TOKEN_BYTES:])))
                 continue
-            ask(StatusRequest(lambda status, token=token: self._answer(token + _packed(status))))  # type: ignore[misc]  # bound at once
+            ask(StatusRequest(lambda status, token=token: self._answer(token + _packed(status))))  # type: ignore[misc]  # binds the token
 
     def _answer_index(self, token: bytes, confirmed: bool) -> None:
         self._answer(token + (CONFIRMED if confirmed else UNCONFIRMED))

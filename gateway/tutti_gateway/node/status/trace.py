@@ -146,7 +146,7 @@ class Tracer:
             self._log.debug("durable", **fields)
 
     def _log_action(self, action: Action, own_batches: Container[Key]) -> None:
-        """Log an action of a step. `beside` holds the batches of this gateway's lane that the step decided."""
+        """Log an action of a step. `own_batches` holds the batches of this gateway's lane that the step decided."""
         match action:
             case Persist(frames=frames) if frames:
                 self._writing.append((action.token, {"up_to": frames[-1].position}))

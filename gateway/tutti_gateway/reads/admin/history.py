@@ -160,7 +160,7 @@ class History:
                 self._changes.append(change)
 
     def recent(self, since_us: int = 0, seconds: int = limits.HISTORY_SECONDS) -> dict[str, object]:
-        """Return the points of one second that end after `since_us`, at most the newest `seconds`, and the changes after it."""
+        """Return the points of one second that end after `since_us`, at most the newest `seconds`, and later changes."""
         with self._lock:
             found = [row for row in list(self._seconds.points)[-seconds:] if row[0] > since_us] if seconds else []
             changes = [change for change in self._changes if change.time_us > since_us]

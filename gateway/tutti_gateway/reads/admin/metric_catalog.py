@@ -16,8 +16,8 @@ class MetricSpec(NamedTuple):
     """One metric.
 
     Attributes:
-        path: dotted path of the value; of a table of values if the metric has labels.
-        name: without the suffixes that Prometheus adds (`_total`, `_bucket`, ...).
+        path: dotted path in the document. It leads to the value or, if the metric has labels, to a table of values.
+        name: metric name without the suffixes that Prometheus adds (`_total`, `_bucket`, ...).
         kind: gauge, counter or histogram.
         help: description of the metric.
         labels: names of the labels; the keys of the table are their values.

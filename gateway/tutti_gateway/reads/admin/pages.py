@@ -53,7 +53,7 @@ class Pages:
 
         Args:
             reader: the log.
-            watch: the frontier.
+            watch: reads the current frontier.
             streams: streams of the reads port.
             calls: slots of the actions of the reads port.
             gateway: the link to the gateway.

@@ -32,7 +32,7 @@ from tutti_gateway.reads.protocol.flight_errors import ReadError
 Rows = npt.NDArray[np.void]
 LINES = "application/x-ndjson"
 PARAMETERS = ("start", "before", "time", "topic", "key", "key_base64", "limit", "cut")
-_SHRINK = 8  # divides a search step that was too large
+_SHRINK = 8  # divisor for a search step that covers too many index rows
 _DIGITS = 20
 
 

@@ -124,7 +124,7 @@ class GatewayLink:
             url: the client port of the gateway.
             status_fd: file descriptor of the status socket; None leaves the status unknown.
             credentials: for the client port.
-            refused: returns the callers that this process has rejected, by reason. Each status request reports new ones.
+            refused: returns how many callers this process has rejected, by reason. Each status request reports the increase.
         """
         self._refused = refused
         self._reported: Counter[str] = Counter()

@@ -72,7 +72,7 @@ class Connections:
             with contextlib.suppress(OSError):  # the descriptor is not a connected socket, or was closed in the meantime
                 if not os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
                     continue
-                descriptor = with_reserved_descriptor(lambda number=int(name): os.dup(number))  # type: ignore[misc]  # bound at once
+                descriptor = with_reserved_descriptor(lambda number=int(name): os.dup(number))  # type: ignore[misc]  # binds the name
                 with _socket_of(descriptor) as connection:
                     if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.getsockname()[1] == self.port:
                         host, port = connection.getpeername()[:2]

@@ -90,7 +90,7 @@ class Actions:
             served_logs: the served logs.
             plans: splits ranges.
             gateway: the gateway, for requests that only it can serve.
-            watch: watch of the frontier.
+            watch: waits until the frontier of the ordered log moves.
             queries: stores the reports of queries.
         """
         self._served_logs = served_logs
@@ -129,7 +129,7 @@ class Actions:
         request = decode(FrontierRequest, body, "the body of frontier")
         served = self._served_logs.find(request.lane)
         confirmed = {}
-        if request.linearizable:  # this action also answers without a confirmation, and reports which
+        if request.linearizable:  # without a confirmation, it still answers, and says so
             served.ranges.check_log(request)
             confirmed["confirmed"] = served.ranges.confirmed()
         frontier = served.ranges.frontier(_without_linearizable(request), is_cancelled)
@@ -159,7 +159,7 @@ class Actions:
         frontier = served.ranges.frontier(_without_linearizable(request), is_cancelled)
         with converting_corruption(self._gateway.report_corruption, request.lane):
             found = served.reader.offset_for_time(request.time_us)
-            if request.linearizable and found >= frontier.offset:  # a record that exists is the first one on any gateway
+            if request.linearizable and found >= frontier.offset:  # a record that was found needs no confirmation
                 served.ranges.frontier(request, is_cancelled)
                 found = served.reader.offset_for_time(request.time_us)
             return {"offset": found}

@@ -43,7 +43,7 @@ class QueryReports:
             self._drop_old(now_us)
 
     def trouble(self, run: str, why: str) -> None:
-        """Record why the position of a run cannot be stored under its name; empty if it is stored."""
+        """Record why the position of a run cannot be stored under its name; `why` is empty if the position is stored."""
         with self._lock:
             if run in self._runs:
                 self._runs[run].trouble = why

@@ -36,7 +36,7 @@ class RangeResolver:
 
         Args:
             reader: reader of the log.
-            watch: watch of its frontier.
+            watch: waits until the frontier of the log moves.
             state: returns the state of the gateway.
             confirm: confirms the frontier with a majority (see `GatewayLink.confirm`); None for a lane, which no majority decides.
         """
@@ -86,7 +86,7 @@ class RangeResolver:
 
         Args:
             seen: highest frontier that the caller has seen.
-            why: the answer that the gateway would give otherwise.
+            why: first part of the error message, the refusal that a confirmed frontier would justify; empty for none.
 
         Raises:
             ReadError: `behind`.

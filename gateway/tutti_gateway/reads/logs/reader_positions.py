@@ -10,7 +10,7 @@ from tutti.data.frames.frame import Kind
 from tutti.errors import Damaged, OffsetOutOfRange
 from tutti.log.read.reader import LogReader
 
-_SKIP_FRAMES = 100_000  # beyond this distance the state of the log, which uses snapshots, is faster
+_SKIP_FRAMES = 100_000  # beyond this distance, the log's state is faster, because it starts from a snapshot
 
 
 class CommittedOffset(NamedTuple):

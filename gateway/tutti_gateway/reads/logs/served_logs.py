@@ -75,7 +75,7 @@ class ServedLogs:
 
         Args:
             reader: reader of the ordered log.
-            watch: watch of its frontier.
+            watch: waits until the frontier of the ordered log moves.
             state: returns the state of the gateway.
             halted: returns the lanes that the gateway knows, each with the reason why it is halted, or empty text.
             confirm: confirms the frontier with a majority.

@@ -36,7 +36,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
     Attributes:
         seen: highest frontier that the caller has received.
-        log: uuid of the log that it reads, hex.
+        log: uuid of the log that the caller reads, hex.
         linearizable: True if the gateway must first confirm its frontier with a majority of the group.
     """
 

@@ -11,7 +11,7 @@ from tutti_gateway.core.protocol.messages import Message
 if TYPE_CHECKING:
     from tutti_gateway.transport.mesh.socket_connection import MeshConnection
 
-_DISCONNECTS_REPORTED = 3  # consecutive disconnects; a single one only means that a gateway starts or stops
+_DISCONNECTS_REPORTED = 3  # consecutive disconnects before a report, because a gateway that starts or stops causes one
 
 
 class ConnectFailure(enum.Enum):

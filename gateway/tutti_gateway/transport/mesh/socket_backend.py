@@ -32,7 +32,7 @@ if TYPE_CHECKING:  # imports the crypto only for gateways with keys
     from tutti_gateway.transport.mesh.authentication import KeyAuthenticator
 
 _US_PER_MS = 1000
-_HEARTBEAT_US = limits.MESH_BEAT_MS * _US_PER_MS * 9 // 10  # below the interval of `maintain`, so that an early call counts
+_HEARTBEAT_US = limits.MESH_BEAT_MS * _US_PER_MS * 9 // 10  # less than a beat, so that a slightly early call also sends
 _LIMITS = PortLimits(
     name="group port",
     connections_max=limits.MESH_CONNECTIONS_MAX,

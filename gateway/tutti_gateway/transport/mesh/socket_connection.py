@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # imports the crypto only for gateways with keys
     from tutti.zmtp.curve_stream import CurveReceiver
 
 _US_PER_MS = 1000
-_WINDOW_BYTES = 2 * limits.REFUSALS_A_CHECK_MAX  # a frame has at least two bytes, so one read finds no more refusals
+_WINDOW_BYTES = 2 * limits.REFUSALS_A_CHECK_MAX  # a frame has two bytes or more, which bounds the refusals per read
 _RETRYABLE = (errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.ETIMEDOUT)
 _READABLE, _WRITABLE = select.EPOLLIN, select.EPOLLOUT
 

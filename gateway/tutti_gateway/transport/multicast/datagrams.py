@@ -219,7 +219,7 @@ class TokenBucket:
     def may_send(self, now_us: int) -> bool:
         """True if a further datagram may be sent.
 
-        It may overdraw the bucket, so that a datagram larger than the burst can be sent.
+        The datagram may overdraw the bucket, so that a datagram larger than the burst can be sent.
         """
         self._tokens = min(float(self._burst), self._tokens + (now_us - self._updated_us) * self._rate / 1_000_000)
         self._updated_us = now_us

@@ -2,8 +2,8 @@
 
 ORDER, CONFIRM and their repair are sent once, for any number of receivers. Heartbeats are sent over the mesh, because each contains
 an echo for one receiver. A gateway gets multicast only while its own multicast beacons confirm that it receives this gateway.
-Before that, or if the network does not carry multicast, the gateway gets all messages over the mesh. Datagrams count only if the
-mesh has accepted their sender.
+Before that, or if the network does not carry multicast, the gateway gets all messages over the mesh. A gateway
+ignores datagrams unless the mesh has accepted their sender.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Multicast:
         if now_us >= self._beacon_us and self._member_names:
             self._beacon_us = now_us + limits.MULTICAST_BEACON_US
             self._refresh_peers(now_us)
-            if self._queued_bytes <= limits.MULTICAST_QUEUE_BYTES_MAX:  # not if the kernel accepts no datagrams
+            if self._queued_bytes <= limits.MULTICAST_QUEUE_BYTES_MAX:  # the queue grows further only if the kernel accepts none
                 self._enqueue(self._fragmenter.fragment(BEACON, self._beacon_payload(now_us)))
         self._send_datagrams(now_us)
 
@@ -214,7 +214,7 @@ class Multicast:
         """Return the time until datagrams, a beacon or a connection of the mesh need `flush`, us; None if nothing does."""
         due_us = self._mesh.next_us()
         if self._datagram_queue:
-            own_us = self._bucket.wait_us() or limits.MULTICAST_RETRY_US  # tokens are left, so the send buffer was full
+            own_us = self._bucket.wait_us() or limits.MULTICAST_RETRY_US  # no wait for tokens, so the send buffer was full
         elif self._member_names:
             own_us = max(0, self._beacon_us - self._clock_us())
         else:
@@ -301,7 +301,7 @@ class Multicast:
 
     def _find_peer(self, process: bytes, now_us: int) -> _MulticastPeer | None:
         """Return the sender of a datagram; None if the mesh has not accepted it."""
-        if now_us - self._refreshed_us > limits.MULTICAST_CHECK_US:  # datagrams of unknown senders must not each cause a refresh
+        if now_us - self._refreshed_us > limits.MULTICAST_CHECK_US:  # at most one refresh per interval, for any number of datagrams
             self._refresh_peers(now_us)
         return self._peers.get(process)
 
@@ -312,7 +312,7 @@ class Multicast:
         for inbound in self._mesh.inbound_peers():
             process = inbound.introduction.process
             peer = peers.get(process) or self._peers.get(process) or _MulticastPeer(inbound)
-            if inbound.introduced_us >= peer.inbound.introduced_us:  # for some time, a process that has reconnected is listed twice
+            if inbound.introduced_us >= peer.inbound.introduced_us:  # a process that reconnected is listed twice for a while
                 peer.inbound = inbound
             peers[process] = peer
         self._peers = peers

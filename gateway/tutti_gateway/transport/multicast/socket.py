@@ -72,7 +72,7 @@ class MulticastSocket:
         self.send_bytes = self._set_buffer(socket.SO_SNDBUF, _SO_SNDBUFFORCE, limits.MULTICAST_SEND_BYTES)
 
     def _set_buffer(self, option: int, forced: int, wanted: int) -> int:
-        """Request a buffer size from the kernel, and return the size granted. The kernel doubles it for its own overhead."""
+        """Request a buffer size from the kernel, and return the size granted. The kernel reports twice that, with its overhead."""
         try:
             self.socket.setsockopt(socket.SOL_SOCKET, forced, wanted)
         except PermissionError:
