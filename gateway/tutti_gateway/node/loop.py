@@ -43,7 +43,7 @@ class Loop:
             inbox: queue of the events that other threads report.
             beat: publishes the time (us) to readers, as this thread's heartbeat.
             log: receives messages for the operator.
-            every_second: checks of the process that run about once a second, such as the check of its clock.
+            every_second: logs changes that the operator must know; called about once a second.
         """
         self._driver = driver
         self._port = port

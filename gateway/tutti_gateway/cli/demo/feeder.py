@@ -22,7 +22,8 @@ from tutti.errors import TuttiError
 from tutti_gateway.cli.demo.departures import AIRPORTS
 from tutti_gateway.cli.demo.shared_progress import FINISHED, SharedProgress
 
-#: In one slot and one round of commits, an airport advances by at most the skew. This bounds the simulated speed.
+#: Pause after each round of sends and commits, seconds. A round advances an airport by at most the skew, so the pause bounds the
+#: simulated speed.
 SLOT_S = 0.02
 _START_POLL_S = 0.01
 

@@ -171,7 +171,7 @@ class Sender:
             name: the producer's name, None for a random name.
             settings: topic, format and key field, as text. The hash of the input includes this text.
             rate: records a second, None for no limit.
-            unordered: send to lanes. The run then starts at the first record, because it cannot query what earlier runs committed.
+            unordered: send to lanes. Such a run always sends the input from its first record.
 
         Raises:
             InputChanged: another program used the name.

@@ -2,10 +2,11 @@
 
 Operators need the status most while the client port is not drained, for example while the disk is slow or a write has failed.
 
-A request is a token of 8 bytes. The answer is the token followed by the status. Above a size limit the status is compressed, because
-the socket accepts only about 200 KiB at once. The socket pair outlives the reads process. A dead process may leave answers unread,
-but the next process does not use their tokens. A message of 16 bytes starts with a keyword. It asks for a confirmed frontier, or
-reports an unreadable position of the log or of a lane. A longer message reports the number of rejected callers.
+A request for the status is a token of 8 bytes. The answer is the token followed by the status. Above a size limit the status is
+compressed, because the socket accepts only about 200 KiB at once. A message of 16 bytes starts with a keyword. It asks for a
+confirmed frontier, or reports an unreadable position of the log or of a lane. A longer message reports the number of rejected
+callers. The socket pair outlives the reads process. A dead process may leave answers unread, and the next process ignores them,
+because it does not use their tokens.
 """
 
 from __future__ import annotations

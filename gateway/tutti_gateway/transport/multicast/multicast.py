@@ -138,7 +138,7 @@ class Multicast:
         if now_us >= self._beacon_us and self._member_names:
             self._beacon_us = now_us + limits.MULTICAST_BEACON_US
             self._refresh_peers(now_us)
-            if self._queued_bytes <= limits.MULTICAST_QUEUE_BYTES_MAX:  # the queue grows further only if the kernel accepts none
+            if self._queued_bytes <= limits.MULTICAST_QUEUE_BYTES_MAX:  # else the kernel accepts none, and the beacon would wait
                 self._enqueue(self._fragmenter.fragment(BEACON, self._beacon_payload(now_us)))
         self._send_datagrams(now_us)
 
