@@ -29,7 +29,7 @@ _MEMBER = f"{_HOST_PORT}, and HOST:PORT/GROUP-PORT where the group port is not P
 
 
 class MistakeCollector(Protocol):
-    """Collects mistakes."""
+    """Collects the mistakes that the checks of a configuration find."""
 
     def mistake(self, path: KeyPath, what: str, do: str) -> None:
         """Record a mistake in the value at `path`: what is wrong, and what to do."""

@@ -5,8 +5,8 @@ The order within an iteration:
 
 1. the frontier that readers see moves;
 2. messages to other gateways and replies to clients are sent;
-3. the disk thread is woken for writes, after the sends: the other gateways take longer to write than this one, so they start first,
-   and a woken thread competes for the interpreter;
+3. the disk thread is woken for writes; this follows the sends, because frames become durable later at the other gateways than here,
+   and because a woken thread competes for the interpreter;
 4. decided runs go to the index, because no client waits for it.
 """
 
@@ -353,7 +353,7 @@ class Driver:
         self.stopped = True
 
     def _suspect(self, action: Suspect) -> None:
-        logged = action.member in self._blocking or self.disk_low  # the warning about a full disk is more specific
+        logged = action.member in self._blocking or self.disk_low  # a full disk has its own warning
         name = self.network.name(action.member)
         self._blocking[action.member] = f"{name} blocks the group: {action.reason}" if name else action.reason
         if not logged:
@@ -423,7 +423,7 @@ class Driver:
         )
         self.position, self.offset = action.position, action.next_offset
         self._frontier(action.position, action.next_offset)
-        # The replaced log has no undecided frames.
+        # The log now ends where the snapshot ends, so it has no undecided frames.
         self._in_flight.reset(action.position)
 
     def _read_index(self, action: ReadIndex) -> None:

@@ -124,8 +124,8 @@ class InboundPeers:
             introduction: the introduction that the peer sent.
             broke_us: time at which this gateway's own link to that name last broke. A process that was introduced before that time
                 has ended.
-            is_open: True if an accepted connection is open. If the connection of a process has ended, the process has ended too,
-                even if its messages are read only later.
+            is_open: returns True for the routing id of an open connection. If the connection of a process has ended, the process
+                has ended too, even if its messages are read only later.
         """
         rejected = self._rejected(introduction)
         if rejected is not None:

@@ -170,7 +170,7 @@ class Fleet:
             if gateway is None:
                 os.eventfd_read(self._wake)
             elif gateway.process is None:
-                continue  # the end was handled together with the last output
+                continue  # its end was handled earlier in this loop, with its last output
             elif key.fd == gateway.process.end:
                 self._ended(gateway)
             elif self._read_output(gateway.process):

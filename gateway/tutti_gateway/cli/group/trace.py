@@ -195,8 +195,8 @@ def follow(lines: Callable[[], Iterable[Line]], query: RecordQuery) -> dict[Mess
 def _lines_covering(lines: Iterable[Line], with_position: Line, begun: str) -> Iterator[Line]:
     """Yield the lines since `begun` that reach the message's position, with the message's identity added.
 
-    These are each NO to the message and, for each gateway and sender, the first line that covers its position. In a lane, a
-    position belongs to one attempt.
+    These are each NO to the message and, for each gateway and sender, the first line that covers its position. In a lane,
+    only lines of the same attempt count.
     """
     at = _lane(with_position), with_position.get("attempt")
     name = {field: with_position[field] for field in ("producer", "number", "epoch", "first", "last")}

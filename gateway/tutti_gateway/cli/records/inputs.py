@@ -232,7 +232,10 @@ def _header(names: list[str], key: str | None) -> list[str]:
 
 
 def _csv_runs(stream: BinaryIO) -> Iterator[tuple[int, list[str]]]:
-    """Yield runs of lines that end at the end of a row: quoted fields may hold newlines, and quotes come in pairs."""
+    """Yield runs of lines that end at the end of a row.
+
+    A quoted field may hold newlines, so a row is complete only when it has an even number of quotes.
+    """
     pending: list[bytes] = []
     first = 1
     for number, lines in _text_lines(stream):

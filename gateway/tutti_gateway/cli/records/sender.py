@@ -288,7 +288,7 @@ class Sender:
         return sequence, str(saved.get("sha256"))
 
     def _skip(self, chunk: Chunk) -> Chunk:
-        """Return the records of the chunk that were not committed before; check that the others are unchanged."""
+        """Return the records of the chunk that were not committed before. Check the hash of the committed ones."""
         missing = self._committed - self._hash.count
         if missing <= 0:
             return chunk

@@ -75,7 +75,7 @@ class DuplicateLookup:
     def stop(self, hurried: Callable[[], bool] = lambda: False) -> None:
         """Answer the queued duplicates and end the thread.
 
-        If a hanging disk blocks the thread, abandon it, at once if `hurried`.
+        If a hanging disk blocks the thread, abandon it after a time limit, or at once when `hurried` returns True.
         """
         self._queue.put(None)
         if not join_bounded(self._thread, hurried):

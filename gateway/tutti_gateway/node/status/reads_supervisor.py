@@ -113,7 +113,8 @@ class Supervisor:
                 self.starts += 1
                 stopped = self._watched(child)
                 self.pid = 0
-                # A signal to the process group also stops the gateway, which calls `stop_restarting` a moment later.
+                # A signal to the process group ends the child and stops the gateway, which soon calls `stop_restarting`. So
+                # `_is_over` waits for that call before a restart.
                 if stopped or self._is_over(grace_s):
                     return
                 self._log_error("the reads process ended and is restarted", code=child.returncode, after_s=wait_s)

@@ -192,8 +192,9 @@ class StatusDocuments:
     def waits(self) -> str:
         """Description of what this gateway waits for before it accepts new records; empty if it does not wait for other gateways.
 
-        Peers that reject this gateway's messages come first, because no message reaches them. If this gateway has no log, they are
-        the whole answer, because only its peers know whether the group exists. Differing settings come last, as a possible cause.
+        Peers that reject this gateway's messages come first, because no message reaches them. If this gateway has no log,
+        only these peers are named, because only they know whether the group exists. Differing settings come last, as a possible
+        cause.
         """
         waits, transport = self._group.waits, self._driver.transport
         if not waits:

@@ -54,14 +54,14 @@ class Pages:
         Args:
             reader: the log.
             watch: reads the current frontier.
-            streams: streams of the reads port.
+            streams: the streams of the reads port, for their counters.
             calls: slots of the actions of the reads port.
             gateway: the link to the gateway.
             queries: reports of Spark queries.
             peers: endpoints of the other gateways.
             browser: makes the pages of records.
-            history: history of the gateway.
-            act_us: durations of actions.
+            history: values of the gateway over the last minutes and the last day.
+            act_us: histogram of the durations of Flight actions, us.
             security: returns the figures about tokens.
         """
         self._security = security

@@ -36,7 +36,7 @@ class ConcurrencyLimit:
     """A semaphore with leases. At most `most` leases are in use at the same time."""
 
     def __init__(self, what: str, most: int, wait_us: int = 0) -> None:
-        """Create free slots.
+        """Create the limit, with all slots free.
 
         Args:
             what: plural noun for error messages, as "streams".

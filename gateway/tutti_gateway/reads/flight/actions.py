@@ -87,8 +87,8 @@ class Actions:
         """Create the service.
 
         Args:
-            served_logs: the served logs.
-            plans: splits ranges.
+            served_logs: finds the log that a request names.
+            plans: splits a range into parts that can be read in parallel.
             gateway: the gateway, for requests that only it can serve.
             watch: waits until the frontier of the ordered log moves.
             queries: stores the reports of queries.

@@ -38,7 +38,7 @@ class Plan(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RangeSplitter:
-    """Splits ranges."""
+    """Splits the range of a command into parts, for the action `plan` and for `get_flight_info`."""
 
     def __init__(
         self,
@@ -49,8 +49,8 @@ class RangeSplitter:
         """Create the splitter.
 
         Args:
-            served_logs: the served logs.
-            locations: returns the URIs of the gateways that hold the logs; its argument returns True after a disconnect.
+            served_logs: finds the log that a command names.
+            locations: returns the URIs of the gateways that hold the logs; its argument returns True if the caller is gone.
             report_corruption: as in `flight_errors.corruption_error`.
         """
         self._served_logs = served_logs

@@ -93,7 +93,7 @@ class Streams:
         """Create the service.
 
         Args:
-            served_logs: the served logs.
+            served_logs: finds the log that a ticket names.
             report_corruption: reports an unreadable position to the gateway, and returns True if other gateways hold it.
         """
         self._report_corruption = report_corruption
@@ -146,7 +146,7 @@ class Streams:
         """Yield the batches of a committed range.
 
         Args:
-            sequential: True if this stream has read an earlier range.
+            sequential: True if this stream has just read the records before `start`.
         """
         reached = start
         try:

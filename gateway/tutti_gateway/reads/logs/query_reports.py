@@ -52,8 +52,8 @@ class QueryReports:
         """Return all runs that have not ended.
 
         Args:
-            frontier: frontier of the log, offset.
-            now_us: us since 1970.
+            frontier: next offset of the log.
+            now_us: current time, us since 1970.
         """
         with self._lock:
             self._drop_old(now_us)

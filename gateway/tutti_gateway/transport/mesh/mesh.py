@@ -89,7 +89,8 @@ class Mesh:
     def _update_links(self) -> None:
         """Keep one link to each peer, and to each active peer with a number that this log does not have.
 
-        A gateway has only its latest number, so a number that is not in this log replaces the number in this log.
+        A gateway that was removed and added again has a new number. If this log lacks that number, the link uses it instead of the
+        old number that this log has.
         """
         wanted = self._inbound.unlisted()
         unlisted = {name for name, _ in wanted.values()}

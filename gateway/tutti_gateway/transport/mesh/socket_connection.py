@@ -156,7 +156,7 @@ class MeshConnection:
         return None
 
     def _schedule_retry(self) -> None:
-        """Retry with exponential backoff and with jitter, so that the gateways do not all reconnect at once."""
+        """Retry with exponential backoff and with jitter, so that the gateways do not all reconnect at the same time."""
         self._set_deadline(int(self._backoff_ms * random.uniform(0.75, 1.25)))
         self._backoff_ms = min(2 * self._backoff_ms, limits.MESH_RECONNECT_MS_MAX)
 

@@ -2,8 +2,8 @@
 
 ORDER, CONFIRM and their repair are sent once, for any number of receivers. Heartbeats are sent over the mesh, because each contains
 an echo for one receiver. A gateway gets multicast only while its own multicast beacons confirm that it receives this gateway.
-Before that, or if the network does not carry multicast, the gateway gets all messages over the mesh. A gateway
-ignores datagrams unless the mesh has accepted their sender.
+Before that, or if the network does not carry multicast, the gateway gets all messages over the mesh. A gateway ignores
+datagrams unless the mesh has accepted their sender.
 """
 
 from __future__ import annotations
