@@ -276,7 +276,7 @@ class Fleet:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Make SIGTERM and Ctrl-C only wake the loop and count, during the block."""
+        """During the block, count each SIGTERM and Ctrl-C and wake the loop, without ending the process."""
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
             self._stops += 1

@@ -92,7 +92,7 @@ class Batcher:
             yield part
 
     def _records(self, values: list[bytes]) -> int:
-        """Return the size of the next batch in records. With a rate limit, a batch holds at most 1/20 s of records."""
+        """Return the size of the next batch in records. With a rate limit, a batch holds the records of at most 1/20 s."""
         sizes = list(accumulate(map(len, values)))
         count = max(1, bisect_right(sizes, common_limits.BATCH_BYTES))
         return min(count, limits.PRODUCE_RECORDS_MAX, max(1, int(self._rate / 20)) if self._rate else count)

@@ -67,7 +67,7 @@ class Tracer:
         Args:
             stack: the protocol.
             decided: returns the state of the log up to the frontier, which has the names of producers and topics.
-            own: returns this gateway's lane.
+            own: returns the name of this gateway's lane.
             log: receives the lines.
         """
         self._stack = stack

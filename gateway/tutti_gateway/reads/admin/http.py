@@ -47,7 +47,7 @@ _HEADERS = {
 
 
 class PageResponse(NamedTuple):
-    """The response of a page."""
+    """An HTTP response: status code, content type, body and additional headers."""
 
     status: int
     media_type: str

@@ -177,7 +177,7 @@ class RecordBrowser:
         return at
 
     def _parts(self, start: int, end: int, query: PageQuery, budget: SearchBudget) -> Iterator[list[SearchRange]]:
-        """Iterate over [start, end) in parts of bounded bytes, one segment at a time; parts begin at batches of the topic."""
+        """Iterate over [start, end) in parts of bounded bytes, one segment at a time. Each begins at a batch of the topic."""
         pick = self._reader.picking(None if query.topic is None else [query.topic])
         for _, rows in self._reader.batches(start, end):
             if not len(rows):
