@@ -41,7 +41,7 @@ class UpperLayers(Protocol):
 
 
 class Atomic:
-    """The atomic layer.
+    """Writes ordered frames, votes for them, and decides them. On the coordinator it also counts the votes.
 
     Attributes:
         decisions: sends the decisions of this coordinator.

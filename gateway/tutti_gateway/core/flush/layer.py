@@ -54,7 +54,7 @@ class Layers(Log, UpperLayers, Protocol):
 
 
 class Flush:
-    """The flush layer.
+    """Takes this member through view changes, and serves its log to other gateways.
 
     Attributes:
         adoption: fetches frames from other gateways.

@@ -28,7 +28,7 @@ from tutti_gateway.core.protocol.messages import (
 
 
 class Unordered:
-    """The unordered layer. It is created once this gateway's number and lane logs are known.
+    """Owns the lanes of this gateway and of others. It is created once this gateway's number and lane logs are known.
 
     Attributes:
         number: number of this gateway in its lane.
@@ -160,7 +160,7 @@ class Unordered:
 
     @property
     def halted(self) -> str:
-        """Why nothing can follow in the own lane; empty if the lane works."""
+        """Reason why this gateway's lane accepts no frames; empty if it accepts them."""
         return self._origin.halted
 
     @property

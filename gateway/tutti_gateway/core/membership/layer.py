@@ -73,7 +73,7 @@ class Others(Leavers, Protocol):
 
 
 class Membership:
-    """The membership layer.
+    """Sends heartbeats, follows the coordinator, and decides when this gateway proposes a view.
 
     Attributes:
         peers: the other gateways.

@@ -108,7 +108,7 @@ class GroupStatus:
 
     @property
     def view(self) -> tuple[int, tuple[int, ...], int]:
-        """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 without one."""
+        """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 if there is none."""
         if self._stack.phase is Phase.BORN:
             return 0, (), 0
         view_state = self._stack.layers.context.view_state
