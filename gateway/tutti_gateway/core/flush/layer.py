@@ -59,7 +59,7 @@ class Flush:
     Attributes:
         adoption: fetches frames from other gateways.
         server: serves frames to other gateways.
-        candidate: the candidate's role.
+        candidate: proposes views, and leads the attempt that this member began.
         learner: catches up outside of views.
         snapshot_install: installs a snapshot where the source has trimmed the missing frames.
         log_repair: repairs decided frames that the disk lost.

@@ -31,7 +31,7 @@ class Unordered:
     """Owns the lanes of this gateway and of others. It is created once this gateway's number and lane logs are known.
 
     Attributes:
-        number: number of this gateway in its lane.
+        number: this gateway's number when its lanes began. The frames of its lane carry this number.
     """
 
     def __init__(self, context: Context, logs: Sequence[LaneLog], on_producer: Callable[[int], None], distances: Distances) -> None:

@@ -278,8 +278,8 @@ class Membership:
         if not self._view_state.draining:
             self._flush.campaign(members)
         elif self.duties.has_absent:
-            # A member that does not vote blocks all frames in progress.
-            # If this gateway has no claim, another gateway can end this view.
+            # A member that does not vote blocks all frames in progress, so this coordinator cannot finish them.
+            # It gives up its claim, so that another gateway can end this view.
             self._resigned = 2 * self._config.atomic_period_heartbeats
 
     def suspect(self, member: int, reason: str) -> None:

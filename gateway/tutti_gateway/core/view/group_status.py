@@ -36,7 +36,7 @@ class Member(NamedTuple):
         state: one of this module's constants.
         voter: True if the roster counts the gateway with its current disk.
         coordinator: True if the gateway coordinates the view.
-        age: its rank in the view by age. 1 is the oldest member, which is the next to coordinate. 0 means outside the view.
+        age: rank among the members of the view. 1 is the oldest member, which is the next to coordinate. 0 means outside the view.
         frontier: last position that it has reported as decided.
         lag: number of decided positions that it lacked at its last heartbeat, or that it lacks now if it is silent.
         heard_us: time since its last heartbeat, -1 if there was none.
