@@ -349,9 +349,9 @@ class LogRetention:
     def _since_us(self, candidate: _SegmentStart, now_us: int) -> int:
         """Return the time (us) since which everything before the candidate has existed; 0 if it is unknown.
 
-        Normally the last TICK before the candidate gives the time. If there is no such TICK, or a wrong clock dated it in the
-        future, a later candidate gives the time, because earlier frames are at least as old. If the tick of the later candidate is
-        from the future too, the time at which this disk wrote that candidate's snapshot counts.
+        Normally the last TICK before the candidate gives the time. There may be no such TICK, or a wrong clock may have dated it
+        in the future. Then a later candidate gives the time, because earlier frames are at least as old. If the tick of the later
+        candidate is from the future too, the time at which this disk wrote that candidate's snapshot counts.
         """
         if 0 < candidate.time_us <= now_us:
             return candidate.time_us
