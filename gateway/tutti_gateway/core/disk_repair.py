@@ -65,7 +65,7 @@ class RangeRepair:
         self._send_request = request
         self._write = write
         self.first = self.last = 0
-        self._requested_from = 0  # gateway with an open request, 0 without one
+        self._requested_from = 0  # gateway with an open request; 0 if there is none
         self._silent = 0  # heartbeats since the request
         self._pause_beats = 0  # heartbeats until all gateways are asked again
         self._written_from = 0  # gateway whose frames the disk is writing

@@ -12,8 +12,8 @@ from tutti.limits import BODY_BYTES_MAX, DISK_LOW_BYTES, FRAMES_A_MESSAGE_MAX, K
 # Frames and batches.
 # Constants of a file format are defined with the format, because `tutti.data` must not import this package.
 # FRAME_BYTES_MAX is a body plus 1 KiB for the header and the progress (PROGRESS_BYTES_MAX in frame.py: 256).
-# NAME_BYTES_MAX (names.py, 249) determines other sizes: a frame other than a batch has about 1 KiB, and see PRODUCER_BYTES and
-# TOPIC_BYTES.
+# NAME_BYTES_MAX (names.py, 249) determines PRODUCER_BYTES, TOPIC_BYTES, and the size of a frame other than a batch (about
+# 1 KiB).
 FETCH_BYTES = 1 * MIB  # bytes of frames in one answer to Fetch; a larger single frame is allowed
 SNAPSHOT_BYTES_MAX = (
     256 * MIB
@@ -109,7 +109,7 @@ VERIFY_HEARTBEATS = 1  # heartbeats in which a suspect must answer a probe, plus
 BATCH_HEARTBEATS = 1  # joins, leaves and boots within this time share one view
 REJOIN_HEARTBEATS = 5  # heartbeats before a booted gateway may return; doubled with each boot, up to the next limit
 REJOIN_HEARTBEATS_MAX = 300
-REJOIN_BOOTS_MAX = 16  # boots that are counted
+REJOIN_BOOTS_MAX = 16  # boots of one gateway above which its wait no longer doubles
 REJOIN_FORGIVEN_FACTOR = 10  # a gateway that has stayed for its wait times this factor counts as never booted
 CANDIDATE_HEARTBEATS = 2  # additional heartbeats that each rank of the succession list waits before it proposes
 RETRY_HEARTBEATS_MAX = 8  # random wait before a failed candidate tries again
@@ -264,7 +264,7 @@ CONNECTION_BEAT_MS = 1_000  # interval of the gateway's keepalives, whether or n
 CONNECTION_SILENT_MS_MAX = 15_000  # silence after which a connection is closed; queued messages do not end the silence
 INFLATED_BYTES_A_TURN_MAX = 128 * MIB  # bytes decompressed for one client before the next client has its turn
 MAILBOX_DRAIN_ITEMS_MAX = 4096  # items that a node thread takes from its mailbox at once
-MAILBOX_LAZY_ITEMS_MAX = 64  # queued items at which such a thread is woken
+MAILBOX_LAZY_ITEMS_MAX = 64  # queued items at which a napping node thread is woken before its nap ends
 LOOKUP_DRAIN_ITEMS_MAX = 1024
 SYNC_BYTES_MAX = 16 * MIB  # bytes written before one sync
 LOOKUPS_MAX = 4096  # duplicates whose offsets are being read; above this limit the client port is not read

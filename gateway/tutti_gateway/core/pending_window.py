@@ -1,8 +1,8 @@
 """The pending window: the undecided tail of this member's log. It has one mark for each stage of two-phase commit.
 
 A position passes the stages of `CommitStage` in order. Each stage is a mark that only moves forward and never passes the stage
-before it. This is the whole rule "vote after persisted, decide after voted". It is checked whenever a mark moves
-(protocol/atomic).
+before it. So a member votes only after the sync, and decides only after the vote. The window checks this order whenever a mark
+moves (protocol/atomic).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class Window:
     def extend(self, frames: Sequence[Frame], more: int = 0) -> None:
         """Append the next frames, each of which continues the chain.
 
-        After a start there may be `more` undecided frames than a coordinator orders.
+        `more` is the number of undecided frames that this call allows beyond the coordinator's limit.
         """
         end, chain = self.end, self.chain
         # The limit bounds the memory of a member (lifecycle, L6).

@@ -1,6 +1,6 @@
 """A map from ranges of positions to values.
 
-It is efficient because changes apply to whole runs, even if a million positions are missing.
+A change applies to a whole range at once, so the map stays fast even if a million positions are missing.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ class Stack:
         layers.order.housekeeping.on_timer()
         layers.atomic.decisions.on_timer()
         if self._beat_us is None:
-            layers.clocks.wall_us()  # otherwise a heartbeat reads the clocks
+            layers.clocks.wall_us()  # no heartbeat is scheduled, which would read the clocks
         elif self._outbox.now.mono_us >= self._beat_us:
             # Cleared first, because the end of the step sets the next heartbeat.
             self._beat_us = None

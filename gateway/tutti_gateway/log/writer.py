@@ -73,7 +73,7 @@ class LogWriter:
         frontier = (found.state.position, found.state.next_offset)
         self._marks = MarkTracker(found.end, frontier, found.mark, found.recovered.damage)
         self._end: End = found.end
-        # One writer thread serves several lanes, so a lane may get no idle time. So each write to a lane carries a mark.
+        # One thread writes all lanes, so a lane may get no idle time to write its mark. So each write to a lane carries a mark.
         self._late_us = 0 if options.lane else limits.MARK_LATE_US
         self._synced_at = time.monotonic()
         self._corrupt_tail = found.recovered.damage is not None  # corrupt bytes still follow the end of the log
@@ -270,7 +270,7 @@ class LogWriter:
         if self._marks.synced(end, self._synced_at):
             # The synced slot holds the newest mark now, so the next mark goes into the other slot.
             segment.slot = 1 - segment.slot
-        # The identity file is refreshed even if the disk is never idle. That file is used to detect older copies of the directory.
+        # A busy disk is never idle, so the identity file is refreshed here too. It serves to detect older copies of the directory.
         self._directory.refresh_identity(limits.IDENTITY_FRESH_BUSY_US)
 
     def _write_slot(self, segment: Segment) -> None:
@@ -334,7 +334,7 @@ class LogWriter:
         """Truncate on disk first and in memory last, so that the call can be repeated after a failure."""
         self._truncating = True
         position = end[0]
-        # A segment that begins right after the end stays, empty: the frontier may have passed its start and written its snapshot.
+        # A segment that begins right after the end stays and becomes empty. A snapshot of the segment's start may already exist.
         remaining = [segment for segment in self._segments if position and segment.first <= position + 1]
         removed = self._segments[len(remaining) :]
         file_positions = remaining[-1].file_positions_after(position, self._indexer.state.position) if remaining else []
@@ -371,10 +371,10 @@ class LogWriter:
         self._corrupt_tail, self._later = False, []
 
     def replace(self, snapshot: bytes) -> None:
-        """Replace the log with a snapshot, durably. All of the snapshot's log is decided.
+        """Replace the log with a snapshot, durably. The snapshot contains only decided state.
 
         Args:
-            snapshot: a `LogState` as bytes; it covers more than is decided here.
+            snapshot: a `LogState` as bytes; its position is after the decided position of this log.
 
         Raises:
             DiskFull, DiskFailed: as for `truncate`.

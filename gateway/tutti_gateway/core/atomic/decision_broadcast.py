@@ -17,9 +17,9 @@ _BATCHES = SEQUENCED | {int(Kind.TICK)}  # the decision of these kinds matters o
 class DecisionBroadcast:
     """Sends the CONFIRMs of one coordinator.
 
-    A message without work costs the coordinator and the member as much as a message with work. So a member that is the origin of no
-    frame in a run gets the decision with its next frames, or after `CONFIRM_LATE_US`. Readers at that member see the run
-    correspondingly later.
+    A message with only a decision costs the coordinator and the member as much as a message with frames. So a member that is the
+    origin of no frame in a run gets the decision with its next frames, or after `CONFIRM_LATE_US`. Readers at that member see the
+    run later by the same delay.
 
     Attributes:
         deadline_us: time at which the remaining members get the decision, None if all have it.

@@ -41,10 +41,10 @@ class UpperLayers(Protocol):
 
 
 class Atomic:
-    """The atomic layer.
+    """Writes ordered frames, votes for them, and decides them. On the coordinator it also counts the votes.
 
     Attributes:
-        decisions: sends the decisions of this coordinator.
+        decisions: sends CONFIRM to the members while this member coordinates.
     """
 
     def __init__(self, context: Context, above: UpperLayers) -> None:

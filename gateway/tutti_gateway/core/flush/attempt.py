@@ -24,7 +24,7 @@ class Attempt:
         installed: members that have accepted.
         beats: number of heartbeats since the attempt began.
         waited: number of heartbeats since a majority answered.
-        needed: value of `waited` plus one at the last answer.
+        needed: value of `waited` at the last answer, plus one. The next attempt waits at least that many heartbeats.
         last_received: heartbeat of the last message of each member.
     """
 

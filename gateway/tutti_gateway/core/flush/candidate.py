@@ -84,7 +84,7 @@ class Candidate:
     """Proposes views.
 
     Attributes:
-        attempt: the current attempt, None without one.
+        attempt: the current attempt; None if there is none.
         entropy: uuid of a log that begins here.
         rejected: the highest promised view that a refusal reported.
         failed: reason why the last attempt failed.
@@ -232,7 +232,7 @@ class Candidate:
         self._flush.machine.on(Step.CHOSEN)
         best, source = attempt.states[choice.best], attempt.states[choice.source]
         chain = best.chain if best.end == choice.end else None
-        # A corrupt log does not show its last frames. The log of the source does.
+        # The table of a corrupt log does not cover its last frames, but the table of the source may.
         state = source if readable_end(source) >= choice.end else best
         theirs = Extent(state.base, state.table, choice.end)
         self._flush.adoption.begin(attempt.view, choice.source, theirs, chain)

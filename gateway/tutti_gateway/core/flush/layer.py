@@ -54,12 +54,12 @@ class Layers(Log, UpperLayers, Protocol):
 
 
 class Flush:
-    """The flush layer.
+    """Takes this member through view changes, and serves its log to other gateways.
 
     Attributes:
         adoption: fetches frames from other gateways.
         server: serves frames to other gateways.
-        candidate: the candidate's role.
+        candidate: proposes views, and leads the attempt that this member began.
         learner: catches up outside of views.
         snapshot_install: installs a snapshot where the source has trimmed the missing frames.
         log_repair: repairs decided frames that the disk lost.
@@ -96,7 +96,7 @@ class Flush:
 
     @property
     def attempt(self) -> int:
-        """View that this member proposes, 0 without one."""
+        """View that this member proposes; 0 if it proposes none."""
         return self.candidate.attempt.view if self.candidate.attempt is not None else 0
 
     @property
@@ -125,7 +125,7 @@ class Flush:
     def on_started(self, event: Started) -> None:
         """Begin with the content of the disk."""
         recovered = event.recovered
-        self._view_state.durable(recovered.scalars)  # it was read from the disk
+        self._view_state.durable(recovered.scalars)  # the hard state was read from the disk, so it is durable
         self.hard_state = recovered.scalars
         self._layers.restore(recovered.tail)
         self.adoption.damage = recovered.damage
@@ -187,7 +187,7 @@ class Flush:
         # Hard state counts only once it is durable: promises and acceptances take effect here.
         self._view_state.durable(self.hard_state)
         self.watermark = max(self.watermark, self._written_frontier)
-        # The same write serves both roles. `attempt` shows which role this member has.
+        # A candidate and a member write the same hard state. Only a candidate has an attempt.
         if self.phase is Phase.PROMISING:
             if self.candidate.attempt is not None:
                 self.machine.on(Step.PROMISED_OWN)
@@ -272,8 +272,9 @@ class Flush:
     def _may_propose(self, sender: int) -> bool:
         """True if the gateway may propose a view to this member.
 
-        It may if a roster in this log counts it. It also may if it has this log, whose later rosters may count it, and knows every
-        forced roster. The candidate decides which members count, so a promise to any candidate does no harm.
+        It may if this log has no roster, or if a roster in this log counts it as a voter. It also may if it holds the same log and
+        knows every forced roster, because later rosters of that log may count it. The candidate decides which members count, so a
+        promise to any candidate does no harm.
         """
         peers, peer = self._peers, self._peers.get(sender)
         named = peers.rosters.blank or peers.rosters.votes(sender, peers.incarnation(sender))

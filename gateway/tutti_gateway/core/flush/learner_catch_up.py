@@ -54,7 +54,7 @@ class Learner:
         """Run one heartbeat in no view: choose a source, or repeat a request."""
         self._ready = max(self._ready - 1, 0)
         if self._snapshot.replacing:
-            return  # until then the log must not change
+            return  # the disk replaces the log with a snapshot, and until then the log must not change otherwise
         patience = limits.RESEND_HEARTBEATS + 2 * self._peers.round_beats()
         if self._source and self._silent < patience and self._peers.fresh(self._source):
             self._silent += 1
@@ -110,7 +110,7 @@ class Learner:
         if not message.frames:
             self._unable.clear()
             self._ready = limits.READY_HEARTBEATS
-            self._source = 0  # until the next heartbeat
+            self._source = 0  # the next heartbeat chooses a source again
             return
         last = message.frames[-1].position
         following = self._adoption.append(sender, message, self._next, last)

@@ -166,7 +166,7 @@ class LogAdoption:
         if not self._snapshot.busy and message.position < wanted.next:
             return False
         wanted.silent = 0
-        # A corrupt end that reaches further counted as present. Its vote mark must stay until those frames are here again.
+        # A corrupt end beyond the snapshot was reported as present. Its vote mark must stay until those frames are here again.
         reaches = damage is not None and damage.last > message.position
         if reaches or not self._snapshot.on_chunk(sender, message, wanted.end):
             self._snapshot.stop()

@@ -21,8 +21,8 @@ class Choice(NamedTuple):
     """The log to adopt: the member with the greatest log, the end of the adopted part, and the source of the frames. Source 0 means
     to wait.
 
-    `blocking` holds sets of voters that lack a frame. This lack is a proof because every majority includes a member of the set. The
-    same must be true for the rosters of the adopted log.
+    `blocking` holds sets of voters that lack a frame. Every majority includes a member of each set, so no majority voted for the
+    frame. The same must be true for the rosters of the adopted log.
     """
 
     best: int

@@ -92,7 +92,7 @@ class Lane:
         return tuple(islice(self._tail, max(0, position - self.decided), None))
 
     def at(self, position: int) -> Frame | None:
-        """Return the undecided frame at a position, None without one."""
+        """Return the undecided frame at a position; None if there is none."""
         index = position - self.decided - 1
         return self._tail[index] if 0 <= index < len(self._tail) else None
 

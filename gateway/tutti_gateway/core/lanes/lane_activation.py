@@ -22,7 +22,7 @@ class Lanes:
     Args:
         connected: returns the gateways that hear each other, this one included, oldest first; empty if this one is not a member.
         on_producer: called with each producer of a decided batch.
-        distances: distances to other gateways.
+        distances: shows which gateway is nearest, so that a repair asks it first.
     """
 
     def __init__(

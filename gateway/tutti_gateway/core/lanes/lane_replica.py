@@ -124,7 +124,7 @@ class Member:
             if frame.position > lane.end + 1 or not chained(frame, lane.chain):
                 again = True
                 break
-            # A disk that is low still accepts VIEW frames. The vote reports the reason, and so is a NO to later batches (lanes,
+            # A disk that is low still accepts VIEW frames. A vote that reports the reason is a NO to later batches (lanes,
             # U17).
             if frame.kind == Kind.BATCH and (self.low or lane.bytes > limits.LANE_BYTES_MAX):
                 known = bool(self.low)
@@ -156,7 +156,7 @@ class Member:
     def on_ask(self, sender: int, message: LaneAsk) -> None:
         """Answer an origin that lost the end of its lane.
 
-        Its message names the last durable frame of the lane, which is decided.
+        The origin's message names the lane's last durable frame there, which is decided.
         """
         lane = self._lane(sender, message.incarnation)
         if lane is None:
@@ -222,7 +222,7 @@ class Member:
         return {peer: reported[key] for peer, reported in self._reports.items() if peer in self.connected and key in reported}
 
     def _fetch(self, lane: Lane, source: int, up_to: int) -> None:
-        """Add a gateway as a source of decided frames. A repeated report keeps its rank in the order of sources."""
+        """Add a gateway as a source of decided frames. A gateway that is a source already keeps its rank."""
         lane.sources[source] = max(lane.sources.get(source, 0), up_to)
         self._request_next(lane)
 

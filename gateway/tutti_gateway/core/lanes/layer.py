@@ -28,10 +28,10 @@ from tutti_gateway.core.protocol.messages import (
 
 
 class Unordered:
-    """The unordered layer. It is created once this gateway's number and lane logs are known.
+    """Owns the lanes of this gateway and of others. It is created once this gateway's number and lane logs are known.
 
     Attributes:
-        number: number of this gateway in its lane.
+        number: this gateway's number when its lanes began. The frames of its lane carry this number.
     """
 
     def __init__(self, context: Context, logs: Sequence[LaneLog], on_producer: Callable[[int], None], distances: Distances) -> None:
@@ -160,7 +160,7 @@ class Unordered:
 
     @property
     def halted(self) -> str:
-        """Why nothing can follow in the own lane; empty if the lane works."""
+        """Reason why this gateway's lane accepts no frames; empty if it accepts them."""
         return self._origin.halted
 
     @property

@@ -232,8 +232,8 @@ class LostEndRecovery:
         return tuple(one for one in self._others if one not in self._answers or one not in self._decided)
 
     def _holders(self, position: int) -> list[int]:
-        """Return the gateways that can send a position. It is decided there, or will be when they know the mark, and retention has
-        kept it.
+        """Return the gateways that can send a position. They know that it is decided, or will know when they get the mark,
+        and retention kept it.
 
         If a copy ends in an earlier attempt than the mark, only its decided frames are usable. When that attempt ended, this disk
         recorded a NO to all frames that it had not written. That record is lost, so it is unknown whether later frames of the copy

@@ -108,7 +108,7 @@ class Origin:
             no = self._unknown(frame)
             how, line = self._lines.judge(frame)
             if isinstance(no, FencedAnswer) and how in (LaneAdmission.DUPLICATE, LaneAdmission.UNDECIDED):
-                no = None  # the batch is in the lane, but Fenced would mean that it never will be
+                no = None  # no refusal: the batch is in the lane, and Fenced would mean that it never will be
             if no is None and how in (LaneAdmission.ACCEPT, LaneAdmission.EXPECTED) and frame.first_sequence > line:
                 # checked even after a refused batch, so that the sender gets an answer for each batch that is not accepted
                 no = self._full(frame)
@@ -120,7 +120,7 @@ class Origin:
                 entry = self._entries[_name_of(frame)] = Entry(frame, session)
                 fresh.append(entry)
             elif how is LaneAdmission.UNDECIDED:
-                # The session that sent the batch last gets the answer. A batch with different limits must wait for the decision.
+                # The session that sent the batch last gets the answer. A batch that overlaps an undecided one must wait.
                 waiting = self._entries.get(_name_of(frame))
                 if waiting is not None:
                     waiting.session = session
@@ -270,7 +270,7 @@ class Origin:
             self._end()
 
     def _end(self) -> None:
-        """End the attempt: a durable NO to every frame of it that this member has not written (protocol/lanes, U13)."""
+        """End the attempt with a durable NO to each of its frames that this member has not written (protocol/lanes, U13)."""
         self._machine.on(Input.END)
         self._attempt += 1
         # The number of the next attempt must be durable before any member receives it (lanes, U13).
@@ -397,7 +397,7 @@ class Origin:
     def persisted(self, token: int) -> None:
         """Handle the completion of writes up to the token.
 
-        Their frames are decided, and the end of the last attempt may be durable.
+        The frames of these writes are decided. One of the writes may be the durable end of the last attempt.
         """
         self._lane.persisted(token)
         self.deliver_decided()

@@ -120,7 +120,7 @@ class CoordinatorDuties:
             peer.probed = -1
             return False
         peer.probed += 1
-        # Each silence causes one probe. The answer resets the count.
+        # `probed` is 0 only at the first heartbeat of a silence, so each silence causes one probe. An answer resets `probed` to -1.
         if not peer.probed:
             self._outbox.send(member, Probe())
         return peer.probed >= limits.VERIFY_HEARTBEATS + (peer.rtt_us + 4 * peer.spread_us) // self._heartbeat_us

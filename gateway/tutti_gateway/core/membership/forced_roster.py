@@ -2,8 +2,8 @@
 
 One remaining voter proposes a view to all of them. Only the remaining voters count, and all of them must answer. The greatest of
 their logs is adopted, as in every view change. Before any member accepts the view, a ROSTER that is marked as forced is appended to
-that log. So every gateway that has accepted the view has that ROSTER. After a crash in between, either the new roster is in force,
-or the old one is and the operator must ask again.
+that log. So every gateway that has accepted the view has that ROSTER. After a crash during the view change, either the new roster
+is in force, or the old one is and the operator must ask again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Views(Protocol):
 
     @property
     def attempt(self) -> int:
-        """View that this member proposes, 0 without one."""
+        """View that this member proposes; 0 if it proposes none."""
 
     @property
     def failed(self) -> str:

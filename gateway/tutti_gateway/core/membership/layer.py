@@ -35,7 +35,7 @@ class Views(Protocol):
 
     @property
     def attempt(self) -> int:
-        """View that this member proposes, 0 without one."""
+        """View that this member proposes; 0 if it proposes none."""
 
     @property
     def end(self) -> int:
@@ -73,7 +73,7 @@ class Others(Leavers, Protocol):
 
 
 class Membership:
-    """The membership layer.
+    """Sends heartbeats, follows the coordinator, and decides when this gateway proposes a view.
 
     Attributes:
         peers: the other gateways.
@@ -162,11 +162,11 @@ class Membership:
             return
         if self._force.is_separated(peer, beat):
             if view_state.active:
-                # The heartbeat tells the peer that it is excluded. It halts before it decides anything with other excluded
-                # gateways.
+                # The heartbeat reports the exclusion to the peer. The peer then halts before it decides anything with other
+                # excluded gateways.
                 self._send_heartbeat(peer, self._heartbeat())
             return
-        # Before the log assigns numbers, each gateway numbers the others itself. So the number proves nothing.
+        # Before the log assigns numbers, each gateway numbers the others itself. So the number in a claim proves nothing.
         if beat.claim and coordinator_of(beat.claim) != sender and not self.peers.rosters.blank:
             self._outbox.drop(beat, sender, f"view {view_text(beat.claim)} names another coordinator")
             return
@@ -175,7 +175,7 @@ class Membership:
         peer.lag = max(0, self._window.frontier - beat.frontier)
         if beat.echo_us and peer.echoed_us < beat.echo_us <= now_us:  # 0 means no echo
             peer.echoed_us = beat.echo_us
-            peer.measured(now_us - beat.echo_us - beat.held_us)  # without the time for which the peer held it
+            peer.measured(now_us - beat.echo_us - beat.held_us)  # without the time from arrival to echo at the peer
         if beat.claim:
             self._set_leader(sender, beat.claim)
         # A leaving coordinator abandons its claim, so candidates need not wait for the boot period (lifecycle, L14).
@@ -211,7 +211,7 @@ class Membership:
         """Answer a member that suspects this gateway or asks for its view and frontier."""
         peer = self.peers.get(sender)
         if peer is not None:
-            self._others.send_decisions()  # the heartbeat names the frontier
+            self._others.send_decisions()  # the receiver must have the decision before it reads the frontier
             self._send_heartbeat(peer, self._heartbeat())
 
     def inquire(self) -> None:
@@ -278,8 +278,8 @@ class Membership:
         if not self._view_state.draining:
             self._flush.campaign(members)
         elif self.duties.has_absent:
-            # A member that does not vote blocks all frames in progress.
-            # If this gateway has no claim, another gateway can end this view.
+            # A member that does not vote blocks all frames in progress, so this coordinator cannot finish them.
+            # It gives up its claim, so that another gateway can end this view.
             self._resigned = 2 * self._config.atomic_period_heartbeats
 
     def suspect(self, member: int, reason: str) -> None:
@@ -430,7 +430,7 @@ class Membership:
             return
         invariant(self._flush.phase is not Phase.BORN, "LeaveAsked came before Started")
         self.leaving.begin()
-        # A halted member hands nothing over.
+        # A halted member has nothing to hand over, so it stops at once.
         if not self._view_state.active:
             self._flush.stop()
 

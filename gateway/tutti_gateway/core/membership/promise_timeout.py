@@ -20,7 +20,7 @@ class Views(Protocol):
 
     @property
     def attempt(self) -> int:
-        """View that this member proposes, 0 without one."""
+        """View that this member proposes; 0 if it proposes none."""
 
 
 class PromiseWait:

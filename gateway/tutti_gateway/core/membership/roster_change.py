@@ -148,7 +148,7 @@ class RosterChanges:
     def primary(self) -> None:
         """Have the members durably note that the VIEW frame is decided.
 
-        This covers every earlier ROSTER, even one from before a restart.
+        The decision of the VIEW frame covers every earlier ROSTER, even one from before a restart.
         """
         if not self._peers.alone:
             self._noted = self._window.frontier

@@ -121,7 +121,7 @@ class Requests:
         elif ask.offset >= before:
             reason = f"another commit of reader {ask.reader!r} arrived meanwhile; commit {ask.offset} again"
             self.deny(session, number, "offset", reason, retry=True)
-        else:  # a commit with a lower offset may come from a reader that has ended
+        else:  # the refusal is final, because a lower offset may come from a reader that has ended
             self.deny(session, number, "offset", _overtaken(ask.reader, before, ask.offset), retry=False)
 
     def _offset_wrong(self, reader: str, offset: int, back: bool) -> str:

@@ -42,7 +42,7 @@ class Queue:
         if not frames or frames[-1].last_sequence < frame.first_sequence:
             frames.append(frame)
             return True
-        # A batch may arrive again with different limits, so both its first and its last sequence identify it.
+        # Records that are sent again may be divided into other batches, so the first sequence and the count identify a batch.
         key = (frame.first_sequence, frame.count)
         index = len(frames)
         while index and (frames[index - 1].first_sequence, frames[index - 1].count) > key:
@@ -54,7 +54,7 @@ class Queue:
 
 
 class ForwardTable:
-    """The table, by producer and epoch.
+    """Undecided batches of this gateway's clients, by producer and epoch.
 
     Attributes:
         count: number of batches in the table.
@@ -244,7 +244,7 @@ class ForwardTable:
             if not queue.session:
                 continue
             answers = self._outbox.answers(queue.session)
-            # The decided batch covers a batch with different limits.
+            # The decided batch may cover a batch with other first or last sequences, whose own offset is unknown.
             if head.first_sequence == frame.first_sequence and head.count == frame.count:
                 answers.append(Committed(head.producer, head.epoch, head.first_sequence, head.count, offset))
             else:

@@ -18,7 +18,7 @@ class Housekeeping:
     """Orders TICK, TRIM and FORGET frames while this member coordinates a view that decides.
 
     Attributes:
-        deadline_us: next time for `on_timer`, None without one.
+        deadline_us: time of the next `on_timer`; None if nothing is due.
     """
 
     def __init__(self, context: Context, received: ReceivedTable, sequencer: Sequencer, wall_us: Callable[[], int]) -> None:

@@ -22,7 +22,7 @@ Asked = EpochAsked | TopicAsked | OffsetsAsked | ForgetAsked
 
 
 class Ordering:
-    """The order layer.
+    """Forwards client batches and requests, assigns positions as coordinator, and receives ordered frames as member.
 
     Attributes:
         low: reason why the disk accepts no new frames; empty if it accepts them.

@@ -118,7 +118,7 @@ class Names:
 
 
 class ReceivedTable:
-    """The received-table.
+    """State of producers, names and readers at the end of the log, with all undecided frames applied.
 
     Attributes:
         lines: producers with undecided frames, by number.

@@ -53,7 +53,7 @@ class Receiver:
         self._gaps: RangeMap[None] = RangeMap()  # positions between the window's end and `highest` that are not buffered
         self.discarded = 0
         self.streamed = self.highest = 0
-        self._invalid = ""  # reason why the last frame that was next was rejected
+        self._invalid = ""  # reason for the last rejection of a frame that was next in sequence
 
     def installed(self) -> None:
         """Delete buffered frames and gaps of the previous view."""

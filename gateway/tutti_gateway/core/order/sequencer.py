@@ -50,7 +50,7 @@ class Sequencer:
         self._window_was_full = False
 
     def installed(self) -> None:
-        """Begin or end a view. The origins send again what waited for the previous coordinator."""
+        """Begin or end a view. The origins send their waiting batches and requests again."""
         self._ordered, self._to_resend, self._epochs, self._epochs_count, self._window_was_full = [], {}, {}, 0, False
 
     def busy(self, number: int) -> bool:
@@ -174,7 +174,7 @@ class Sequencer:
         """
         # Only an open epoch accepts batches.
         if line.state is not LineState.OPEN:
-            self._to_resend.pop(line.number, None)  # the log answers
+            self._to_resend.pop(line.number, None)  # the epoch has ended, so the origins learn the outcome from the log
         # Batches that would be rejected again are not requested now.
         elif self._window.full or self._below.low:
             self._window_was_full = True
@@ -214,7 +214,7 @@ class Sequencer:
     def on_request(self, origin: int, ask: Ask) -> None:
         """Order the frame that answers a request, unless the log already holds it or the window is full.
 
-        The origin repeats its request.
+        The origin repeats the request until the log or a denial answers it.
         """
         if self._below.low:
             self._deny(origin, ask, "space", f"no space for new messages: {self._below.low}; reads continue", True)
@@ -282,8 +282,8 @@ class Sequencer:
         self._epochs_count += 1
 
     def _deny_if_ahead(self, origin: int, ask: AskEpoch, before: int) -> bool:
-        """Refuse an epoch that is too far ahead. Otherwise a client could use up the epochs, and the floor that a FORGET raises
-        (protocol/order, O21).
+        """Refuse an epoch that is too far ahead. Otherwise a client could use up the epoch numbers, for all producers once a
+        FORGET raises the floor (protocol/order, O21).
         """
         if ask.epoch <= before + limits.EPOCHS_AHEAD_MAX:
             return False
@@ -299,7 +299,7 @@ class Sequencer:
     def _on_offsets_request(self, origin: int, ask: AskOffsets) -> None:
         state = self._window.state
         if ask.offset > state.next_offset or ask.frontier > state.position:
-            return  # what is undecided at the coordinator cannot be decided at an origin
+            return  # invalid: an origin cannot have decided more than the coordinator
         known, new = state.readers, self._received.new_readers
         if self._received.last_commit(ask.reader) > ask.frontier:
             return  # the origin learns from the log: it holds this commit, or a later one through another gateway
@@ -315,7 +315,7 @@ class Sequencer:
         for number in ask.producers:
             line = received.line(number)
             if line is None:
-                continue  # already forgotten: the origin learns from the log when this is decided for all of them
+                continue  # already forgotten: the log answers the origin when all of them are decided to be forgotten
             # If the producer were forgotten, its undecided frames would have no entry.
             if self.busy(number):
                 self._deny(origin, ask, "busy", f"producer {line.name!r} still sends; fence it first", True)

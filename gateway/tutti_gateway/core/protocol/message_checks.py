@@ -67,7 +67,7 @@ _CRC_MAX = 2**32 - 1
 _LOW_MAX = limits.SPACE_CHARACTERS_MAX
 _NAME_MAX = NAME_BYTES_MAX + len(NAMELESS)
 
-#: Messages between the members of one view. All other messages do not depend on the views of the gateways.
+#: Messages between the members of one view. No other message depends on the views of the gateways.
 OF_A_VIEW = frozenset(
     {Forward, Asking, Order, Echo, Resend, Refuse, Deny, Vote, No, Confirm, Missing, Repairing, Repair},
 )
@@ -83,7 +83,7 @@ def far_ahead(message: Message, promised: int) -> str:
     """Return the reason why the view in a message is too far above the promised view to exist. Empty if it can exist, or if no view
     is promised yet.
 
-    A gateway proposes a view above all views that it has seen, so one absurd view would use up the ids.
+    A gateway proposes a view above all views that it has seen, so one absurdly high view would use up the view ids.
     """
     highest = _NOTED.get(type(message))
     if highest is None or not promised:
@@ -429,7 +429,7 @@ _CHECKS: dict[type, Callable[[Any], str]] = {
     LaneEnds: _lane_ends,
     LaneFetch: lambda message: _lane(message.incarnation, message.origin) or _position(message.first),
     LaneFetched: _lane_fetched,
-    LaneAsk: lambda message: _lane_vote(message) or _position(message.behind + 1),  # `behind` may be 0
+    LaneAsk: lambda message: _lane_vote(message) or _position(message.behind + 1),  # `behind` may be 0, which is not a position
     LaneTail: lambda message: _lane_vote(message) or _run_or_none(message.frames),
     Forward: _forward,
     Asking: lambda message: _view(message.view) or _ask(message.ask),

@@ -35,7 +35,7 @@ class AskTopic(msgspec.Struct, frozen=True, tag="AskTopic"):
 class AskOffsets(msgspec.Struct, frozen=True, tag="AskOffsets"):
     """Log the offset commit of a named reader, unless the log holds a commit of that reader after position `frontier`.
 
-    `frontier` is a frontier of the origin up to which, as the origin knows, the log does not hold this commit.
+    `frontier` is an earlier frontier of the origin. The origin knows that the log does not hold this commit up to there.
     """
 
     reader: str

@@ -15,7 +15,7 @@ from tutti_gateway.core.repair.timing import Timing
 
 
 class Repair:
-    """The repair layer.
+    """Requests frames that are missing here, and sends frames that other members miss.
 
     `receiver` handles the ordered stream. `distances` returns the one-way distance to a member, in microseconds.
 
@@ -91,7 +91,7 @@ class Repair:
 
     @property
     def deadline_us(self) -> int | None:
-        """Next time for `on_timer`, None without one."""
+        """Time of the next `on_timer`; None if nothing is due."""
         asker_us, holder_us = self.requester.deadline_us, self.responder.deadline_us
         if asker_us is None or (holder_us is not None and holder_us < asker_us):
             return holder_us

@@ -52,7 +52,7 @@ class Requester:
     """The requester's role of the layer.
 
     Attributes:
-        deadline_us: next time for `on_timer`, None without one.
+        deadline_us: time of the next `on_timer`; None if nothing is due.
         requests: number of requests to all members.
         joined: number of requests to a member that had claimed the repair.
         suppressed: number of ranges that were not requested because another member requested them.

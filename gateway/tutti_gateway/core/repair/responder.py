@@ -18,7 +18,10 @@ from tutti_gateway.core.repair.token_bucket import Bucket
 
 
 class Want(NamedTuple):
-    """Requested positions: the time of their repair, and the members that asked. If `late` is True, the log is read for them."""
+    """Requested positions: the time of their repair, and the members that asked.
+
+    If `late` is True, the log is read for the frames.
+    """
 
     deadline_us: int
     requesters: tuple[int, ...]
@@ -40,7 +43,7 @@ class Responder:
     """The repairer's role of the layer.
 
     Attributes:
-        deadline_us: next time for `on_timer`, None without one.
+        deadline_us: time of the next `on_timer`; None if nothing is due.
         claims: number of claims that this member sent to all others.
         repairs: number of repaired runs, each sent as one message to one member or to all.
         repaired: number of frames sent, counted once for each receiver.

@@ -48,7 +48,7 @@ class Timing:
         return round(self.typical_us() * (limits.REPAIR_ASK_AFTER + spread))
 
     def answer_us(self, requester: int) -> int:
-        """Return the wait before a repair for `asker`. The nearest holder acts first, and other holders notice its repair."""
+        """Return the wait before a repair for `requester`. The nearest holder acts first, and other holders notice its repair."""
         distance_us = _within(self._distances(requester))
         # The nearest holder has no fixed wait, so it usually acts first.
         spread = limits.REPAIR_ANSWER_SPREAD * self._late()

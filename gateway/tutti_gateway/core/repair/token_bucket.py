@@ -1,4 +1,4 @@
-"""Token bucket: it limits a rate, independent of the number of requests."""
+"""Token bucket: limits the units a second of an activity, such as requests or bytes, and allows bursts."""
 
 from __future__ import annotations
 

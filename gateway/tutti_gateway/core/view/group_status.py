@@ -36,7 +36,7 @@ class Member(NamedTuple):
         state: one of this module's constants.
         voter: True if the roster counts the gateway with its current disk.
         coordinator: True if the gateway coordinates the view.
-        age: its rank in the view by age. 1 is the oldest member, which is the next to coordinate. 0 means outside the view.
+        age: rank among the members of the view. 1 is the oldest member, which is the next to coordinate. 0 means outside the view.
         frontier: last position that it has reported as decided.
         lag: number of decided positions that it lacked at its last heartbeat, or that it lacks now if it is silent.
         heard_us: time since its last heartbeat, -1 if there was none.
@@ -108,7 +108,7 @@ class GroupStatus:
 
     @property
     def view(self) -> tuple[int, tuple[int, ...], int]:
-        """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 without one."""
+        """The installed view: its id, members (numbers, oldest first) and coordinator; 0, () and 0 if there is none."""
         if self._stack.phase is Phase.BORN:
             return 0, (), 0
         view_state = self._stack.layers.context.view_state

@@ -69,8 +69,8 @@ class Peer:
         return limits.BOOT_HEARTBEATS * heartbeat_us + 2 * self.rtt_us + 4 * self.spread_us
 
     def boot_beats(self, heartbeat_us: int) -> int:
-        """Return `boot_us` as a number of this gateway's heartbeats. A remainder below a quarter does not count, because a near
-        peer answers much faster than that.
+        """Return `boot_us` as a number of this gateway's heartbeats. A remainder below a quarter of a heartbeat is dropped,
+        because a near peer answers much faster than that.
         """
         silence_us = self.boot_us(heartbeat_us) - heartbeat_us // 4
         return min(-(-silence_us // heartbeat_us), limits.BOOT_HEARTBEATS_MAX)
@@ -264,7 +264,7 @@ class Peers:
     def answer_beats(self) -> int:
         """Return the number of heartbeats in which two round trips to the furthest gateway end.
 
-        A remainder below a quarter does not count, because a near gateway answers much faster than that.
+        A remainder below a quarter of a heartbeat is dropped, because a near gateway answers much faster than that.
         """
         return max(0, -(-(2 * self._furthest_us() - self._heartbeat_us // 4) // self._heartbeat_us))
 

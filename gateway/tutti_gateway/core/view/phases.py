@@ -6,7 +6,7 @@ import enum
 
 
 class Phase(enum.Enum):
-    """Phase of a member."""
+    """What a member does at one time, from its start to its stop."""
 
     BORN = "born"
     SEARCHING = "searching"  # in no view: searches for a view, copies decided frames, or waits for its turn to propose

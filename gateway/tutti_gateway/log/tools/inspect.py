@@ -54,7 +54,7 @@ class FrameInfo:
         offset: offset of its first record, or of the next record if it has none; -1 while it is undecided.
         fate: "decided", "aborted" (a void batch), "staged" (visible at its TXN, or not yet) or "pending".
         origin, producer, topic: numbers; 0 for none.
-        epoch, first_sequence, count: of a batch.
+        epoch, first_sequence, count: as in the header of a batch.
         min_timestamp, max_timestamp: us, UTC.
         size, body: bytes of the frame in the log, and of its body.
         codec: "lz4", "zstd" or empty.

@@ -168,9 +168,9 @@ def _truncation_point(path: str, damage: Finding) -> tuple[int, int]:
 def _truncate(path: str, position: int, offset: int, folder: str, storage: Storage) -> str:
     """Truncate the log before a position, and return the folder that keeps what was removed.
 
-    Snapshots are moved first. While the newest one exists, a start continues after the corruption as before. Then a start finds the
-    log shorter than its mark, and halts. The mark is lowered last. With a lower mark earlier, a start would take valid frames
-    between the truncation point and the corruption for a tail, and commit them.
+    Snapshots are moved first. While the newest one exists, a start continues after the corruption as before. Once it is moved, a
+    start finds the log shorter than its mark, and halts. The mark is lowered last. If it were lowered earlier, a start would take
+    valid frames between the truncation point and the corruption for a tail, and commit them.
 
     Args:
         folder: the folder to use; empty for a new one.
@@ -190,8 +190,8 @@ def _truncate(path: str, position: int, offset: int, folder: str, storage: Stora
     _move(path, _files_from(path, position, "snap"), folder, storage)
     size = read_header(path, segment).size
     _end_segment_at(segment_path(path, segment), file_position, size, folder, storage)
-    # The first segment is moved first: it may hold valid frames that continue at the truncation point. Later ones then lack a
-    # predecessor.
+    # The first segment is moved first, because it may hold valid frames that continue at the truncation point. Later segments
+    # then lack a predecessor.
     _move(path, _files_from(path, position, "seg"), folder, storage)
     indexes = _files_from(path, position, "idx")
     if os.path.exists(index_path(path, segment)):

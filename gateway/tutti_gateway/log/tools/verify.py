@@ -128,7 +128,7 @@ class LaneVerified(NamedTuple):
         lane, path: NUMBER-INCARNATIONHEX, and its directory.
         own: True if this gateway, with this disk, is the origin.
         report: the full result; None if the check could not start.
-        damage: findings of the report, or the reason why there is none.
+        damage: findings of the report, or the reason why there is no report.
         refused: why the system denies access; empty if it does not.
     """
 
@@ -148,7 +148,8 @@ def verify_lanes(path: str | os.PathLike[str], progress: Callable[[int, int], No
     directory = os.path.abspath(path)
     identity = read_identity(directory)
     incarnation = bytes.fromhex(identity.incarnation) if identity is not None else b""
-    own = recorded_own_lane(directory)  # read before the lanes are listed: the directory exists before this file names it
+    # The record is read before the lanes are listed. A lane's directory exists before the record names it, so none is missed.
+    own = recorded_own_lane(directory)
     lanes = list_lanes(directory)
     found = [
         _verify_lane(directory, lane, lane.incarnation == incarnation, progress)
@@ -229,14 +230,14 @@ class _Check:
         found: list[Abort] = []
         chain = self._state.chain if self._state is not None else 0
         for first in self._firsts:
-            with contextlib.suppress(Damaged):  # the check of the segment reports it; its frames continue those before
+            with contextlib.suppress(Damaged):  # the segment's own check reports it; its frames continue the chain before it
                 chain = read_header(self._path, first).chain
             try:
                 walked = self._walk(first, chain)
                 chain = walked.chain
                 found += walked.aborts(walked.headers())
             except FormatError:
-                continue  # the check of the segment reports it
+                continue  # the segment's own check reports it
         return found
 
     def _header(self, first: int, position: int, chain: int, before: FrameScan | None) -> int | None:

@@ -26,7 +26,7 @@ def quarantine_tail(
     The segment file regains its original size if it was shortened.
 
     Args:
-        mark: names the corrupt end, like the marks that are erased with the segments.
+        mark: goes into the hard state. It names the corrupt end, like the marks that are erased with the segments.
         later: first positions of the segments after this one.
 
     Raises:

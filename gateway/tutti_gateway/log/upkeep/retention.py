@@ -49,8 +49,8 @@ class _SegmentStart(NamedTuple):
         position: first position of the segment.
         offset: offset of its first record. If `reach` is set, the offset after the TXN at `reach`.
         time_us: time of the last TICK before `position`, or before the TXN at `reach`; 0 if there is none.
-        reach: last TXN at or after this position that makes earlier batches visible; 0 if there is none.
-        written_us: when this disk wrote the snapshot.
+        reach: position of the last TXN from `position` on that makes batches before `position` visible; 0 if there is none.
+        written_us: time at which this disk wrote the snapshot, us.
     """
 
     position: int
@@ -80,8 +80,8 @@ class _DueTrim(NamedTuple):
     """A decided TRIM that is not applied yet.
 
     Attributes:
-        decided: a position at which it is decided.
-        position, offset: where the log then begins.
+        decided: a decided position that covers the TRIM.
+        position, offset: where the TRIM allows the log to begin.
     """
 
     decided: int
@@ -318,7 +318,7 @@ class LogRetention:
                     continue
                 left = sum(size for first, size in segments if first > candidate.reach) if candidate.reach else remaining_bytes
                 if self._removable(left, candidate, now_us, limits.RETENTION_LAG_FACTOR):
-                    # Above the lag factor, the trim no longer waits for a voter that lacks the frames.
+                    # Beyond the limits times the lag factor, the trim no longer waits for a voter that lacks the frames.
                     forced = position
                     starts.append((position, candidate.offset))
                 elif self._removable(left, candidate, now_us, 1) and not self._staged_before(position):
@@ -330,7 +330,7 @@ class LogRetention:
         return TrimProposed(tuple(starts), forced) if starts else None
 
     def _removable(self, remaining_bytes: int, candidate: _SegmentStart, now_us: int, factor: int) -> bool:
-        """True if retention allows removal of the segment before a candidate. The log's ticks determine its age.
+        """True if retention allows removal of the segment before a candidate. The log's ticks determine the segment's age.
 
         Args:
             remaining_bytes: bytes of segments that remain.
@@ -349,9 +349,9 @@ class LogRetention:
     def _since_us(self, candidate: _SegmentStart, now_us: int) -> int:
         """Return the time (us) since which everything before the candidate has existed; 0 if it is unknown.
 
-        Normally the last TICK before the candidate gives the time. Before the first TICK, and where a wrong clock dated ticks in
-        the future, a later candidate gives it, because earlier frames are at least as old. After ticks from the future, the time at
-        which this disk wrote the snapshot counts.
+        Normally the last TICK before the candidate gives the time. There may be no such TICK, or a wrong clock may have dated it
+        in the future. Then a later candidate gives the time, because earlier frames are at least as old. If the tick of the later
+        candidate is from the future too, the time at which this disk wrote that candidate's snapshot counts.
         """
         if 0 < candidate.time_us <= now_us:
             return candidate.time_us

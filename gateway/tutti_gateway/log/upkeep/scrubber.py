@@ -2,9 +2,10 @@
 section 6).
 
 Disks lose data: bits flip, sectors become unreadable, and files disappear. Other gateways hold the same decided frames, so the
-scrubber fetches them and writes them in place. A new frame must continue the chain before the corrupt range, fit into the range,
-and be continued by the frame after it. So only the original bytes are accepted. After a crash during the write the range is still
-unreadable, and is repaired again. Segment headers, indexes, snapshots and missing files are rebuilt from other data.
+scrubber fetches them and writes them in place. The fetched frames must continue the chain before the corrupt range and
+fit into the range. The frame after the range must continue their chain. So only the original bytes are accepted. After a crash
+during the write the range is still unreadable, and is repaired again. Segment headers, indexes, snapshots and missing files are
+rebuilt from other data.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class LogScrubber:
         """Create a scrubber.
 
         Args:
-            options: contain the size of a rebuilt segment.
+            options: options of the log; they set the size of a rebuilt segment.
             segments: the writer's list of segments that hold undecided frames.
             indexer: knows the decided end of the log.
             translating: context manager that translates system errors.
@@ -193,7 +194,7 @@ class LogScrubber:
         if not self._firsts or first > self._indexer.indexed:
             return None
         self._round_start = (time.time(), self.found)
-        # If the first segment file of the log is missing, an empty one takes its name.
+        # If the first segment file is missing, an empty segment replaces it. The scrub then finds its frames lost and fetches them.
         if first not in self._firsts and (chain := self._chain_before(first)) is not None:
             self._make_segment(first, chain)
         return self._begin_segment(self._firsts[0], None)
@@ -313,10 +314,10 @@ class LogScrubber:
     # Corrupt ranges
 
     def _corrupt_range(self, fd: int, at: _ScrubPosition, last: int) -> CorruptRange:
-        """Return the corrupt range. It ends before the next frame that is valid, at its indexed position, and continued."""
+        """Return the corrupt range. It ends before the next valid frame whose chain the frame after it continues."""
         view = SegmentView(self._directory, at.segment)
         rows = view.trusted_rows(last, ReadLimit(self._indexer.indexed, self._indexer.indexed))
-        # A corrupt range is repaired in pieces, because the answer of a peer is limited too.
+        # A corrupt range is repaired in pieces, because a peer's answer holds a limited number of frames.
         upto = min(last, at.position + limits.SCRUB_FRAMES)
         for position in range(at.position + 1, upto + 1):
             index = position - at.segment

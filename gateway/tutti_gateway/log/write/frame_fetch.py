@@ -1,7 +1,7 @@
 """Reads frames by position, decided or not, for other members, and returns only frames with a valid chain and payload.
 
-The frames are read and not mapped. A requested frame may be truncated during the read, and a bad sector must raise an error instead
-of a signal.
+Files are read and not mapped, for two reasons. A requested frame may be truncated during the read, and a bad sector must raise an
+error instead of a signal.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ def replace_log(
     """Replace the log on disk, and return the first segment of the new log and its mark. The call can be repeated safely.
 
     Args:
-        state: the new log, all decided; it covers more than is decided here.
+        state: decided state of the new log. Its position is after the decided position of the old log.
         sequence: sequence number of the mark, above all existing ones.
     """
     first = state.position + 1

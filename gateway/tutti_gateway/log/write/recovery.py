@@ -144,7 +144,7 @@ def recover(
     # Under the same boot, the live page may name a later frontier than the marks do.
     frontier = max(mark.frontier_position, live[0])
     base = _base_snapshot(directory, firsts[-1], frontier)
-    # A gateway alone halts instead, and `tutti log repair` rebuilds the header.
+    # Headers are rebuilt here in a lane or in a group of voters. A gateway alone halts, and `tutti log repair` rebuilds the header.
     if options.lane or _has_several_voters(base.state.roster.values()):
         repair_headers(
             directory, storage, [first for first in firsts if first >= base.segment], base, options.lane or base.state.log
@@ -160,7 +160,7 @@ def recover(
         published, frontier = frontier, ending.position  # no ABORT in a lane affects earlier frames
     elif ending.position < frontier <= mark.position and _others_vote(base, ending, frontier):
         frontier, base, ending = _step_back(directory, firsts, stored.mark, (frontier, base, ending))
-    # A frame is durable before its decision. Likewise the first frame is durable before the log's uuid is recorded.
+    # A frame is durable before its decision, so the log must reach the frontier. A recorded uuid proves that frame 1 was durable.
     damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0), options.peers_can_repair, short_file)
     if damage is not None:
         # Whole frames after the mark may have received a vote, so they belong to the lost range too.
@@ -185,7 +185,7 @@ def recover(
     found = _result(directory, stored, mark, base, ending, frontier, header.log)
     found.published = published
     if short_file is not None and damage is None:
-        # every frame that a mark names is valid; frames after the mark may be lost
+        # the log is valid up to the mark, but the short file may have lost frames after the mark
         damage = Damage(ending.position + 1, *found.end)
     if damage is not None:
         found.recovered = msgspec.structs.replace(found.recovered, damage=damage)
@@ -234,7 +234,7 @@ def _step_back(directory: str, firsts: list[int], stored: VoteMark, begin: _Scan
     """
     frontier, base, ending = begin
     marks = [stored, *(mark for first in reversed(firsts) for mark in segment_marks(directory, first) if mark is not None)]
-    # Every mark contains a watermark. Position 0 is one where the log begins at position 1.
+    # Every mark contains a watermark. Position 0 is also a watermark if the log begins at position 1.
     stops = sorted({mark.frontier_position for mark in marks} | ({0} if firsts[0] == 1 else set()), reverse=True)
     for stop in stops:
         # Only a watermark before the corrupt range can be reached.
@@ -303,7 +303,7 @@ def _check_durable(
 def _extended_mark(directory: str, first: int, mark: VoteMark) -> VoteMark:
     """Return the mark, moved to the last whole frame that follows it in the last segment.
 
-    Such a frame may be synced and voted for although no mark names it yet. Corruption before it does not make it torn.
+    Such a frame may be synced and voted for although no mark names it yet. Corrupt bytes before a whole frame do not make it torn.
     """
     segment = SegmentMap(segment_path(directory, first), first)
     file_position = FRAMES_AT if mark.position + 1 == first else _file_position_after(segment, mark)
@@ -360,8 +360,9 @@ def lost_promises(recovered: Recovered, directory: LogDirectory) -> bool:
 
 
 def _others_vote_in(recovered: Recovered, mine: bytes) -> bool:
-    """True if the recovered log names more than one voter. Also true if it removed this disk, because the voters may still need its
-    answers.
+    """True if the recovered log names more than one voter, or if the log removed this disk.
+
+    After a removal, the voters may still need the answers of this disk.
 
     True if there is no log, because the roster is then unknown.
     """
@@ -440,7 +441,7 @@ def _truncate_torn(directory: str, storage: Storage, ending: _ScanResult) -> Non
         fd = storage.open(found.segment.path)
         try:
             fits = found.file_position + HEADER_SIZE <= read_header(directory, found.segment.first).size
-            # If the frame before a torn write is written again, bytes of the torn write could continue its chain.
+            # Without this header, bytes of the torn write could continue the chain once the frame before them is written again.
             if fits and storage.read(fd, HEADER_SIZE, found.file_position) != TERMINATOR:
                 storage.write(fd, [TERMINATOR], found.file_position)
         finally:
@@ -459,7 +460,7 @@ def _make_durable(directory: str, storage: Storage, ending: _ScanResult) -> None
 
 
 def _remove(directory: str, storage: Storage, above: int, also: Sequence[int] = ()) -> None:
-    """Remove segments, indexes and snapshots that begin above a position, and those of the segments `also`."""
+    """Remove segments, indexes and snapshots that begin above a position, and those of the segments in `also`."""
     removed = False
     for kind in ("snap", "idx", "seg"):
         for position in reversed(list_positions(directory, kind)):
