@@ -335,7 +335,7 @@ class OrderedDelivery(Sender):
             self._fail_unsent(failure)
 
     def _end_epoch(self, failure: Failure, failed: bool, now: float) -> None:
-        """End the epoch.
+        """End the current epoch, and request the next one.
 
         Unsent batches fail, so that they do not overtake a batch that has failed (`failed`) or may fail. Batches in flight are
         resolved when the next epoch begins.

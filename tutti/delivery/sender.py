@@ -43,7 +43,7 @@ class BatchSource(Protocol):
         """Remove and return all unsent batches. With `stop`, reject new records."""
 
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:
-        """In a forked child, fail everything: this process will deliver nothing."""
+        """In a forked child, fail all records, because only the parent delivers."""
 
 
 class Sender(abc.ABC):

@@ -52,7 +52,7 @@ class Disposal:
         self._queued[file.id] = file
 
     def add_touched(self, file: File) -> None:
-        """Handle a file that was touched after it was copied, if its compared parts are unchanged."""
+        """Handle a file that was touched after it was copied. The parts of it that were compared are unchanged."""
         if self._action == "delete" and not file.bad:
             # Do not delete this file: only parts of it were compared, and a deletion is final.
             self._log_once(file, "%s was written to, or touched, after it was copied: it is not deleted")

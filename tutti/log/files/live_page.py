@@ -109,7 +109,7 @@ class LivePage:
         words[BOOT_LOW] = int.from_bytes(boot[:8], "little")
 
     def frontier(self, position: int, offset: int) -> None:
-        """Advance the frontier.
+        """Publish a new frontier.
 
         Call this before any receipt is sent. The offset is stored last, so a reader that sees the offset also sees the position.
         """

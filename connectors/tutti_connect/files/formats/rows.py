@@ -80,7 +80,7 @@ class FieldExtractor:
     """Extracts key, value and time from a row, by column name."""
 
     def __init__(self, columns: Columns) -> None:
-        """Use this mapping of columns."""
+        """Extract the columns that `columns` maps to key, value and time."""
         self.key, self.value, self.timestamp = columns.key, columns.value, columns.timestamp
         self.form: TimeForm = columns.time
         # True if a record is a whole row, without key and time

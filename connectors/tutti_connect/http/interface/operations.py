@@ -29,11 +29,11 @@ class Parameter(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One operation.
+    """One operation of the HTTP interface: a method on a path.
 
     Attributes:
         method, path: method and path of the request.
-        handler: name of the method of `Service` that answers it.
+        handler: name of the method of `Service` that answers the request.
         summary, about: one line, and further description.
         parameters: all accepted query parameters, and others.
         bodies: content type -> schema of the request body.

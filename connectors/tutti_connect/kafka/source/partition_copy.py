@@ -28,7 +28,7 @@ Key = tuple[str, int]
 
 
 class State(enum.Enum):
-    """State of a partition."""
+    """State of a partition's copy from Kafka to the log."""
 
     WAITING = "waiting"  # the partition waits until its retry time
     OPENING = "opening"  # the partition's producer starts an epoch and reads the position
