@@ -72,7 +72,7 @@ class Settings(NamedTuple):
 
     Attributes:
         name: named reader whose committed offset is the end of the archive.
-        ticks: a range ends at each tick with a number divisible by this.
+        ticks: a range ends at each tick whose number is divisible by `ticks`.
         bytes: a range also ends before the batch that would exceed this size.
         skip_lost: continue after records that retention removed before they were archived.
     """

@@ -34,8 +34,8 @@ class Operation(NamedTuple):
     Attributes:
         method, path: method and path of the request.
         handler: name of the method of `Service` that answers the request.
-        summary, about: one line, and further description.
-        parameters: all accepted query parameters, and others.
+        summary, about: the description in one line, and further text.
+        parameters: all accepted query parameters, and parameters in the path or in headers.
         bodies: content type -> schema of the request body.
         answers: status -> meaning; answers that any request may get are omitted.
         media: content types of the successful answer.
