@@ -171,7 +171,7 @@ class Sender(abc.ABC):
         """Return True if the topic of the queue's first batch has its number.
 
         If the number is missing, request it together with the missing numbers of the next batches. Separate requests would take a
-            round trip each.
+        round trip each.
         """
         session = self.session
         if session.topics.get(batch.topic, 0):

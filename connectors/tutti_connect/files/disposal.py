@@ -183,7 +183,7 @@ def _moved(reserved: Path, wanted: Path, number: int) -> Path:
     """Move a file to the first free name, NAME, NAME.NUMBER, NAME.NUMBER.1 and so on, and return the directory.
 
     Reserve the name first with an empty file, because a rename would replace an existing file. A link would need more permissions
-        than a rename.
+    than a rename.
     """
     numbered = f"{wanted.name}.{number}"
     for name in itertools.chain([wanted.name, numbered], (f"{numbered}.{more}" for more in itertools.count(1))):

@@ -143,7 +143,7 @@ class KafkaSource:
         """Return the offsets and metadata committed by the group (`commit_offsets`); -1 and "" if there is none.
 
         The query uses a consumer outside of the group, because the admin client crashes while the group has no coordinator
-            (2.16.1).
+        (2.16.1).
 
         Raises:
             Unavailable, ConfigError: as in `topics`.
