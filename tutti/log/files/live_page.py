@@ -1,9 +1,9 @@
 """Live page: shared memory in which a running gateway publishes the state of its log to other processes on the host.
 
 The page is in the file `live`, which the gateway and its readers map. Every field is one aligned 8-byte word that is stored
-atomically. The page is never synced. It stays valid until the host restarts, because the page cache outlives the gateway. The page
-contains the boot id, with which readers check that. It also contains its own inode, so that a copy of the directory is not mistaken
-for the original.
+atomically. The page is never synced. It stays valid until the host restarts, because the page cache outlives the gateway. Readers
+therefore compare the boot id in the page with that of the kernel. The page also contains its own inode, so that a copy of the
+directory is not mistaken for the original.
 
 The frontier only grows during a boot: a new run of the gateway inherits it, so readers never see it move back (C7). The generation
 grows at each run and at each truncation, because a segment file without decided frames can then be replaced under the same name.
