@@ -56,7 +56,7 @@ def process_started(pid: int) -> int:
 
 
 class LivePage:
-    """The gateway's side of the page, its only writer."""
+    """The gateway's side of the page. Only the gateway writes the page."""
 
     def __init__(self, directory: str) -> None:
         """Map the page, and create it if it does not exist; `publish` makes it valid.
