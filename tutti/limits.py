@@ -11,13 +11,14 @@ KIB = 1024
 MIB = 1024 * KIB
 
 # Frames and batches. A limit that a format fixes is defined beside that format: tutti.data imports nothing from this module.
-# Two limits below depend on such limits. FRAME_BYTES_MAX adds PROGRESS_BYTES_MAX (256 bytes) and the frame header to a body.
-# NAME_BYTES_MAX (249 bytes) bounds a frame without a batch to about 1 KiB; PRODUCER_BYTES and TOPIC_BYTES include one name.
+# Limits of the gateway (tutti_gateway/core/limits.py) depend on two of these. FRAME_BYTES_MAX adds PROGRESS_BYTES_MAX (256 bytes)
+# and the frame header to a body. NAME_BYTES_MAX (249 bytes) bounds a frame without a batch to about 1 KiB, and PRODUCER_BYTES and
+# TOPIC_BYTES include one name.
 BODY_BYTES_MAX = 8 * MIB  # encoded body of a frame
-RAW_BYTES_MAX = 32 * MIB  # decompressed batch
-RECORD_BYTES_MAX = 4 * MIB  # value and key of a record
-FRAMES_A_MESSAGE_MAX = 1024
-MESSAGE_BYTES_MAX = 16 * MIB
+RAW_BYTES_MAX = 32 * MIB  # size of a batch after decompression
+RECORD_BYTES_MAX = 4 * MIB  # size of value and key of one record
+FRAMES_A_MESSAGE_MAX = 1024  # frames that a client submits in one message
+MESSAGE_BYTES_MAX = 16 * MIB  # size of one part of a ZMTP message; a message may have twice this size in all
 
 # Client port
 WINDOW_BYTES = 16 * MIB  # bytes in flight on a connection; more than a connection transfers during one round of the protocol
@@ -34,20 +35,20 @@ TOKEN_CHARACTERS_MAX = 256  # length of a token that a client presents
 RIGHT_PATTERNS_MAX = 64  # patterns of a token, for each kind of right
 
 # Tables
-TOPICS_MAX = 10_000
+TOPICS_MAX = 10_000  # topics in one log
 STAGED_BATCHES_MAX = 16_384  # staged batches that wait for a TXN; also the largest number of batches in one TXN
 DELETE_PRODUCERS_MAX = 1000  # number of producers in one FORGET frame
 
 # Time, microseconds
-TICK_INTERVAL_US = 1_000_000
+TICK_INTERVAL_US = 1_000_000  # interval between TICK frames
 ROSTER_MAX = 63  # voting members
 IDLE_PRODUCER_US = 3_600_000_000  # the log deletes the state of an unnamed producer after this idle time
 
 # Log
-SEGMENT_BYTES = 128 * MIB
+SEGMENT_BYTES = 128 * MIB  # maximum size of a segment file
 PARALLEL_SYNCS_MAX = 8  # lanes that are synced at the same time
-PREPARED_SEGMENTS = 2
-RESERVED_BYTES = 16 * MIB
+PREPARED_SEGMENTS = 2  # zero-filled segment files that a gateway keeps ready
+RESERVED_BYTES = 16 * MIB  # size of the reserve file, which a gateway releases on a full disk
 DISK_LOW_BYTES = 256 * MIB  # the gateway refuses new messages below this free space
 SNAPSHOT_FRAMES = 32_768  # decided frames between two snapshots; bounds the time of a start
 SEGMENTS_MAPPED_MAX = 16  # segments that one reader keeps mapped
@@ -55,9 +56,9 @@ NAMES_KEPT_MAX = 200_000  # names of topics and producers that one reader caches
 FINDINGS_MAX = 1000  # findings of one `verify`, for each kind
 
 # Reads
-LONG_POLL_US_MAX = 30_000_000
-BEHIND_WAIT_US_MAX = 2_000_000
-SPLITS_MAX = 10_000
+LONG_POLL_US_MAX = 30_000_000  # longest wait of a gateway for a new record, before it answers a long poll
+BEHIND_WAIT_US_MAX = 2_000_000  # time that a lagging gateway waits for the frontier that a reader has seen, before it refuses
+SPLITS_MAX = 10_000  # partitions of one range
 SPLIT_BYTES = 64 * MIB  # size of a partition, if the reader does not give one
 PLAN_SEGMENTS_MAX = 16  # a range with at least this many segments is split at segment boundaries
 PLAN_SEGMENTS_A_PART_MIN = 2  # with fewer segments in each partition, the planner splits within segments
@@ -88,7 +89,7 @@ ADDRESSES_MAX = 64  # gateways in one url
 # target size of an open batch of a producer; half this size takes a quarter more CPU time for records of 100 B
 BATCH_BYTES = 512 * KIB
 BATCH_BYTES_MAX = 4 * MIB
-BUFFER_BYTES = 32 * MIB  # records of a producer without an outcome
+BUFFER_BYTES = 32 * MIB  # bytes of one producer's records without an outcome
 BUFFER_BYTES_MIN = 64 * KIB
 SUBMIT_BYTES = MIB  # small frames that a client sends in one message
 ABSENT_COLUMNS_KEPT = 8  # cached null columns that replace the columns that a record batch lacks
@@ -102,8 +103,8 @@ ADDRESS_TIMEOUT_US = 2_000_000  # time for one connection attempt to one address
 PROBE_TIMEOUT_US = 500_000  # timeout of the probe that detects a different protocol on a port
 PROBE_BYTES_MAX = 512  # number of bytes that the probe reads
 ANSWERS_A_TURN_MAX = 1024  # answers that a producer receives before it sends again
-DELIVERY_TIMEOUT_US = 60_000_000  # from `send()` to an outcome
-REQUEST_TIMEOUT_US = 10_000_000
+DELIVERY_TIMEOUT_US = 60_000_000  # time from `send()` to an outcome
+REQUEST_TIMEOUT_US = 10_000_000  # time for one request, including the search for a gateway
 SILENCE_US_MIN, SILENCE_US_MAX = 1_000_000, 8_000_000  # unanswered frames make a client send Hello as a probe; doubles
 CLIENT_KEEPALIVE_MS = 500  # interval of a client's keepalive pings; the socket thread of the gateway answers them
 CLIENT_SILENCE_MS_MAX = 2_000  # a connection that received nothing for this long is dropped
@@ -116,7 +117,7 @@ SPOOL_BYTES = 1024 * MIB  # size of a producer's spool on its own disk
 SPOOL_BYTES_MIN = 16 * MIB
 SPOOL_SEGMENT_BYTES = 64 * MIB  # target size of a spool segment; an eighth of the spool if that is less
 SPOOL_GROUP_BYTES = 8 * MIB  # number of bytes that one sync of a spool covers
-SPOOL_GROUP_BATCHES = 1024
+SPOOL_GROUP_BATCHES = 1024  # number of batches that one sync of a spool covers
 SPOOL_RESERVE_BYTES = 64 * KIB  # preallocated, so that a full disk does not prevent the update of spool.json
 SPOOL_RETRY_US = 1_000_000  # interval of the attempts to write to a full disk
 SPOOL_WATCHED_MAX = 65_536  # spooled batches that have an `on_delivery` callback
@@ -133,11 +134,11 @@ LOCAL_FILES_RETRY_US = 30_000_000  # delay before a reader tries the files of a 
 ARCHIVE_RANGE_TICKS, ARCHIVE_TICKS_MAX = 600, 100_000  # an archive range ends at each multiple of this many ticks
 ARCHIVE_RANGE_BYTES = 128 * MIB  # a range also ends before the batch that would exceed this encoded size
 ARCHIVE_RANGE_BYTES_MIN, ARCHIVE_RANGE_BYTES_MAX = MIB, 256 * MIB
-ARCHIVE_RAW_BYTES_MAX = 512 * MIB  # decompressed range, which the archiver holds in memory
+ARCHIVE_RAW_BYTES_MAX = 512 * MIB  # decompressed size of a range, which the archiver holds in memory
 ARCHIVE_GROUP_BYTES = 16 * MIB  # size of a row group; a reader holds one row group of each file of a range
 ARCHIVE_FILES_MAX = 256  # files of a range; topics beyond this number share one file
 ARCHIVE_RANGES_MAX = 1_000_000  # number of ranges in one archive
-ARCHIVE_MANIFEST_BYTES_MAX = 16 * MIB
+ARCHIVE_MANIFEST_BYTES_MAX = 16 * MIB  # size of the manifest of one range
 ARCHIVE_MANIFESTS_KEPT = 256  # manifests that a reader caches
 ARCHIVE_STEP_BYTES = MIB  # bytes written between two syncs of an archive file; small, so that the gateway's syncs are not delayed
 ARCHIVE_TRIES = 5  # attempts of one request to a remote file system

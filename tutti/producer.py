@@ -143,7 +143,7 @@ class Producer:
         except BaseException:
             self._io.stop()
             raise
-        # Set this only now, because the first Welcome names the log.
+        # Set this only after the start: the first Welcome names the log, which `QueryWait` needs.
         self._accumulator.query_wait = QueryWait(self._io.endpoints, self._delivery.session.log, known)
 
     @property
@@ -405,7 +405,7 @@ class Producer:
             self._io.stop()
 
     def __enter__(self) -> Self:
-        """Return the producer."""
+        """Return the producer, which delivers everything at the end of the `with` block."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

@@ -141,7 +141,7 @@ def commit_progress(
     with StagingProducer(url, producer=producer, connect_timeout=connect_timeout, credentials=credentials) as staging:
         progress = decide(staging.resume().progress)
         if progress:
-            # The received-table takes the progress when the record is staged, and keeps it when the record is dropped.
+            # The received-table takes the progress when the record is staged, and keeps the progress when the record is dropped.
             staging.send_batch(topic, _EMPTY_RECORD, progress).result()
     if progress:
         with (

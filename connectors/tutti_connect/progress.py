@@ -18,7 +18,7 @@ class JsonProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def decode(cls, progress: bytes, producer: str) -> Self:
-        """Decode a progress.
+        """Return the position that a producer's progress contains.
 
         Raises:
             FormatError: another program sent under the producer's name.

@@ -38,7 +38,7 @@ class LogFrontier(Protocol):
 
     @property
     def offset(self) -> int:
-        """The frontier."""
+        """Offset after the last committed record."""
 
     @property
     def stale(self) -> bool:
@@ -49,7 +49,7 @@ class ArchivedLog(Protocol):
     """Interface of the log that an archiver reads."""
 
     def frontier(self) -> LogFrontier:
-        """Return the frontier."""
+        """Return the start and the end of the log at present."""
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         """As `Source.tick_end`."""
@@ -72,7 +72,7 @@ class Settings(NamedTuple):
 
     Attributes:
         name: named reader whose committed offset is the end of the archive.
-        ticks: a range ends at each tick with a number divisible by this.
+        ticks: a range ends at each tick whose number is divisible by `ticks`.
         bytes: a range also ends before the batch that would exceed this size.
         skip_lost: continue after records that retention removed before they were archived.
     """

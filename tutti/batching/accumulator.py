@@ -218,7 +218,7 @@ class Accumulator:
         return receipt
 
     def check(self) -> None:
-        """Raise the reason for which nothing may be sent now, if there is one. Called with the lock."""
+        """Raise the error that stopped the producer, if it is stopped. Called with the lock."""
         # Raise a copy, because each raise adds its traceback to the exception.
         if self.stopped is not None:
             raise copy.copy(self.stopped)
@@ -380,7 +380,7 @@ class Accumulator:
                 if batch.failure is not None:
                     self.keep_failure(batch.failure)
                 batch.finish()
-            # A notification for each batch would cause a thread switch for each batch. So notify only for a quarter of the buffer.
+            # Notifying for each batch would cause a thread switch for each batch. So wait until a quarter of the buffer is free.
             if self.buffered <= self.options.buffer_bytes * 3 // 4:
                 self.space_freed.notify_all()
             self.close_idle()
@@ -392,7 +392,7 @@ class Accumulator:
         self.corked = self.spool is None
 
     def uncork(self) -> None:
-        """Close the batch that was delayed."""
+        """End the delay of `cork`: close the open batch if no batch is in flight."""
         self.corked = False
         # No lock here, because every wakeup runs this line. `send` checks `corked` after its append, so that no record is missed.
         if self.pending <= self.pinned and self.open_records():
@@ -475,7 +475,7 @@ class Accumulator:
             return next((failure for failure in self.failures if not failure.seen), None)
 
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:
-        """In a forked child, fail everything: this process will deliver nothing."""
+        """In a forked child, fail all records, because only the parent delivers."""
         self.lock = threading.RLock()
         self.changed, self.space_freed = QuietCondition(self.lock), QuietCondition(self.lock)
         error = UsageError(

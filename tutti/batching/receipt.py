@@ -28,8 +28,8 @@ def reject_in_callback(what: str, since: str = "it would delay all outcomes") ->
     """Reject a call that waits in a thread that sets outcomes.
 
     Args:
-        what: the call; the message begins with it.
-        since: the reason.
+        what: first part of the message: the call, and that it is not allowed.
+        since: second part of the message: the reason.
 
     Raises:
         UsageError: called in `on_delivery`.
@@ -320,14 +320,14 @@ class Batch:
             return
         if not latch.acquire(timeout=-1 if timeout is None else max(0.0, min(timeout, threading.TIMEOUT_MAX))):
             raise TimeoutError(f"no outcome after {timeout:g} s: the record is still in flight")
-        latch.release()  # for the next waiter
+        latch.release()  # lets the next waiter acquire it
 
 
 _latches = threading.RLock()  # reentrant, because a signal handler may also wait
 
 
 def _renew_after_fork() -> None:
-    global _latches  # noqa: PLW0603 - a thread that does not exist in the child may hold the old lock
+    global _latches  # noqa: PLW0603 - the old lock may belong to a thread that only the parent has
     _latches = threading.RLock()
 
 
@@ -359,7 +359,7 @@ class Receipt(msgspec.Struct, gc=False, eq=False):
             TooLarge: the record or batch exceeds a limit.
             Refused: the gateway rejects the record. Nothing of it is in the log.
             Unknown: the delivery deadline passed.
-            TimeoutError: only this wait ended.
+            TimeoutError: no outcome after `timeout` seconds. The record may still commit.
             UsageError: `timeout` is not a number of seconds.
         """
         batch = self.batch

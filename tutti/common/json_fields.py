@@ -1,8 +1,7 @@
 """Extraction of fields from JSON objects, as the bytes of the source.
 
 A JSON library reads a number into 64 bits: 12345678901234567890123 becomes a float, and 1.10 becomes 1.1. So two different ids
-    could become the same key.
-Therefore this module never converts a field that becomes the key or the value of a record.
+could become the same key. Therefore this module never converts a field that becomes the key or the value of a record.
 
 Every limit depends on the text alone, so that the same row is valid or invalid in every run.
 """

@@ -9,7 +9,7 @@ class HardState(msgspec.Struct, frozen=True):
     """Hard state of a member (design, section 3): view ids as u64; 0 before the first view.
 
     Attributes:
-        promised: promised view; the member rejects all lower views.
+        promised: view that the member has promised to follow; the member rejects all lower views.
         accepted: the view whose log this member has.
         coordinated: highest view that this member proposed; after a restart, the member never coordinates this view or a lower one.
     """

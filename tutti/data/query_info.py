@@ -17,7 +17,7 @@ class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
         run: id of this run.
         label: description of the query and its host for users.
         topics: topics that the query reads; None for all.
-        offset: the query has processed all records below it.
+        offset: the query has processed all records below this offset.
         lag_records: number of records above the offset.
         lag_ms: age of the oldest unprocessed record at the last report, plus, for a silent query, the time since that report.
         state: "running", or "silent" if the query has not reported for some time.

@@ -258,8 +258,8 @@ class OrderedDelivery(Sender):
         if answer.epoch < session.requested_epoch or session.state is not State.OPENING:
             return  # an answer to an earlier request
         self._tries += 1
-        # An unnamed producer has no other instance, so the log deleted its state. The producer may start again if no batch is in
-        # doubt.
+        # An unnamed producer has no other instance that could fence it, so the log must have deleted its state. The producer may
+        # start again if no batch is in doubt.
         if not self._starting and not (is_nameless(self.name) and not len(self.window)):
             self.fenced(answer.epoch)
         elif self._tries > limits.EPOCH_TRIES_MAX:
@@ -335,7 +335,7 @@ class OrderedDelivery(Sender):
             self._fail_unsent(failure)
 
     def _end_epoch(self, failure: Failure, failed: bool, now: float) -> None:
-        """End the epoch.
+        """End the current epoch, and request the next one.
 
         Unsent batches fail, so that they do not overtake a batch that has failed (`failed`) or may fail. Batches in flight are
         resolved when the next epoch begins.
@@ -358,7 +358,7 @@ class OrderedDelivery(Sender):
             self.window.fail(batch, failure)
 
     def _expire_batches(self, now: float) -> None:
-        """Enforce the delivery deadline: the oldest batch fails with `Unknown`, and so do later ones, which may not overtake it."""
+        """Enforce the delivery deadline: the oldest batch fails with `Unknown`, and so do later ones, to keep the order."""
         late, session = self._oldest(), self.session
         if late is None or late.deadline > now:
             return

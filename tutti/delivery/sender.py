@@ -43,7 +43,7 @@ class BatchSource(Protocol):
         """Remove and return all unsent batches. With `stop`, reject new records."""
 
     def orphan(self, batches: Iterable[Batch], parent: int) -> None:
-        """In a forked child, fail everything: this process will deliver nothing."""
+        """In a forked child, fail all records, because only the parent delivers."""
 
 
 class Sender(abc.ABC):
@@ -171,7 +171,7 @@ class Sender(abc.ABC):
         """Return True if the topic of the queue's first batch has its number.
 
         If the number is missing, request it together with the missing numbers of the next batches. Separate requests would take a
-            round trip each.
+        round trip each.
         """
         session = self.session
         if session.topics.get(batch.topic, 0):

@@ -111,7 +111,7 @@ class UnorderedDelivery:
                 # The gateway may reject batches in flight. These must reach the next lane before newer batches do.
                 self._answers_until = now + _ANSWER_WAIT_S
             self._current = next((lane for lane in self.senders if lane.accepts_batches), None)
-        # At most one lane at a time looks for a gateway, and no lane does while one accepts batches.
+        # At most one lane at a time looks for a gateway, and none looks for one while another lane accepts batches.
         looking = [lane for lane in self.senders if not lane.lane]  # lanes that look for a gateway
         spare = looking if self._current is not None else looking[1:]
         for lane in self.senders:

@@ -247,7 +247,7 @@ class Window:
         """Return the last progress before a committed batch.
 
         All earlier batches have also committed, even if their outcomes arrive later: different gateways may have ordered different
-            copies.
+        copies.
         """
         progress = self.committed.progress
         for earlier in self._unanswered:

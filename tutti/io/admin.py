@@ -43,7 +43,7 @@ class RequestClient:
     Args:
         url: `tutti://HOST:P[,HOST:P...]`, or addresses.
         timeout: seconds for one request, including the connection setup.
-        rounds: how often each address may be tried in that time; None means no limit.
+        rounds: number of attempts for each address within `timeout`; None means no limit.
         learn: True if discovered gateways may also answer; False to use only the gateways of the url.
         credentials: credentials of the client; the default comes from the environment.
 
@@ -133,11 +133,11 @@ class RequestClient:
                 self._connection = None
 
     def __enter__(self) -> Self:
-        """Return the object."""
+        """Return the client, to close at the end of the block."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close."""
+        """Close the client."""
         self.close()
 
     def request(self, kind: type[Answer], make: Callable[[int], msgspec.Struct], given_up: Callable[[], bool] = bool) -> Answer:
@@ -208,7 +208,7 @@ class RequestClient:
                 self._welcome = welcome
                 if self._learn:
                     self._endpoints.update(welcome.gateways, welcome.silent, welcome.state == "primary")
-                # The timeout error must not show an older failure at this address.
+                # Replace an older failure at this address, so that the timeout error does not show it.
                 self._endpoints.record(CONNECTED)
                 self._endpoints.reset_delay()
         return self._welcome

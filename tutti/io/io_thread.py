@@ -185,7 +185,7 @@ class IOThread:
                     self._set_alarm(producer)
 
     def _set_alarm(self, producer: ThreadedIO) -> None:
-        """Set an alarm for the producer's time. If an earlier alarm is set, the later one is set when the earlier one fires."""
+        """Set an alarm at the producer's `due`, unless an earlier alarm is set. When that alarm fires, `due` is checked again."""
         if producer.due < producer.alarm:
             producer.alarm = producer.due
             heapq.heappush(self._alarms, (producer.due, next(self._serial), producer))
@@ -193,7 +193,7 @@ class IOThread:
     def _run_once(self, producer: ThreadedIO) -> None:
         try:
             ended = producer.run_once()
-        except BaseException as error:  # as above; the other producers continue
+        except BaseException as error:  # waiting threads must get an outcome, and the other producers continue
             LOG.exception("the I/O of producer %s ended with an internal error", producer.name)
             _fail_producer(producer, error)
             ended = True

@@ -135,7 +135,7 @@ class RunningProbe:
     """
 
     def __init__(self, address: Address) -> None:
-        """Called by `start_probe` alone."""
+        """Create a probe. Only `start_probe` calls this."""
         self.address = address
         self.result: ProbeResult | None = None
         self.wakes: list[Callable[[], None]] = []

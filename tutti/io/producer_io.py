@@ -113,7 +113,7 @@ class ProducerIO:
         self.wake()
 
     def orphan(self) -> None:
-        """In a forked child, fail everything, because the child has no I/O thread."""
+        """In a forked child, fail all records, because the child has no I/O thread."""
         self._asleep = False
         self._finished.set()
         self.delivery.source.orphan(self.delivery.window, self.pid)

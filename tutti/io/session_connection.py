@@ -195,7 +195,7 @@ class SessionConnection:
             self._next_address(connection.address, ProbeResult(reason or "it did not answer", wrong), now)
 
     def _next_address(self, address: Address, result: ProbeResult, now: float) -> None:
-        """Change to the next address."""
+        """Record the result at `address`, and connect to the next address after a delay."""
         session, endpoints = self.session, self.endpoints
         self._probe = None
         session.trouble = f"{address}: {result.text}"

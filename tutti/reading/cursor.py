@@ -23,7 +23,7 @@ class CursorProtocol(Protocol):
 
     @property
     def mark(self) -> object:
-        """The current position. A caller compares it later to detect that another call has moved the position."""
+        """The current position. A caller that compares two marks detects that another call has moved the position in between."""
 
     @property
     def lane(self) -> str:

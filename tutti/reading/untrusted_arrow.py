@@ -1,7 +1,7 @@
 """Reads untrusted Arrow IPC streams, with a size check of each message before Arrow decodes it.
 
 A compressed buffer declares its decompressed size, and Arrow allocates that size. So a stream of a few KiB could make Arrow
-    allocate gigabytes.
+allocate gigabytes.
 """
 
 from __future__ import annotations

@@ -21,6 +21,6 @@ def block_pandas() -> None:
     """Keep pyarrow from importing an installed pandas. Call this in Tutti's own processes before the first use of pyarrow.
 
     At its first scalar, array or `to_numpy`, pyarrow would import pandas. The import takes 45 MB of memory and a third of a second,
-    during which a gateway does not answer. It also swallows a Ctrl-C.
+    during which a gateway does not answer. The import also swallows a Ctrl-C.
     """
     sys.meta_path.insert(0, _PandasBlocker())

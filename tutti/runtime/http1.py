@@ -91,7 +91,7 @@ class ServerConnection(h11.Connection):
     """The server's side of a connection.
 
     After the client has closed its side, `next_event` returns only `NEED_DATA`. The server then answers complete requests and
-        closes the connection.
+    closes the connection.
     """
 
     def __init__(self, head_bytes_max: int | None) -> None:

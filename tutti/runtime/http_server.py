@@ -283,8 +283,8 @@ def _check_tls(protocol: SSLProtocol) -> None:
 class Server(uvicorn.Server):
     """uvicorn's server without its periodic timer, and with limits for connections and for the TLS handshake.
 
-    The timer would wake ten times a second, to update an unused date header and to check for the end of the server. This takes a
-    tenth of the CPU time of an idle gateway. Instead, `end` wakes the server.
+    The timer would wake ten times a second, to update an unused date header and to check for the end of the server. Its wakeups
+    take a tenth of the CPU time of an idle gateway. Instead, `end` wakes the server.
     """
 
     def __init__(self, config: uvicorn.Config, connections_max: int, handshake_s: float) -> None:

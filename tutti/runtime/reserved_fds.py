@@ -49,7 +49,7 @@ def descriptor_bound(shares: int) -> int:
 
     If all connections are below the bound, `shares` shares of spare descriptors stay free.
     """
-    import resource  # noqa: PLC0415 - as above
+    import resource  # noqa: PLC0415 - missing on some systems of clients, which never call this
 
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return sys.maxsize if soft == resource.RLIM_INFINITY else soft - shares * spare_descriptors(soft)

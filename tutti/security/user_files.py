@@ -45,8 +45,8 @@ def monotonic_us() -> int:
 class FileWatcher:
     """Detects that a file changed and then stayed unchanged for `KEYS_UNCHANGED_US`. Owned by one thread at a time.
 
-    The delay avoids half-written files: `cp`, and editors that write in place, produce a partial file for a moment, and it can look
-    complete.
+    The delay avoids half-written files: `cp`, and editors that write in place, produce a partial file for a moment. A partial file
+    can look complete.
     """
 
     def __init__(self, path: str | Path, read_stamp: Stamp, clock_us: Callable[[], int] = monotonic_us) -> None:

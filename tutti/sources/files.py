@@ -203,7 +203,7 @@ class FileSource:
     def _query(self, query: Callable[[LogReader], Answer]) -> Answer:
         """Query the directory with the highest frontier.
 
-        If it is unreadable or corrupt, query the next one that is not below `_seen`.
+        If that directory is unreadable or corrupt, query the one with the next lower frontier that is not below `_seen`.
         """
         failed: TuttiError | None = None
         found: list[tuple[int, int]] = []

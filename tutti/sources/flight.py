@@ -35,7 +35,7 @@ _METADATA_KEY = b"tutti"
 _SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # time allowed for an answer beyond the requested wait
 #: States in which another gateway may have more of the log.
 _MAY_LAG = CUT_OFF | {"joining"}  # a joining gateway is catching up, so a waiting reader can stay at it
-_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of `_SLACK_S` for callers with little patience
+_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of that time for callers with little patience
 
 LOG = logging.getLogger("tutti.client")
 _locations: dict[tuple[int, Address], str] = {}  # location of the reads port by (process id, client address)
@@ -97,7 +97,7 @@ class FlightSource:
 
     @property
     def responsive(self) -> tuple[Address, ...]:
-        """The subset of `addresses` that are known or assumed to answer, in a stable order."""
+        """The addresses that are known or assumed to answer, in a stable order."""
         with self._lock:
             return tuple(sorted(set(self._route.responsive)))
 
@@ -122,7 +122,7 @@ class FlightSource:
                 found = self._request_frontier(beyond, wait, patience)
             except Unavailable:
                 if best is None or (beyond is not None and not no_majority):
-                    raise  # the gateways that answered before no longer answer
+                    raise  # no gateway has answered, or those that did no longer answer
                 return self._warn_if_stale(best)
             if best is None or found.offset >= best.offset:
                 best = found
@@ -168,8 +168,8 @@ class FlightSource:
             answer["time_us"],
             answer["tick"],
             answer["state"],
-            # A gateway of an earlier release, or an answer about a lane, has no confirmation. In these cases the gateway's state
-            # decides.
+            # Gateways of earlier releases, and answers about a lane, give no confirmation. The gateway's state then decides whether
+            # the frontier counts as confirmed.
             beyond is None and not answer.get("confirmed", answer["state"] not in _MAY_LAG),
         )
 
@@ -290,7 +290,7 @@ class FlightSource:
                 self._fail_over(str(error), until, until - failing_since, kind)
 
     def _stream(self, ticket: bytes) -> Generator[pa.RecordBatch]:
-        """Yield the batches of one stream. Flight errors are translated; errors of the caller pass through."""
+        """Yield the batches of one stream. Convert errors of Flight to errors of Tutti; leave errors of the caller unchanged."""
         stream = None
         try:
             try:

@@ -30,7 +30,7 @@ class _Query:
     def __init__(self) -> None:
         self.position = -1
         self.wanted: list[int] = []
-        self.requester: int | None = None  # id of that thread
+        self.requester: int | None = None  # id of the thread that sends the request; None if no request is running
 
 
 class QueryWait:

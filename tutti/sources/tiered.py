@@ -140,7 +140,7 @@ class TieredSource:
             return border
         if limit > start and (found := self._archive.tick_end(start, min(limit, border), min(limit, border), every)) > start:
             return found
-        # There is none, so find the first tick in (limit, end], in the same three parts in the opposite order.
+        # (start, limit] has no tick, so find the first tick in (limit, end]: search the same three parts in the opposite order.
         first = max(start, limit)
         if first < border:
             if (found := self._archive.tick_end(first, first, min(end, border), every)) > first:

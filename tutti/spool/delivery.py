@@ -80,7 +80,7 @@ class SpooledDelivery(OrderedDelivery):
     def _ends(self, error: TuttiError) -> bool:
         """Return True if a refusal ends the producer.
 
-        A missing right does: it can be granted later, but a refused batch is never sent again.
+        A missing right ends the producer, because the right can be granted later, but a refused batch is never sent again.
         """
         return isinstance(error, NotAllowed) and not self.accumulator.options.dead_letters_denied
 

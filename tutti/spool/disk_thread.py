@@ -25,7 +25,7 @@ class DiskTask:
     Attributes:
         due: returns True if there is something to do. Called with the accumulator's lock.
         act: performs the task, or raises without effect.
-        consequence: the consequence of a failure, as text for the log.
+        consequence: what happens while the task cannot run, as text for the log line about a full disk.
         retry_at: monotonic time of the next attempt after a full disk; 0 otherwise.
     """
 
@@ -180,7 +180,7 @@ class DiskThread:
             if failure is not None and block.before not in store.aside:
                 store.refuse(block, failure.error)
             if block.before in store.aside:
-                # Store that the batch is refused before a later batch is sent, so that it is not sent again after a crash.
+                # Store that the batch is refused before a later batch is sent, so that a crash does not send it again.
                 store.note_aside(*spool.state_without(block))
                 spool.skip_refused(block)
                 store.advance()

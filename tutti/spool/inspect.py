@@ -22,7 +22,7 @@ class CorruptPart(NamedTuple):
 
 
 def read_state(path: str) -> State:
-    """Return the state of a spool.
+    """Read the state file of the spool in directory `path`.
 
     Raises:
         WrongDirectory: the directory is not a spool.

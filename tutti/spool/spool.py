@@ -40,8 +40,8 @@ class Spool:
     """Moves the batches of an accumulator to the disk, and from there to the delivery; `work` wakes the disk thread.
 
     Attributes:
-        accumulator: the accumulator. Its `pending` and `buffered` count records that are not durable yet. Its `pending_records`
-            also counts uncommitted records in the spool.
+        accumulator: holds the records until they are in the spool. Its `pending` and `buffered` count records that are not durable
+            yet. Its `pending_records` also counts uncommitted records in the spool.
         queue: durable batches for the delivery, in order; they follow the batches in the window.
         done: position up to which all records are committed or refused.
         known: position up to which the log is known to hold the spooled records.
@@ -101,7 +101,7 @@ class Spool:
         accumulator = self.accumulator
         buffered, limit = accumulator.buffered, accumulator.options.buffer_bytes
         waiting = buffered + need
-        # Waiting for more than one batch would only delay the error.
+        # With a full disk, let at most one batch wait, because more waiting records would only delay the error.
         if self.disk_full and waiting > accumulator.options.batch_bytes:
             return self.disk_full
         if buffered and waiting > limit:
@@ -276,7 +276,7 @@ class Spool:
         batch.announce()
 
     def state_without(self, block: Block) -> tuple[SpoolPosition, tuple[SpoolPosition, ...]]:
-        """Return the values of `done` and `aside` after this batch is skipped. The state is unchanged."""
+        """Return the values that `done` and `aside` would have if the refused batch in `block` were skipped. Change nothing."""
         with self.accumulator.lock:
             aside = {**self._refused_ranges, block.before: block.position}
             done = advance_over_refused(self.done, aside, self._counts)
@@ -395,7 +395,7 @@ class Spool:
     def rewind(self, position: SpoolPosition) -> None:
         """Clear the queue, and read the spool again from that position."""
         with self.accumulator.lock:
-            # Receipts still refer to these batch objects. Release only the data that is also on the disk.
+            # Receipts still refer to these batch objects. Release only their bodies, which are also on the disk.
             for batch in self.queue:
                 self.ready_bytes -= batch.charge
                 batch.body, batch.first_sequence = b"", 0
@@ -425,7 +425,7 @@ class Spool:
                 if batch.body and batch.spool_position is not None:
                     self.ready_bytes -= batch.charge
                 if batch.failure is not None and type(batch.failure.error) is not Unknown:
-                    # keep other failures only; a record that is `Unknown` is safe in the spool
+                    # do not keep `Unknown`: its record is safe in the spool, so nothing is lost
                     accumulator.keep_failure(batch.failure)
                 if batch.spool_position is not None and not ended:
                     if batch.failure is None:

@@ -132,7 +132,7 @@ class SpoolStore:
         with suppress(FileNotFoundError):
             for entry in os.scandir(self._file(REFUSED)):
                 self.refused_bytes += entry.stat().st_size
-                # A crash may occur after the file is written and before the state records it, so only the file decides.
+                # A crash may occur after this file is written and before the state lists the batch. So the file alone decides.
                 if match := _REFUSED_FILE.match(entry.name):
                     self.aside.add(SpoolPosition(int(match[1]), int(match[2]) - 1))
 
@@ -393,7 +393,7 @@ class SpoolStore:
             except OSError as error:
                 if not is_disk_full(error) or not os.path.exists(reserve):
                     raise
-                # Only this file may use the space of the reserve. With it, sending can continue, and sending frees disk space.
+                # Only the state file may use the space of the reserve. Sending needs a new state, and sending frees disk space.
                 self.storage.remove(reserve)
                 replace(self.storage, path, data)
         except OSError as error:

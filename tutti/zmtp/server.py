@@ -90,7 +90,7 @@ class Server:
         self._warn = warn
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._connections: dict[int, Connection] = {}
-        self._inactive: dict[int, Connection] = {}  # no message yet, oldest first
+        self._inactive: dict[int, Connection] = {}  # connections that have sent no message yet, oldest first
         self._by_routing: dict[bytes, Connection] = {}
         self._established = 0
         self._ready: deque[Connection] = deque()  # read round-robin; `receive` continues where the last one stopped
@@ -284,7 +284,7 @@ class Server:
     # Messages
 
     def receive(self, messages_max: int, bytes_max: int) -> Iterator[tuple[bytes, list[Buffer], int]]:
-        """Yield received messages: routing id, parts, bytes.
+        """Yield received messages as (routing id, parts, size in bytes).
 
         The ready connections are read in turn. While others wait, each is read up to its share. A message above the limits is
         returned without parts. For a large message of an unknown peer, the only part is the first byte.
@@ -390,7 +390,7 @@ class Server:
             self._mark_ready(connection)  # decrypted messages may be buffered
 
     def _break(self, connection: Connection) -> None:
-        """Stop sending after an error. Received messages are read first, then the end."""
+        """Stop sending after an error. `receive` still returns the messages already received; then the connection closes."""
         connection.broken = True
         connection.send_queue.clear()
         with contextlib.suppress(OSError):  # the peer may also have closed the connection

@@ -103,7 +103,7 @@ class SourceConfig(Struct, frozen=True):
 
 
 def load_source_config(path: str) -> SourceConfig:
-    """Load the configuration.
+    """Load and check the configuration file of the files connector.
 
     Raises:
         ConfigError: the file is unreadable or wrong; the message names the place, the problem and the remedy.

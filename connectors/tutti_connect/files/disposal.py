@@ -52,7 +52,7 @@ class Disposal:
         self._queued[file.id] = file
 
     def add_touched(self, file: File) -> None:
-        """Handle a file that was touched after it was copied, if its compared parts are unchanged."""
+        """Handle a file that was touched after it was copied. The parts of it that were compared are unchanged."""
         if self._action == "delete" and not file.bad:
             # Do not delete this file: only parts of it were compared, and a deletion is final.
             self._log_once(file, "%s was written to, or touched, after it was copied: it is not deleted")
@@ -183,7 +183,7 @@ def _moved(reserved: Path, wanted: Path, number: int) -> Path:
     """Move a file to the first free name, NAME, NAME.NUMBER, NAME.NUMBER.1 and so on, and return the directory.
 
     Reserve the name first with an empty file, because a rename would replace an existing file. A link would need more permissions
-        than a rename.
+    than a rename.
     """
     numbered = f"{wanted.name}.{number}"
     for name in itertools.chain([wanted.name, numbered], (f"{numbered}.{more}" for more in itertools.count(1))):

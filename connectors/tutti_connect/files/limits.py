@@ -7,14 +7,14 @@ from tutti import limits
 FILES_MAX = 200_000  # number of files in the ledger; takes about 100 MB of memory
 BLOCK_BYTES = 256 * limits.KIB  # size of one read
 ROW_BYTES_MAX = 2 * limits.RECORD_BYTES_MAX  # size of a row in a file, including quotes and escapes; a longer row is rejected
-HEADER_BYTES_MAX = limits.MIB
-COLUMNS_MAX = 4096
+HEADER_BYTES_MAX = limits.MIB  # size of the header row of a CSV file
+COLUMNS_MAX = 4096  # number of columns of a file
 PARQUET_ROWS = 4096  # number of rows decoded in one batch
 PIECE_BYTES = 64 * limits.MIB  # bytes read from one growing file before the connector continues with the other files
 FRAME_BYTES = 256 * limits.KIB  # target size of one frame; one more record always fits
-FRAME_RECORDS = 16_384
+FRAME_RECORDS = 16_384  # number of records in one frame
 RECORD_BYTES_MAX = limits.RECORD_BYTES_MAX  # size of key and value
-RECORD_OVERHEAD_BYTES = 32
+RECORD_OVERHEAD_BYTES = 32  # size of a record in a frame, besides key and value
 BUFFER_BYTES = 16 * limits.MIB  # size of the producer's buffer
 WINDOW_BYTES = (
     4096  # size of the two parts of a file whose digest identifies its content: the start, and the bytes before a position

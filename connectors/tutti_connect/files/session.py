@@ -39,7 +39,7 @@ class _PendingPiece(NamedTuple):
 
 
 class Session:
-    """One session. One thread uses it; outcomes arrive in the producer's thread (`on_delivery`)."""
+    """Copies files during one epoch of the producer. Used by one thread; a second thread reports outcomes (`on_delivery`)."""
 
     def __init__(self, connector: Connector, ledger: Ledger, stop: threading.Event) -> None:
         """Start an epoch of the producer, which fences an older instance, and read the position.

@@ -51,7 +51,7 @@ class Http(Struct, frozen=True):
 
 
 def load_http(path: str) -> Http:
-    """Load the configuration.
+    """Load and check the configuration file of the HTTP connector.
 
     Raises:
         ConfigError: the file is unreadable or wrong; the message names the place, the problem and the remedy.

@@ -44,7 +44,7 @@ class Service:
     """State shared by all requests. Created in the event loop."""
 
     def __init__(self, config: Http, authorizer: Authorizer, reads: FlightSource, health: Health, spool: Spool | None) -> None:
-        """Use these parts, without opening a connection."""
+        """Keep the parts that requests use. Open no connection."""
         self.name, self.authorizer, self.reads, self.health, self.spool = config.name, authorizer, reads, health, spool
         self._url = config.gateways
         self.producers = Producers(config.gateways, config.name, partial(record_pages.search, reads))
@@ -232,7 +232,7 @@ class Service:
         finally:
             self._reading -= 1
 
-    # About itself.
+    # Description, health and metrics of the process.
 
     async def openapi(self, _request: Request, _query: Query) -> Response:
         """Return the OpenAPI description."""
@@ -256,7 +256,7 @@ class Service:
         self.authorizer.authenticate(request)
         return Response(self.metrics.page(), 200, media_type=METRICS)
 
-    # Its end.
+    # Shutdown.
 
     async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(pool, call)

@@ -53,7 +53,7 @@ def client_settings(
 
 
 def create_client(kind: Callable[[dict[str, Any]], Any], settings: dict[str, Any]) -> Any:
-    """Return a Kafka client.
+    """Create a client of class `kind` (`Producer`, `Consumer` or `AdminClient`).
 
     Raises:
         ConfigError: a setting is wrong.

@@ -28,9 +28,9 @@ RECORD_BYTES_MAX = limits.RECORD_BYTES_MAX  # size of key, value and headers
 RECORD_OVERHEAD_BYTES, HEADER_OVERHEAD_BYTES = 32, 16  # lower bound of the column overhead for one record or header
 
 # To Kafka
-TRANSACTION_RECORDS, TRANSACTION_RECORDS_MAX = 10_000, 100_000  # default and maximum
-TRANSACTION_BYTES, TRANSACTION_BYTES_MAX = 4 * limits.MIB, 256 * limits.MIB  # default and maximum; one more record always fits
-TRANSACTION_MS, TRANSACTION_MS_MAX = 50, 10_000  # default and maximum, from the first record of the transaction
+TRANSACTION_RECORDS, TRANSACTION_RECORDS_MAX = 10_000, 100_000  # records in one transaction: default and maximum
+TRANSACTION_BYTES, TRANSACTION_BYTES_MAX = 4 * limits.MIB, 256 * limits.MIB  # size of one transaction; one more record always fits
+TRANSACTION_MS, TRANSACTION_MS_MAX = 50, 10_000  # age of an open transaction's first record: default and maximum
 MESSAGE_BYTES_MAX = 16 * limits.MIB  # limit of Kafka's client; larger than any record, so that only the broker's limit applies
 BATCH_OVERHEAD_BYTES = 512  # upper bound of a batch's overhead for one record without headers
 COMMIT_S = 1.0  # length of one wait for a commit; afterwards the stop flag is checked

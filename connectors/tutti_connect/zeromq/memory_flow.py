@@ -1,8 +1,8 @@
 """Messages that are received but not committed. Each record is sent once; after a failure, it is sent again under a new epoch.
 
 Each frame's progress is the record count of this run at the end of the frame. So after a failure, the log returns the number of
-committed records, as long as this process is running. With a spool, the producer does this, and records survive the end of the
-process (`spooled_flow.py`).
+committed records, as long as this process is running. With a spool, the producer itself sends the uncommitted records again, and
+records survive the end of the process (`spooled_flow.py`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _InFlight(NamedTuple):
 
 
 class Flow:
-    """In-memory flow. One thread uses it; outcomes arrive in the producer's thread.
+    """Flow through a buffer in memory. One thread uses it; outcomes arrive in the producer's thread.
 
     Attributes:
         records: records committed by this instance.

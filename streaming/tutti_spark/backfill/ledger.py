@@ -165,7 +165,7 @@ class Ledger:
             return Step(self._claim(state, start, end, swap=True))
 
     def finish(self, claim: Claim, schema: str = "", *, alone: bool = False) -> None:
-        """Mark `claim` as written, with the schema of its rows; with `alone` the table has no other rows."""
+        """Mark `claim` as written, with the schema of its rows; with `alone`, as the only range of the table."""
         with self.locked() as state:
             finish_claim(state, claim, self.run, schema, alone=alone)
 
@@ -239,7 +239,7 @@ def close_claim(state: State, claim: Claim, run: str) -> None:
 
 
 def finish_claim(state: State, claim: Claim, run: str, schema: str = "", *, alone: bool = False) -> None:
-    """Mark `claim` as written, with the schema of its rows; with `alone` the table has no other rows.
+    """Mark `claim` as written, with the schema of its rows; with `alone`, as the only range of the table.
 
     Raises:
         ClaimLost: the claim is no longer open, or belongs to another run.

@@ -33,7 +33,7 @@ class Backfill:
         format: delta or parquet. None means the table's present format, or delta for a new table.
         mode: append, merge or swap.
         read: read options of the data source: gateways or path, topics, columns.
-        start, end: the range.
+        start, end: positions in the log at which the range starts and ends.
         job: Python file with a function `transform`.
         slice_records: maximum number of records of a transaction; None means the default for the job.
         live: checkpoint of the streaming query that writes into the same table.

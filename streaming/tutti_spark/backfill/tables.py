@@ -185,7 +185,7 @@ class ParquetTable:
         self._mode = mode
 
     def put(self, claim: Claim, rows: DataFrame) -> None:
-        """Stage and rename, or stage and exchange.
+        """Stage the rows, then rename their directory into the table. With mode "swap", exchange the whole table.
 
         Raises:
             UsageError: a swap would split a range, or the directory has foreign files.

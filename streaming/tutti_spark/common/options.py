@@ -62,7 +62,7 @@ ALIASES: dict[str, str] = {
     "maxOffsetsPerTrigger": "maxRecordsPerTrigger",
     "minOffsetsPerTrigger": "minRecordsPerTrigger",
 }
-#: Options that exclude each other. A read's option replaces the excluded option of its table. `parse` refuses both in one read.
+#: Pairs of options that exclude each other. `parse` refuses both in one read. A read's option overrides its table's other one.
 _EXCLUSIVE = {
     "topicsPattern": "topics",
     "startingTimestamp": "startingOffset",
@@ -153,7 +153,7 @@ def canonical_name(option: str) -> str:
 
 
 def exclusive_key(name: str) -> str:
-    """Return the same key for options that exclude each other; `name` is Tutti's name."""
+    """Return a key that is equal for options that exclude each other; `name` is Tutti's name of an option."""
     return _EXCLUSIVE.get(name, name)
 
 

@@ -57,10 +57,10 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 class InterpreterReport(TypedDict):
-    """Description of an interpreter.
+    """Versions and packages of a Python interpreter.
 
     Attributes:
-        python, executable, host: its version, its path, and its host.
+        python, executable, host: the interpreter's version and path, and the name of its host.
         packages: versions of `PACKAGES` and `OPTIONAL`; "" for a missing package, "?" for an unknown version.
         missing: the `MODULES` that the interpreter does not find.
     """

@@ -33,7 +33,7 @@ class Write:
         stream: True if this is the only write of its micro-batch.
         named: True if the write has a writeId.
         run: run of the query, needed if a micro-batch may have several writes; empty if unknown.
-        at: position of its first staged batch, which is unique to each attempt.
+        at: position in the log of the write's first staged batch. Each attempt has a different one.
         records: number of records.
         topics, counts, digest: digests of its topics, of the records per topic, and of records and bytes per topic.
     """

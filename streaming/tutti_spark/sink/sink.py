@@ -166,7 +166,7 @@ class StreamSink(_Sink, DataSourceStreamArrowWriter):  # type: ignore[misc]  # a
         self._release(messages)
 
 
-class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # as above
+class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # as in Spark
     """Writes a DataFrame once."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -109,7 +109,7 @@ def _add_context(error: TuttiError, source: Source, options: ReadOptions, partit
 
 @cache
 def _freeze_modules() -> None:
-    """Exempt loaded modules from garbage collection:
+    """Exempt loaded modules from garbage collection.
 
     Spark's daemon runs a collection after each task, and these modules would add 20 ms to it.
     """

@@ -171,7 +171,7 @@ def partition_count(size: int, processors: int) -> int:
     """Return the number of partitions for a range of `size` bytes.
 
     The result is one partition for each processor of this machine if each is large enough for a task, and more if partitions would
-    be too large. It is a power of two, because core counts usually are; so the tasks end at the same time.
+    be too large. The result is a power of two, as core counts usually are, so that the tasks end at the same time.
     """
     # A task takes 30 ms of CPU time in Python and 20 to 60 ms in the JVM, independent of its size.
     wide = min(processors, size // limits.SPARK_SPLIT_BYTES_MIN)

@@ -46,7 +46,7 @@ class Reporter:
             source: origin of the query's records.
             options: options of the read.
             lag_at: returns the lag of an offset as (records, milliseconds).
-            least: returns the position of the query name, given this stream's offset; None while the position is unknown.
+            least: returns the lowest position of all streams with the query name, given this stream's offset; None while unknown.
         """
         self._gateways = _gateways_of(source, options)
         self._options = options

@@ -54,8 +54,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._processed: int | None = None
         self._open_reporter: Reporter | None = None
         self._position: SharedPosition | None = None
-        # (begin, last tick, upto): while `last tick` is the newest tick, a batch from `begin` has no tick below `upto` at which to
-        # end.
+        # Last search without a result, as (begin, last tick, upto). Until there is a tick after `last tick`, a batch from `begin`
+        # has no tick below `upto` at which to end.
         self._tick_search = (-1, -1, 0)
         self._bytes_limit = (-1, -1, -1)  # (begin, end, found): maxBytesPerTrigger limits a batch of [begin, end) to [begin, found)
         self._triggered: float | None = None  # monotonic time of the last batch

@@ -43,7 +43,7 @@ def body_sizes(data: Buffer, columns: int) -> BodySizes:
         columns: number of columns of the schema, the minimum number of buffers.
 
     Raises:
-        FormatError: the bytes are not such a message, or an offset in them is out of bounds.
+        FormatError: the bytes are not a RecordBatch message, or an offset in them is out of bounds.
     """
     try:
         return _body_sizes(memoryview(data).cast("B"), columns)

@@ -208,7 +208,7 @@ class DataDirectory:
     def refresh_identity(self, after_us: int) -> None:
         """Rewrite the identity if the last write is older than `after_us`. Call this after a promise or a vote.
 
-        Otherwise, a copy made while the gateway ran would not be detected if it replaces the files after a crash.
+        Without the rewrite, a copy made while the gateway runs could replace the files after a crash, undetected.
 
         Raises:
             SyncFailed: the disk failed. Other errors are retried after `after_us`, because the stored identity stays valid.
@@ -252,9 +252,9 @@ class DataDirectory:
             self._stale, self._written_at = False, time.monotonic()
 
     def close(self) -> None:
-        """Release the directory.
+        """Release the lock on the directory.
 
-        If a gateway ran, write the identity again first, so that copies made during the run are detectable.
+        If a gateway ran, first write the identity again. A copy made during the run then differs from it and is detected.
         """
         if self._lock < 0:
             return

@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 def is_disk_full(error: OSError) -> bool:
-    """True if an error means a full disk, after which a retry is safe. After a failed sync, a retry is not a full disk."""
+    """True if an error means a full disk, so that a retry is safe. Never True for a failed sync, after which no retry is safe."""
     return error.errno in _FULL_ERRNOS and not isinstance(error, SyncFailed)
 
 
@@ -64,7 +64,7 @@ class DiskSpace:
     def space(self) -> FreeSpace:
         """Return the free space and its state.
 
-        Once it falls below the limit, new messages must be refused until it exceeds the limit by a quarter.
+        Once the free space falls below the limit, new messages must be refused until it exceeds the limit by a quarter.
         """
         free = self._storage.free_bytes(self._directory)
         limit = self._options.disk_low_bytes

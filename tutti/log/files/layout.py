@@ -26,7 +26,7 @@ LOG = "log"
 PREPARED = "prepared-"
 
 PAGE = 4096
-# Each slot has a page of its own, so a torn write of one slot cannot reach the other.
+# Each slot has its own page, so that a torn write of one slot cannot damage the other slot.
 MARK_SLOTS = (PAGE, 2 * PAGE)  # each group of writes rewrites one of the two slots, alternately
 FRAMES_AT = 3 * PAGE  # byte offset of the first frame in a segment
 

@@ -1,9 +1,9 @@
 """Live page: shared memory in which a running gateway publishes the state of its log to other processes on the host.
 
 The page is in the file `live`, which the gateway and its readers map. Every field is one aligned 8-byte word that is stored
-atomically. The page is never synced. It stays valid until the host restarts, because the page cache outlives the gateway. The page
-contains the boot id, with which readers check that. It also contains its own inode, so that a copy of the directory is not mistaken
-for the original.
+atomically. The page is never synced. It stays valid until the host restarts, because the page cache outlives the gateway. Readers
+therefore compare the boot id in the page with that of the kernel. The page also contains its own inode, so that a copy of the
+directory is not mistaken for the original.
 
 The frontier only grows during a boot: a new run of the gateway inherits it, so readers never see it move back (C7). The generation
 grows at each run and at each truncation, because a segment file without decided frames can then be replaced under the same name.
@@ -56,7 +56,7 @@ def process_started(pid: int) -> int:
 
 
 class LivePage:
-    """The gateway's side of the page, its only writer."""
+    """The gateway's side of the page. Only the gateway writes the page."""
 
     def __init__(self, directory: str) -> None:
         """Map the page, and create it if it does not exist; `publish` makes it valid.
@@ -109,7 +109,7 @@ class LivePage:
         words[BOOT_LOW] = int.from_bytes(boot[:8], "little")
 
     def frontier(self, position: int, offset: int) -> None:
-        """Advance the frontier.
+        """Publish a new frontier.
 
         Call this before any receipt is sent. The offset is stored last, so a reader that sees the offset also sees the position.
         """

@@ -38,7 +38,7 @@ class LogStart(NamedTuple):
 
 
 def start_path(directory: str) -> str:
-    """Return the path of the file."""
+    """Return the path of the file that stores the start of a directory's log."""
     return os.path.join(directory, START)
 
 

@@ -23,7 +23,7 @@ def map_file(fd: int, size: int) -> mmap.mmap:
 def advise(mapped: mmap.mmap, start: int, length: int) -> None:
     """Prefetch exactly these bytes of a file in the background; `start` is at a page boundary.
 
-    A page fault would also read the surrounding pages, which can be megabytes. This helps only sequential readers.
+    A page fault would also read the surrounding pages, up to megabytes, which helps only sequential readers.
     """
     with contextlib.suppress(OSError):  # a hint only: reads also work without it
         mapped.madvise(mmap.MADV_WILLNEED, start, length)

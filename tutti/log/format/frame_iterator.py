@@ -41,7 +41,7 @@ from tutti.log.format.index import Rows, build_rows
 from tutti.runtime.durable_files import open_file
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
-AHEAD_BYTES = 64 << 10  # read-ahead for headers; a larger one would read bodies that the scan skips
+AHEAD_BYTES = 64 << 10  # read-ahead for headers; a larger read-ahead would read bodies that the scan skips
 _FOLIO_BYTES = 2 << 20  # the kernel can map a large folio of this size, and frees it only when the whole folio is released
 _RELEASE_BYTES = 4 << 20  # number of scanned bytes after which their memory is released
 _FIXED = struct.Struct("<4sBBHQQ")

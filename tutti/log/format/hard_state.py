@@ -21,11 +21,11 @@ _CRC_AT = _HEAD.size + MARK_SIZE
 
 
 class HardStateSlot(NamedTuple):
-    """Content of a slot.
+    """Content of one of the two slots of the hard-state file.
 
     Attributes:
         sequence: number of the write; the highest is the newest.
-        hard_state: the hard state.
+        hard_state: views that the member has promised, accepted and coordinated.
         mark: the vote mark at the time of the write.
         segment: first position of the newest segment, to detect its loss; 0 without one.
     """

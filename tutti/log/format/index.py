@@ -232,7 +232,7 @@ class IndexWriter:
             self._offset = offset
         self._next_offset = next_offset
         self._max_timestamp = max(self._max_timestamp, max_timestamp)
-        # There is no sync: rows carry CRCs and can be rebuilt from the frames.
+        # No sync is needed, because rows carry CRCs and can be rebuilt from the frames.
         self._grow(len(data))
         self._storage.write(self._fd, [data], ROWS_AT + self.count * ROW_SIZE)
         self.count += len(data) // ROW_SIZE

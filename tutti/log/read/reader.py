@@ -205,7 +205,7 @@ class LogReader:
             )
 
     def _from_page(self, live: LiveView) -> tuple[DecidedEnd, int]:
-        # Read the words in the reverse order of the gateway's stores, so that each word's companions are at least as new.
+        # Read the words in the reverse of the gateway's store order: each word is then at least as new as those read before it.
         words = live.fields
         indexed = words[page.INDEXED_POSITION]
         tick_time = words[page.TICK_TIME]
@@ -234,7 +234,7 @@ class LogReader:
         if not self._damaged:
             check_end(self.path, firsts, stored.segment)
         mark = newest_mark(self.path, stored.mark, firsts)
-        # The live page has already reported a later frontier than the mark.
+        # The mark lags the frontier that the live page has already reported.
         if mark.frontier_position <= self._seen.position:
             return self._seen, 0
         upto = ReadLimit(mark.frontier_position, 0)
@@ -380,10 +380,9 @@ class LogReader:
             yield item
 
     def find(self, producer: int, first_sequence: int, count: int = 1) -> int | None:
-        """Return the offset of the record with this sequence, the first of `count` consecutive records; `producer` is a producer
-        number.
+        """Return the offset of a producer's record `first_sequence`, by the producer's number.
 
-        Return None if the log does not have them as consecutive records.
+        Return None unless the log has the `count` records from `first_sequence` on at consecutive offsets.
         """
         return self.find_all([SequenceRun(producer, first_sequence, count)])[0]
 
@@ -402,7 +401,7 @@ class LogReader:
             with self._lock:
                 first = self._catalog.before(first)
         with self._lock:
-            self._catalog.check_begin()  # otherwise the records may be in a missing segment
+            self._catalog.check_begin()  # without this check, the records may be in a missing first segment
 
     def offset_for_time(self, time_us: int) -> int:
         """Return the offset of the first record whose timestamp (us, UTC) is at or after a time. Without one, return the frontier.
@@ -456,11 +455,10 @@ class LogReader:
     def plan(
         self, start: int, end: int, topics: Sequence[str] | None = None, split_bytes: int | None = None, splits: int | None = None
     ) -> list[Range]:
-        """Split [start, end) at batch boundaries for parallel reads: into about `splits` ranges, or into ranges of about
-        `split_bytes`.
+        """Split [start, end) at batch boundaries for parallel reads: into about `splits` ranges, or ranges of about `split_bytes`.
 
         Raises:
-            UsageError: a number is not above 0; or as `check_range`.
+            UsageError: `split_bytes` or `splits` is not above 0; or as `check_range`.
             OffsetOutOfRange: as `check_range`.
         """
         check_parts(split_bytes, splits)

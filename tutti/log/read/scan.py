@@ -95,13 +95,13 @@ class _GroupLimit(NamedTuple):
 
 
 def _group_limits(firsts: Sequence[int], most: int) -> Iterator[_GroupLimit]:
-    """Return the limits of the consecutive groups."""
+    """Return the limit of each group in turn: small groups of the sizes `firsts`, then groups of up to `most` bytes."""
     few = [_GroupLimit(min(size, most), limits.READ_FIRST_POSITIONS, alone=True) for size in firsts]
     return chain(few, repeat(_GroupLimit(most, limits.READ_BATCH_ROWS_MAX, alone=False)))
 
 
 def _sizes(firsts: Sequence[int], most: int) -> Iterator[int]:
-    """Return the byte limits of the consecutive batches."""
+    """Return the byte limit of each batch in turn: the sizes `firsts`, then always `most`."""
     return chain([min(size, most) for size in firsts], repeat(most))
 
 
@@ -214,7 +214,7 @@ class _Part:
         self._sequences = rows["first_sequence"].astype(np.int64) + skip
 
     def batch(self, columns: Sequence[str], schema: pa.Schema) -> pa.RecordBatch:
-        """Return the batch."""
+        """Return the combined records as one batch with these columns."""
         return pa.RecordBatch.from_arrays([self._column(name) for name in columns], schema=schema)
 
     def _column(self, name: str) -> pa.Array[Any]:

@@ -49,7 +49,7 @@ class _SegmentRows(NamedTuple):
 
 
 class _LaterFrames(NamedTuple):
-    """Content of later segments: ABORT frames, the first corruption, and the last VIEW before it (0: none)."""
+    """Content of later segments: ABORT frames, the first corruption, and the position of the last VIEW before it (0: none)."""
 
     aborts: list[Abort]
     damage: Damaged | None = None
@@ -113,7 +113,7 @@ class Catalog:
         if view is None:
             view = self._views[first] = self._opened(first)
             if len(self._views) > limits.SEGMENTS_MAPPED_MAX:
-                # Batches that were returned keep the mapping of the dropped view alive.
+                # Dropping a view is safe: batches already returned keep its mapping alive.
                 self._views.popitem(last=False)
         self._views.move_to_end(first)
         return view
@@ -218,7 +218,7 @@ class Catalog:
         return _SegmentRows(rows, rebuilt, damage, later.damage, 0 if damage else later.view)
 
     def _before(self, first: int, rows: Rows, upto: ReadLimit) -> tuple[int, int]:
-        """Return the next offset and the last tick after `rows`, the first rows of a segment."""
+        """Return the offset that follows `rows`, and their last tick. `rows` are the first rows of segment `first`."""
         if not len(rows):
             before = self.before(first)
             if not before:
@@ -228,9 +228,9 @@ class Catalog:
         return int(last["offset"]) + int(last["count"]), int(last["tick"])
 
     def _before_all(self, first: int) -> tuple[int, int]:
-        """As `_before`, at the start of the log.
+        """As `_before`, for the first segment of the log, which no rows precede.
 
-        The values come from the snapshot there, unless a trim has moved the start since.
+        The values come from the snapshot at the start of the log, unless a trim has moved the start since.
         """
         self.check_begin()
         if first == 1:
@@ -308,7 +308,7 @@ class Catalog:
     def split_at_segments(
         self, start: int, end: int, split_bytes: int | None, splits: int | None, upto: ReadLimit
     ) -> list[Range] | None:
-        """Split a range at the starts of segments. Return None if the range or the parts have too few segments.
+        """Split a range at the starts of segments. Return None if the range, or a part of it, would cover too few segments.
 
         The estimate uses the file sizes of a sample, because most segments have the same size. For the first segment, the estimate
         uses the share of records inside the range. The last segment may be far from full, so the estimate uses the average bytes

@@ -28,7 +28,7 @@ class ReadLimit(NamedTuple):
 
 
 class SegmentView:
-    """Read access to one segment."""
+    """Maps one segment and its index, and returns frames and trusted rows."""
 
     def __init__(self, directory: str, first: int) -> None:
         """Map the segment. Its index is mapped on first use."""

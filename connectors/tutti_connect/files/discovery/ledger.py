@@ -53,7 +53,7 @@ class File:
     Attributes:
         id: number in the ledger; never reused.
         name: path below the directory.
-        inode, size, changed_ns: stat fields at the last scan; the size at the time of reading.
+        inode, size, changed_ns: stat fields from when the connector last opened the file.
         done: position up to which the file is in the log: bytes after decompression, or rows of Parquet.
         row: number of lines, or rows, up to that position.
         mark: fingerprint of the content before `done`.

@@ -113,7 +113,7 @@ class FileReader:
                 return block
 
             if not complete and at and at == begin and content.mark(at) != self._copied_mark:
-                return  # the file was truncated, as above
+                return  # the file was truncated, which the next scan reports
             for rows in text_rows(read, form, begin, lines, bytes_left, complete=complete):
                 yield rows
                 content.advance_to(rows.at)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from typing import IO
 
 _types = pa.types
-#: Arrow raises these if Python has no such value.
+#: Errors of Arrow for a value that Python cannot represent.
 _CONVERSION_ERRORS = (ValueError, OverflowError, TypeError, pa.ArrowException)
 _PER_S = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
 _DAY_S, _DAY_MS = 86_400, 86_400_000

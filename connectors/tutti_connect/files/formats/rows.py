@@ -80,7 +80,7 @@ class FieldExtractor:
     """Extracts key, value and time from a row, by column name."""
 
     def __init__(self, columns: Columns) -> None:
-        """Use this mapping of columns."""
+        """Extract the columns that `columns` maps to key, value and time."""
         self.key, self.value, self.timestamp = columns.key, columns.value, columns.timestamp
         self.form: TimeForm = columns.time
         # True if a record is a whole row, without key and time
@@ -160,7 +160,7 @@ def _plain(value: object) -> object:
 
 
 class _RowsBuilder:
-    """Collects rows."""
+    """Builds a `Rows` row by row."""
 
     def __init__(self) -> None:
         self.values: list[bytes | None] = []
@@ -219,7 +219,7 @@ class JsonLines:
     """Each line is a JSON value; blank lines are skipped."""
 
     def __init__(self, extractor: FieldExtractor, encoding: str) -> None:
-        """Use this extractor of fields."""
+        """Parse lines of text in `encoding`; `extractor` returns the fields of each row."""
         self._extractor, self._encoding = extractor, encoding
         names = (extractor.key, extractor.value, extractor.timestamp)
         self._fields = JsonFields([name for name in names if name])
@@ -303,7 +303,7 @@ class CsvRows:
     """Rows of CSV with the given columns. A quoted field may contain newlines."""
 
     def __init__(self, extractor: FieldExtractor, encoding: str, delimiter: str, names: list[str]) -> None:
-        """Use these column names."""
+        """Parse rows with the columns `names`."""
         self._extractor, self._encoding, self._delimiter, self._names = extractor, encoding, delimiter, names
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:

@@ -26,7 +26,7 @@ td:first-child { white-space: nowrap; font-family: ui-monospace, monospace } p {
 
 @functools.cache
 def html() -> bytes:
-    """Return the page."""
+    """Return the page `/docs` as HTML."""
     body = "\n".join(part for operation in OPERATIONS for part in _section(operation))
     always = _table((str(status), about) for status, about in ALWAYS.items())
     return f"""<!doctype html>

@@ -29,13 +29,13 @@ class Parameter(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """One operation.
+    """One operation of the HTTP interface: a method on a path.
 
     Attributes:
         method, path: method and path of the request.
-        handler: name of the method of `Service` that answers it.
-        summary, about: one line, and further description.
-        parameters: all accepted query parameters, and others.
+        handler: name of the method of `Service` that answers the request.
+        summary, about: the description in one line, and further text.
+        parameters: all accepted query parameters, and parameters in the path or in headers.
         bodies: content type -> schema of the request body.
         answers: status -> meaning; answers that any request may get are omitted.
         media: content types of the successful answer.

@@ -139,7 +139,7 @@ def _plain(body: bytes) -> pa.RecordBatch:
         for number, record, line in _numbered(body):
             _decode_line(line, number, record, _VALUE)
     try:
-        body.decode()  # the decoder above accepts some invalid UTF-8
+        body.decode()  # the JSON decoder accepts some invalid UTF-8
     except UnicodeDecodeError as error:
         raise _json_problem(error, body) from error
     return pa.RecordBatch.from_arrays([pa.array(lines, _BINARY)], names=["value"])

@@ -18,7 +18,7 @@ class BodyReservation:
 
     Attributes:
         host: host of the caller.
-        bytes: size in bytes.
+        bytes: memory that the post holds.
         dropped: True if the body was dropped to free memory for other posts.
     """
 
@@ -117,7 +117,7 @@ class BodyReader:
                 self._incomplete.pop(reservation, None)
 
     async def _linger(self, request: Request) -> None:
-        """Continue reading for a short time. A caller that is disconnected while it sends would not receive the answer."""
+        """Read the rest of a body for a short time. A caller that is disconnected while it sends would not receive the answer."""
         size = 0
         with contextlib.suppress(TimeoutError, RuntimeError):
             async with asyncio.timeout(limits.LINGER_S):

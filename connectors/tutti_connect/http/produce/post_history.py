@@ -140,7 +140,7 @@ class History:
         """Return the offset range [from, before) of the post that starts at a sequence; `before` is None if unknown.
 
         If `begin` is unknown, the range may contain records of an earlier numbering with equal sequences. Then the last match
-            counts.
+        counts.
         """
         low, high = max(self.begin, 0), None
         for post in self.posts:

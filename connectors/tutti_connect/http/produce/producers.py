@@ -320,7 +320,9 @@ class Producers:
 
 
 def _longer_history(before: History, current: History) -> History:
-    """Return the local history if no other process has posted since, because it has more posts than the log's progress.
+    """Return the local history `before` if no other process has posted since, else `current`, the log's progress.
+
+    The local history is preferred, because it has more posts.
 
     A producer whose state was deleted starts a new numbering, so the local history is then invalid.
     """

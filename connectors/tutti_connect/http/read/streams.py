@@ -108,7 +108,7 @@ class EventStream(Response):
                 if rows.num_rows:
                     sent = time.monotonic()
                     await send(_part(events(rows)))
-            # A caller that has closed its sending side may be gone: a write detects it early and frees the slot.
+            # A caller that has closed its sending side may be gone. An early write detects this, and frees the stream's slot.
             silence_s = limits.STREAM_POLL_S if state[HALF_CLOSED] else limits.HEARTBEAT_S
             if time.monotonic() - sent >= silence_s:
                 sent = time.monotonic()

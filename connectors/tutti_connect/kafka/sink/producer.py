@@ -1,8 +1,10 @@
 """Kafka side of kafka-out: a transactional producer, and the position that it commits with the records.
 
-The error type determines the reaction. After `RetryTransaction`, call `open` again, which returns the state in Kafka. After
-`RecordRejected`, Kafka rejects a record; call `open` again too. After `Fenced`, another instance has taken over. After
-`ConfigError`, a retry cannot help.
+The error type determines the caller's reaction:
+- `RetryTransaction`: call `open` again, which returns the position in Kafka.
+- `RecordRejected`: Kafka rejects a record. Call `open` again, too.
+- `Fenced`: another instance has taken over.
+- `ConfigError`: a retry cannot help.
 """
 
 from __future__ import annotations
@@ -108,7 +110,7 @@ class KafkaWriter:
         self._producer: Any = None
         self.batch_bytes = int(self._settings["batch.size"])
         self._existing: set[str] = set()
-        self._claimed = False  # True after the first commit, which wrote this instance's id into the position
+        self._claimed = False  # True once this instance has committed a position, which contains its id
         self._request_at = 0.0  # start time of the current request (monotonic)
 
     def open(self) -> Position | None:
@@ -371,8 +373,9 @@ class KafkaWriter:
     # -- the position
 
     def _read_position(self, isolation: Any) -> Position | None:
-        """Return the last committed position: among the decided messages (READ_COMMITTED), or after all existing messages are
-        decided.
+        """Return the last committed position.
+
+        With READ_COMMITTED, ignore open transactions. Otherwise, first wait until all existing messages are decided.
 
         Raises:
             RetryTransaction: Kafka does not answer.

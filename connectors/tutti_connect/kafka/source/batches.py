@@ -48,7 +48,7 @@ class RejectedMessage(NamedTuple):
         try:
             headers = [[name, as_base64(value)] for name, value in headers_of(message)]
         except UnicodeDecodeError:
-            headers = None  # Python clients cannot read such headers
+            headers = None  # the client returns no header at all if a name is not UTF-8
         return {
             "cluster": source.cluster,
             "topic": source.topic,

@@ -193,7 +193,7 @@ class SourceConnector:
                 partition.queue((), end)
         for key, reason in consumed.missing:
             if (partition := self._flowing(key)) is not None:
-                # `_open` finds the cause
+                # opening the partition again finds the cause
                 self._fail(partition, Unavailable(f"Kafka has no message at offset {partition.next}: {reason}"))
         now = time.monotonic()
         for key, partition in list(self.partitions.items()):
@@ -214,7 +214,7 @@ class SourceConnector:
         return partition if partition is not None and partition.state is State.FLOWING else None
 
     def _check_topics(self, now: float) -> None:
-        """Check that no topic was recreated. Its records would be treated as a continuation of the old ones."""
+        """Check that no topic was recreated. The records of a new topic would be copied as if they continued the old topic."""
         checking = self._checking
         if checking is None and now >= self._check_at:
             self._checking = self._pool.submit(self._kafka.topics)
@@ -342,8 +342,8 @@ class SourceConnector:
         next_offset = position.next
         low, high = self._offset_range(partition.key)
         if next_offset < low:
-            # The deleted messages may not be records: transaction markers, or quarantined messages. The group offset accounts for
-            # these.
+            # The deleted messages may all be transaction markers or quarantined messages. These are not records, so only the group
+            # offset is past them.
             offset, metadata = self._kafka.group_offsets([partition.key])[partition.key]
             if metadata == offset_metadata(position):
                 next_offset = max(next_offset, offset)

@@ -62,7 +62,7 @@ class Consumed(NamedTuple):
     """Result of one `consume` call.
 
     Attributes:
-        messages: messages of all partitions, in order for each.
+        messages: those of all partitions together; the messages of each partition are in order.
         ended: partitions that were read to their end, with the end offset; no unread committed message is before it.
         missing: partitions without a message at the read offset, with the error.
     """
@@ -143,7 +143,7 @@ class KafkaSource:
         """Return the offsets and metadata committed by the group (`commit_offsets`); -1 and "" if there is none.
 
         The query uses a consumer outside of the group, because the admin client crashes while the group has no coordinator
-            (2.16.1).
+        (2.16.1).
 
         Raises:
             Unavailable, ConfigError: as in `topics`.

@@ -28,7 +28,7 @@ Key = tuple[str, int]
 
 
 class State(enum.Enum):
-    """State of a partition."""
+    """State of a partition's copy from Kafka to the log."""
 
     WAITING = "waiting"  # the partition waits until its retry time
     OPENING = "opening"  # the partition's producer starts an epoch and reads the position
@@ -68,7 +68,7 @@ class Partition:
         logged: position in the log itself; -1 if it has none.
         high_watermark: last known offset after the last message in Kafka; -1 if unknown.
         full: True if its producer's buffer is full, so that reading must pause.
-        retry_at: time of the next open (monotonic), in state WAITING.
+        retry_at: in state WAITING, the monotonic time at which to open the partition.
     """
 
     def __init__(self, topic: str, number: int, target: str) -> None:
@@ -118,7 +118,7 @@ class Partition:
         self._sent = self._delivered = 0
 
     def failed(self, error: Exception, now: float) -> Producer | None:
-        """Wait before the next open; return the old producer."""
+        """Handle a failure: wait before the partition is opened again, and return the old producer."""
         self.transition(Event.FAILED)
         self.failures += 1
         delay = (self._fenced_backoff if isinstance(error, Fenced) else self._backoff).next_s()
