@@ -100,7 +100,7 @@ class Reader:
         """Connect to a gateway and resolve the range."""
         _check_ordering(ordering, origin, name, path, archive)
         if (url is not None and path is not None) or (url is path is archive is None):
-            raise UsageError("give url or path=, and not both; archive= can be added to either, or be given alone")
+            raise UsageError("a reader needs exactly one of url and path=, or archive= alone: archive= can be added to either")
         self._topics = check_topics(topics)
         for topic in self._topics or ():
             check_name("topic", topic)

@@ -136,10 +136,10 @@ def _checked(request: h11.Request) -> h11.Request:
         raise h11.RemoteProtocolError("the header Host is missing")
     if not version.startswith("1."):
         raise h11.RemoteProtocolError(f"HTTP/{version} is not supported: use HTTP/1.1", error_status_hint=505)
-    if _CHUNKS in names and b"content-length" in names:
-        raise h11.RemoteProtocolError("the request has both Transfer-Encoding and Content-Length: send only one of them")
-    if _CHUNKS in names and version == "1.0":
-        raise h11.RemoteProtocolError("HTTP/1.0 has no Transfer-Encoding: send Content-Length, or use HTTP/1.1")
+    if _CHUNKS in names and (b"content-length" in names or version == "1.0"):
+        raise h11.RemoteProtocolError(
+            "Transfer-Encoding comes with Content-Length, or in HTTP/1.0: give the length of the body in one way"
+        )
     if any(name == b"host" and not _HOST.fullmatch(value) for name, value in headers):
         raise h11.RemoteProtocolError("the header Host is not HOST or HOST:PORT")
     target = request.target

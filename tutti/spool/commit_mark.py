@@ -120,8 +120,8 @@ def committed_position(state: State, start: EpochStart, counts: Mapping[int, int
         # The mark is exact, unless the log or the directory is an older copy.
         if mark.position < state.known:
             raise Refused(
-                f"the log has this spool only up to {_text_of(mark.position)}, but it had committed it up to "
-                f"{_text_of(state.known)}: the log is an older copy, or has lost committed records",
+                f"the log ends at {_text_of(mark.position)} of this spool, and it had committed more, up to "
+                f"{_text_of(state.known)}: it is an older copy of the log, or it lost committed records",
                 "spool",
             )
         if mark.position.segment > last or mark.position.records > counts.get(mark.position.segment, mark.position.records):

@@ -120,8 +120,7 @@ class Window:
         # This check is the rule: vote after persisted, decide after voted (atomic, A1 and A2).
         if not marks[stage] <= to <= marks[stage - 1]:
             raise InvariantViolated(
-                f"{stage.name} cannot move from {marks[stage]} to {to}: it never moves back, and never passes "
-                f"{CommitStage(stage - 1).name}, which is at {marks[stage - 1]}"
+                f"{stage.name} moves from {marks[stage]} to {to}, but {CommitStage(stage - 1).name} is at {marks[stage - 1]}"
             )
         marks[stage] = to
 

@@ -152,8 +152,7 @@ def live_query(checkpoint: str, log: str) -> Live:
     of_log = [name for name, first in first_offsets.items() if first.log == log]
     if not of_log:
         logs = sorted({first.log for first in first_offsets.values()})
-        reads = f"reads log {' and '.join(logs)}" if logs else "reads no log"
-        raise UsageError(f"--live {checkpoint}: its query {reads}, but the backfill reads log {log}: name a query of the same log")
+        raise UsageError(f"--live {checkpoint}: its query reads {' and '.join(logs) or 'no log'}, and this is log {log}")
     ends = {} if done is None else {name: end.offset for name, end in plans[done].items()}
     streams = (Stream(first_offsets[name].begin, ends.get(name, first_offsets[name].begin)) for name in sorted(of_log))
     return Live(tuple(streams), complete=0 in plans)

@@ -323,8 +323,8 @@ def _end_before_live(live: Live, options: Backfill, end: int) -> int:
     if options.end == "latest" and live.finished < begun:
         raise UsageError(
             f"--live {options.live}: the streams of its query began at offsets {_joined_text(live.begins)}, and all of them have "
-            f"finished only up to {live.finished}: the table would lack records {live.finished} to {begun - 1}. Try again when "
-            f"all streams have finished {begun}, or give --end {live.finished} or a lower one"
+            f"finished up to {live.finished} only: records from there to {begun - 1} would be missing. Try again when the query "
+            f"has finished {begun}, or name an --end"
         )
     return end if options.end != "latest" else min(end, live.finished)
 

@@ -178,8 +178,9 @@ class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # as in Sp
         in_query = next((message for message in messages if isinstance(message, StagedRecords) and message.query), None)
         if in_query is not None and not (in_query.run or write_id):
             raise UsageError(
-                "the function of foreachBatch replaced Spark's job group, which identifies a write without a writeId: give the "
-                "write a writeId, or set no job group. Nothing was written"
+                "the run of the query identifies a write in foreachBatch without a writeId, and the job group that Spark sets "
+                "names the run, but the function set another job group: give the write a writeId, or set no job group. Nothing was "
+                "written"
             )
         if in_query is not None:
             self._commit("-".join(filter(None, ("spark", in_query.query, write_id))), messages, in_query.batch)

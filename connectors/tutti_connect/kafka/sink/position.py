@@ -41,7 +41,7 @@ def decode_position(value: bytes, topic: str) -> Position:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(
             f"Kafka's topic {topic} has {value[:60]!r}, which is not a position of this connector ({error}): "
-            "set kafka.position_topic to a topic that no other program writes"
+            f"choose a separate topic, kafka.position_topic"
         ) from error
 
 

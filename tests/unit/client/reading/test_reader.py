@@ -125,7 +125,7 @@ def test_places(gateway: ReadableGateway) -> None:
         ({"ordering": "unordered", "end": 5}, UsageError, "end=5 is an offset"),
         ({"ordering": "unordered", "start": "soon"}, UsageError, "start='soon' is not a position"),
         ({"ordering": "unordered", "origin": "g7"}, UsageError, "origin 'g7' has no lane: no gateway has a lane yet"),
-        ({"path": "somewhere"}, UsageError, "and not both"),
+        ({"path": "somewhere"}, UsageError, "exactly one of"),
     ],
 )
 def test_wrong_arguments_are_reported(
@@ -136,7 +136,7 @@ def test_wrong_arguments_are_reported(
 
 
 def test_no_url_and_no_path() -> None:
-    with pytest.raises(UsageError, match="give url or path=, and not both"):
+    with pytest.raises(UsageError, match="needs exactly one of url and path="):
         Reader()
 
 
