@@ -59,7 +59,7 @@ class Staging:
         if closed or len(set(body.staged)) < len(body.staged):
             raise Violation(f"{who} decides {frame!r} of {body.staged}: nothing is staged at {closed}, or one is named twice")
         if key in self._failed:
-            raise Violation(f"{who} decides {frame!r}, but its producer was told that it failed")
+            raise Violation(f"{who} decides {frame!r}, but its producer received a failure for it")
         batches = [self.open.pop(position) for position in body.staged]
         self.spent.update(body.staged)
         tokens = [token for batch in batches for token in batch.tokens]

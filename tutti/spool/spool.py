@@ -419,7 +419,8 @@ class Spool:
             if committed is not None:
                 accumulator.committed = committed
             for batch in batches:
-                if batch.failure is None or ended:  # a refused batch was skipped and is no longer counted
+                # `skip_refused` has recounted already, without the records of a refused batch.
+                if batch.failure is None or ended:
                     accumulator.pending_records = max(0, accumulator.pending_records - batch.count)
                 # A batch without a body was not read for the delivery, so it is not counted.
                 if batch.body and batch.spool_position is not None:

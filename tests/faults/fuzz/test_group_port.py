@@ -329,8 +329,8 @@ def test_with_keys_no_other_peer_can_send_a_message(tmp_path: Path) -> None:
                 client.curve_publickey, client.curve_secretkey = public, secret
                 client.curve_serverkey = (tmp_path / "keys" / "g1.secret").read_text().split('public = "')[1][:40].encode()
                 client.connect(f"tcp://127.0.0.1:{group.port}")
-                with contextlib.suppress(zmq.Again):  # it was turned away before
+                with contextlib.suppress(zmq.Again):  # the gateway has refused the connection already
                     client.send(introduction(group), zmq.NOBLOCK)
                 assert not client.poll(1000)
         assert group.status()["transport"]["not_taken"] == 0
-        wait_until(lambda: public.decode() in group.gateways[0].log.read_text(), "who was turned away is not told of")
+        wait_until(lambda: public.decode() in group.gateways[0].log.read_text(), "a log line with the key of the refused peer")

@@ -198,8 +198,10 @@ class SocketBackend:
         return map(InboundMessage._make, self._server.receive(messages_max, bytes_max))
 
     def gateway_of_key(self, routing: bytes) -> str | None:
-        """Return the gateway whose key an accepted connection uses; empty if the key is no longer listed; None if there are no
-        keys.
+        """Return the gateway whose key an accepted connection uses.
+
+        Returns:
+            Name of the gateway. Empty if the key is no longer listed. None if the group has no keys.
         """
         key = self._server.peer_key(routing)
         return None if self._authenticator is None else self._authenticator.name_of(key or b"")

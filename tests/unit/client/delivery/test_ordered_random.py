@@ -159,7 +159,7 @@ class World:
             assert receipt.done()
             if receipt.error is not None:
                 assert isinstance(receipt.error, Aborted | Refused)
-                assert value not in values, "told that it failed, and it is in the log"
+                assert value not in values, "the producer received a failure for a record in the log"
             elif receipt.offset == -1:
                 assert value in values
             else:
