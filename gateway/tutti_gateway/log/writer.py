@@ -294,7 +294,12 @@ class LogWriter:
                 quarantine.restore_size(self._storage, self._segments[-1])
             # The group abandons a corrupt end when this member accepts a view, so the mark names the durable end again.
             mark = self._marks.next(self._marks.durable if accepts else None)
-            self._hard_state.write(hard_state, mark, self._hard_state.segment)
+            segment = self._hard_state.segment
+            # The next start removes the segments after the lowered mark. If the hard state named one of them, the start after that
+            # would report it as missing.
+            if accepts and self._later:
+                segment = self._segments[-1].first
+            self._hard_state.write(hard_state, mark, segment)
             self._directory.refresh_identity(limits.IDENTITY_FRESH_US)
             self._marks.newest = mark
             if accepts:

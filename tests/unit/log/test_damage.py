@@ -258,6 +258,27 @@ def test_an_accepted_view_makes_the_damage_forgotten(tmp_path: Path) -> None:
     whole(tmp_path, HISTORY)
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_a_log_starts_again_and_again_after_an_accepted_view_abandoned_its_corrupt_end(tmp_path: Path, place: str) -> None:
+    """The first start removes the segments after the corrupt one. The hard state must not miss them at the second start."""
+    position = PLACES[place](marked(tmp_path))
+    rot(tmp_path, position)
+    writer, recovered, close = opened(tmp_path, OPTIONS)
+    assert recovered.damage == lost(position)
+    writer.write_hard_state(HardState(9, 9, 0))
+    close()
+    for _ in range(3):
+        other_boot(tmp_path)
+        recovered = start(tmp_path)
+        assert recovered.damage is None
+        assert list(recovered.tail) == HISTORY.frames[DECIDED : position - 1]
+    assert list_positions(str(tmp_path), "seg")[-1] <= position
+    writer, recovered, close = opened(tmp_path, OPTIONS)
+    writer.append(HISTORY.frames[position - 1 :])
+    close()
+    whole(tmp_path, HISTORY)
+
+
 def test_another_log_may_take_the_place_of_the_damaged_end_without_a_cut(tmp_path: Path) -> None:
     """The frame that the mark named is then another one, which must not be taken for files that were mixed."""
     position = HISTORY.settled(PLACES["two segments before"](marked(tmp_path))) + 1
