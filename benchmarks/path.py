@@ -123,13 +123,19 @@ class Group:
         return [sum(cpu_us for cpu_us, _ in spent.values()) for _, _, spent in self.turns]
 
 
+def _package_roots(checkout: Path) -> list[Path]:
+    """The folders that a checkout's packages are imported from."""
+    return [checkout, *sorted({package.parent for package in checkout.glob("*/*tutti*") if package.is_dir()})]
+
+
 @contextmanager
 def _group(checkout: Path, members: int, records: int, directory: Path) -> Iterator[Group]:
     arguments = [str(members), str(records), str(directory)]
+    # Each checkout serves with its own copy of this file, because its modules may have other names.
     process = subprocess.Popen(
-        [sys.executable, "-P", __file__, "--serve", *arguments],
+        [sys.executable, "-P", str(checkout / "benchmarks" / "path.py"), "--serve", *arguments],
         cwd=checkout,
-        env={**os.environ, "PYTHONPATH": str(checkout)},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, _package_roots(checkout)))},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

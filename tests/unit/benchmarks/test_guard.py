@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from benchmarks.guard import Moved, compare, report, too_noisy
 
-RATE, TIME = "1 KB, share of the bare fan-out", "one at a time p50, times a sync and two round trips"
+RATE, TIME = "1 KB, share of the bare fan-out", "one at a time p50, times sync, round trips and turns"
 
 
 def _around(value: float, share: float = 0.01) -> list[float]:
