@@ -109,8 +109,8 @@ def measured(directory: Path, rounds: int) -> tuple[dict[str, list[float]], dict
             for name, value in of.items():
                 plain.setdefault(name, []).append(value)
             turns = of["a turn of a loop, ns"] * 1e-6  # of 1,000, s
-            # A record waits for a sync, two round trips, and Python on its path. Syncs differ by a factor of three between the rounds
-            # of one run, so without the turns this ratio would measure the disk alone.
+            # A record waits for a sync, two round trips, and Python on its path. Syncs differ by a factor of three within one run,
+            # so without the turns this ratio would measure the disk alone.
             wait_us = of["sync, us"] + 2 * of["round trip, us"] + _PATH_TURNS * of["a turn of a loop, ns"] / 1e3
             values = (
                 of["1 KB, MB/s"] / of["bare fan-out, MB/s"],
