@@ -15,9 +15,6 @@ from tests.support import spark_classes
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# Collection allocates a million objects that all stay. The collector would walk them again and again, now and in every test.
-gc.disable()
-
 os.environ.setdefault("SPARK_SUBMIT_OPTS", spark_classes.options())
 
 # An example that fails in CI must fail again elsewhere; other runs draw new examples. The time of one example depends on the
@@ -46,10 +43,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("fast")
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Take all collected objects out of garbage collection: a million objects that the collector would walk in every test."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Check the tools of the selected tests, and take all collected objects out of garbage collection."""
-    gc.freeze()
-    gc.enable()
+    """Check the tools of the selected tests."""
     for marker, tool in (("spark", "tools/java.sh"), ("lab", "tools/lab.sh")):
         if any(item.get_closest_marker(marker) for item in session.items):
             found = subprocess.run([ROOT / tool, sys.executable], capture_output=True, text=True, check=False)

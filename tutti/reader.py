@@ -303,6 +303,7 @@ class Reader:
                     raise  # the reader's patience has ended, not only the timeout of this poll
                 silence = self._silence()
                 if silence >= self._patience:
+                    self._silent_since = None  # the next error follows after the same time, and not at the next poll
                     raise type(error)(f"{error} (every poll has failed for {silence:.1f} s)") from error
                 return None  # this poll timed out; the next poll continues the search
             self._silent_since = None

@@ -23,7 +23,6 @@ _CODES: dict[str, type[TuttiError]] = {
     "malformed": UsageError,
     "unknown_column": UsageError,
     "unknown_topic": UsageError,
-    "unknown_action": UsageError,
     "damaged": Damaged,
     "behind": Behind,
     "busy": Unavailable,
@@ -128,6 +127,9 @@ def translate(error: BaseException) -> TuttiError:
             return NotAllowed(message, str(fields.get("reason", "rights")))
         if code == "refused":
             return Refused(message, str(fields.get("reason", "refused")))
+        # The library sends only actions that it knows, so the gateway is of an earlier release.
+        if code == "unknown_action":
+            return Refused(f"{message}. The gateway has an earlier release: upgrade it", "unknown_action")
         kind = _CODES.get(str(code))
         if kind is not None:
             return kind(message)

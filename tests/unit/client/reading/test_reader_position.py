@@ -74,6 +74,7 @@ def test_a_poll_ends_in_time_though_no_gateway_answers(gateway: ReadableGateway,
             while time.monotonic() - began < 60:
                 assert reader.poll(0.2) is None
         assert time.monotonic() - began > 1.5
+        assert reader.poll(0.2) is None, "the next error came before another 1.5 s had passed"
         gateway.reads.fail = lambda what: None
         assert values([reader.poll(10)]) == [0, 1, 2, 3]
 
