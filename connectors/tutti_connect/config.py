@@ -1,4 +1,4 @@
-"""Configuration checks that all connectors share. An error names the file, the problem and the remedy."""
+"""Configuration checks that all connectors share. Each error names the file, the problem and the remedy."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from tutti_connect import limits
 
 
 def example(*texts: str) -> Meta:
-    """Return the metadata of a required text; `load_struct` lists the examples if the text is missing."""
+    """Return the metadata of a required setting; if the setting is missing, the error of `load_struct` shows the examples."""
     return Meta(min_length=1, extra_json_schema={"examples": list(texts)})
 
 
 def check_connector_name(path: str, name: str) -> None:
-    """Reject a connector name that cannot be the prefix of producer and reader names.
+    """Check the name of a connector, with which the names of its producers and readers begin.
 
     Raises:
-        ConfigError: names `path`, the problem and the remedy.
+        ConfigError: the name is invalid; the message names the file `path` and the remedy.
     """
     if not is_name(name) or len(name) > limits.NAME_BYTES_MAX:
         raise ConfigError(f"{path}: name is {name!r}: use 1 to {limits.NAME_BYTES_MAX} letters, digits, '.', '_' and '-'")
 
 
 def check_topic(path: str, key: str, topic: str) -> None:
-    """Reject an invalid topic name.
+    """Check a topic name that the setting `key` has.
 
     Raises:
-        ConfigError: names `path`, the problem and the remedy.
+        ConfigError: the name is invalid; the message names the file `path` and the remedy.
     """
     if not is_name(topic):
         raise ConfigError(f"{path}: {key} is {topic!r}: use 1 to {NAME_BYTES_MAX} letters, digits, '.', '_' and '-'")
 
 
 def check_gateways(path: str, url: str) -> None:
-    """Reject an invalid gateway URL.
+    """Check the URL of the gateways.
 
     Raises:
-        ConfigError: names `path`, the problem and the remedy.
+        ConfigError: the URL is invalid; the message names the file `path` and the remedy.
     """
     try:
         parse_url(url)
@@ -52,7 +52,11 @@ def check_gateways(path: str, url: str) -> None:
 
 
 def writable_directory(key: str, directory: str) -> Path:
-    """Return the directory given by the configuration key `key`. Create it if it is missing, and write a trial file to it.
+    """Create a directory unless it exists, check that files can be written to it, and return its path.
+
+    Args:
+        key: the setting that names the directory, for errors.
+        directory: path of the directory.
 
     Raises:
         ConfigError: the directory cannot be created, or is not writable.
@@ -61,7 +65,7 @@ def writable_directory(key: str, directory: str) -> Path:
     try:
         make_directory(path)
         with tempfile.TemporaryFile(dir=path):
-            pass  # fail at the start rather than at the first record
+            pass  # writing works: a wrong directory must fail at the start and not at the first record
     except OSError as error:
         advice = remedy(error, "choose a writable directory")
         raise ConfigError(f"{key} {directory}: {error.strerror}: {advice}") from error

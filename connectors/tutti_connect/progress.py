@@ -1,4 +1,4 @@
-"""Base class of a source position that is committed as JSON in a producer's progress."""
+"""Base class for the position of a connector in its source, committed as JSON in its producer's progress."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tutti.errors import FormatError
 
 
 class JsonProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A source position; each connector defines its fields."""
+    """A position in a source; each connector defines a subclass with its fields."""
 
     def encode(self) -> bytes:
-        """Return the position as progress. The fields must keep it within 256 bytes."""
+        """Return the position as JSON for a producer's progress, which has at most 256 bytes."""
         return msgspec.json.encode(self)
 
     @classmethod
@@ -21,7 +21,7 @@ class JsonProgress(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the position that a producer's progress contains.
 
         Raises:
-            FormatError: another program sent under the producer's name.
+            FormatError: another program has sent records under this producer name.
         """
         try:
             return msgspec.json.decode(progress, type=cls)

@@ -1,8 +1,10 @@
 """Quarantine: files for records and messages that cannot be delivered.
 
-`Quarantine` writes one file for each record. The file name identifies the record, so writing the record again has no effect. No
-record is dropped; instead, a full quarantine stops the connector. `QuarantineLog` writes many messages to a file, for sources that
-accept data from any peer. A full log never stops the connector; it drops and counts messages.
+`Quarantine` writes one file for each record. The file name identifies the record, so writing a record twice has no effect. A full
+`Quarantine` stops the connector, which therefore loses no record.
+
+`QuarantineLog` writes many messages to one file, for connectors that accept data from any peer. A full `QuarantineLog` drops and
+counts messages, so that a flood of invalid messages cannot stop the connector.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ class Quarantine:
     """A directory of quarantined records with reasons. One thread writes; other threads may read `count`."""
 
     def __init__(self, directory: str) -> None:
-        """Open the directory, and create it if missing.
+        """Open the directory, or create it.
 
         Raises:
             ConfigError: the directory is not writable.
@@ -47,14 +49,13 @@ class Quarantine:
         self.count, self._bytes = self._scan()
 
     def put(self, label: str, source: Sequence[str], reason: str, record: Mapping[str, Any]) -> bool:
-        """Write a record durably. Return False if the record was already there.
+        """Write a record durably; return False if the directory already has it. `label` and `source` together identify a record.
 
         Args:
-            label: readable origin: the source and the position in the source, such as "orders-0-17". Label and source identify the
-                record.
-            source: stable identity of a source among those of the same name (ids, paths).
-            reason: why the record is quarantined.
-            record: all fields of the record, for JSON; bytes by `as_base64`.
+            label: origin of the record for people: its source and the position there, such as "orders-0-17".
+            source: ids of the source, which distinguish it from other sources with one name.
+            reason: reason why the record cannot be delivered.
+            record: all fields of the record as JSON values, bytes in the form of `as_base64`.
 
         Raises:
             QuarantineFull: the quarantine is full.
@@ -97,17 +98,17 @@ class Quarantine:
 
 
 class QuarantineLog:
-    """A few files of messages that the log rejects, with reasons. One thread appends; other threads may read the counters.
+    """Files of messages that the log rejects, with the reasons. One thread appends; other threads may read the counters.
 
-    Each line is a JSON object: `reason`, `time`, and the connector's fields. An operator may move or remove any file at any time.
-    If all files are full, messages are dropped and counted.
+    Each line is a JSON object with the fields `reason` and `time`, and those of the connector. An operator may move or remove any
+    file at any time. A `QuarantineLog` whose files are all full drops and counts messages.
 
     Attributes:
-        dropped: number of messages that were lost because the files were full or a disk write failed.
+        dropped: number of messages that were dropped because all files were full or a disk write failed.
     """
 
     def __init__(self, directory: str, name: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Create the directory, and continue the newest file of this name.
+        """Open or create the directory; continue the newest file whose name begins with `name`.
 
         Raises:
             ConfigError: the directory is not writable.
@@ -117,17 +118,17 @@ class QuarantineLog:
         self._messages = {path: path.read_bytes().count(b"\n") for path in self._files()}
         self._file = max(self._messages, default=None)
         if self._file is not None and not self._file.read_bytes().endswith(b"\n"):
-            self._file = None  # start a new file, because a crash left an incomplete last line
+            self._file = None  # the last line is incomplete after a crash, so continue in a new file
         self._check_at = self._report_at = 0.0
         self._unreported = 0
 
     @property
     def count(self) -> int:
-        """Return the number of messages in the existing files."""
+        """Return the number of messages in the files that are still in the directory."""
         return sum(count for path, count in list(self._messages.items()) if path.exists())
 
     def append(self, messages: Sequence[tuple[str, Mapping[str, Any]]]) -> None:
-        """Append messages, each with a reason and JSON fields. When the call returns, they are on disk or counted as dropped."""
+        """Append messages, each with a reason and JSON fields; before the call returns, write or drop all of them."""
         now, form = datetime.now(UTC).isoformat(timespec="milliseconds"), orjson.OPT_APPEND_NEWLINE
         lines = [orjson.dumps({"reason": reason, "time": now, **message}, option=form) for reason, message in messages]
         trouble, kept = "", 0
@@ -145,7 +146,7 @@ class QuarantineLog:
         return list(self._directory.glob(f"{self._name}-{'[0-9]' * 8}T*.jsonl"))
 
     def _open_file(self) -> Path | None:
-        """Return the file with free space, None if the limit of full files is reached."""
+        """Return a file that is not full, None if all `QUARANTINE_LOG_FILES` are full."""
         if self._clock() < self._check_at:
             return None
         file = self._file
@@ -160,7 +161,7 @@ class QuarantineLog:
         return self._file
 
     def _write(self, file: Path, lines: Sequence[bytes]) -> int:
-        """Append lines up to the file's limit, at least one, and return their number."""
+        """Append lines until the file is full, at least one line; return the number of written lines."""
         old_size = file.stat().st_size if file.exists() else -1
         size, count = max(old_size, 0), 0
         while count < len(lines) and size < limits.QUARANTINE_LOG_FILE_BYTES:
@@ -175,13 +176,13 @@ class QuarantineLog:
                 sync_directory(self._directory)
         except OSError:
             with contextlib.suppress(OSError):
-                os.truncate(file, max(old_size, 0))  # an incomplete line would corrupt the next one
+                os.truncate(file, max(old_size, 0))  # remove an incomplete line, which the next append would continue
             raise
         self._messages[file] = count + (self._messages.get(file, 0) if old_size >= 0 else 0)
         return count
 
     def _report(self, reason: str, trouble: str) -> None:
-        """Log the counts at most once in an interval, because untrusted peers must not flood the log."""
+        """Log the counts, at most once in `QUARANTINE_LOG_REPORT_S`, so that peers cannot flood the connector's own log."""
         now = self._clock()
         if now < self._report_at:
             return

@@ -1,8 +1,8 @@
 """Archiver: writes closed ranges of a log to an archive, and commits an offset after each, so that retention can remove them.
 
-The manifests alone define the content of the archive. The archiver adds every range that the log has and no manifest describes.
-Such a range may lie between existing ranges, for example after the loss of a manifest. The ticks and sizes in the log determine
-where a range ends, so all archivers that start at the same offset produce the same ranges.
+The manifests alone define the content of the archive. The archiver adds all records of the log that no manifest describes, also
+between existing ranges, for example after the loss of a manifest. Ticks and batch sizes in the log determine where a range ends, so
+two archivers that start at one offset write equal ranges.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class LogFrontier(Protocol):
 
 
 class ArchivedLog(Protocol):
-    """Interface of the log that an archiver reads."""
+    """Interface to the log that an archiver reads."""
 
     def frontier(self) -> LogFrontier:
-        """Return the start and the end of the log at present."""
+        """Return the current start and end of the log; wait until the log exists."""
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
         """As `Source.tick_end`."""
@@ -64,17 +64,17 @@ class ArchivedLog(Protocol):
         """Return the committed offsets of named readers."""
 
     def save_offset(self, reader: str, offset: int, back: bool = False) -> None:
-        """Commit the offset of a named reader; `back` allows a lower one."""
+        """Commit the offset of a named reader; `back` allows an offset below the committed one."""
 
 
 class Settings(NamedTuple):
     """Settings of an archiver.
 
     Attributes:
-        name: named reader whose committed offset is the end of the archive.
-        ticks: a range ends at each tick whose number is divisible by `ticks`.
-        bytes: a range also ends before the batch that would exceed this size.
-        skip_lost: continue after records that retention removed before they were archived.
+        name: name of the reader whose committed offset protects records above it from retention until they are archived.
+        ticks: end a range at each tick whose number is divisible by this.
+        bytes: end a range before the batch with which it would exceed this size.
+        skip_lost: continue after records that retention removed before they were archived; if false, fail.
     """
 
     name: str
@@ -87,11 +87,11 @@ class Archiver:
     """Archives one log.
 
     Attributes:
-        offset: all records of the log below it are archived.
-        frontier: frontier of the log when it was last requested.
+        offset: offset below which all records of the log are archived.
+        frontier: frontier of the log at the last request.
         ranges, records, bytes: amounts that this process has added to the archive.
         failures: number of waits after a failure.
-        trouble: reason of the current wait; empty without one.
+        trouble: reason why the archiver waits now; empty if it does not.
     """
 
     def __init__(self, source: ArchivedLog, archive: Archive, settings: Settings) -> None:
@@ -108,13 +108,14 @@ class Archiver:
         self.trouble = ""
 
     def run(self, stop: threading.Event, ready: Callable[[], None]) -> None:
-        """Archive ranges as they close until `stop` is set. Call `ready` once the log and the archive have answered. Retry after
-        failures.
+        """Archive each range when it is closed, until `stop` is set; retry after failures of the log or the archive.
+
+        Call `ready` once, when the log and the archive have answered.
 
         Raises:
             OffsetOutOfRange: retention removed records before they were archived.
             WrongDirectory: the archive belongs to a different log.
-            Damaged: a needed part of the archive is corrupt.
+            Damaged: a frame of the log that the archiver reads is corrupt.
         """
         backoff = Backoff(limits.ARCHIVE_RETRY_US_MIN / 1e6, limits.ARCHIVE_RETRY_US_MAX / 1e6)
         begun = False
@@ -132,16 +133,18 @@ class Archiver:
             except (Unavailable, DiskFull) as error:
                 self._report_wait(error)
                 stop.wait(backoff.next_s())
-        with contextlib.suppress(Unavailable):  # the next start commits the same offset
+        with contextlib.suppress(Unavailable):  # ignore a failure, because the next start commits this offset too
             self._commit()
 
     def run_once(self) -> None:
         """Archive all ranges that are closed now.
 
         Raises:
-            Unavailable: log or archive did not answer; all earlier ranges are archived.
+            Unavailable: the log or the archive did not answer; all earlier ranges are archived.
             DiskFull: the archive's disk is full; all earlier ranges are archived.
-            OffsetOutOfRange, WrongDirectory, Damaged: as `run`.
+            OffsetOutOfRange: retention removed records before they were archived.
+            WrongDirectory: the archive belongs to a different log.
+            Damaged: a frame of the log that the archiver reads is corrupt.
         """
         self.begin()
         while self.step() is not None:
@@ -149,7 +152,7 @@ class Archiver:
         self._commit()
 
     def begin(self) -> None:
-        """Check that archive and log belong together, and correct the named reader's offset to the end of the archive."""
+        """Check that archive and log belong together; lower the named reader's offset if it is above the end of the archive."""
         saved = self._committed_offset()
         archive = self._archive
         archive.refresh()
@@ -180,10 +183,10 @@ class Archiver:
         self.offset = position
 
     def _first_gap(self, frontier: LogFrontier) -> tuple[int, int | None]:
-        """Return the first range [first, end) that is in the log and not in the archive; end None means the end of the log."""
+        """Return the first range [first, end) of the log that the archive lacks; end is None if no archived range follows."""
         self.frontier = frontier.offset
         archive = self._archive
-        self._start = max(self._start, frontier.start)  # another gateway may have an older start
+        self._start = max(self._start, frontier.start)  # never go back, although the next gateway may have older records
         if archive.spans and archive.last_end < self._start:
             lost = f"retention removed records {archive.last_end} to {self._start - 1} before they were archived"
             if not self._settings.skip_lost:
@@ -197,11 +200,15 @@ class Archiver:
         return archive.missing_at(self._start)
 
     def _committed_offset(self) -> int:
-        """Return the named reader's offset. Call this before listing the archive, because another archiver may be running."""
+        """Return the named reader's offset.
+
+        Call this before listing the archive. Otherwise another archiver could add a range and commit its end between the two calls,
+        and the committed offset would look too high.
+        """
         return self._source.readers().get(self._settings.name, 0)
 
     def _lower_offset(self, saved: int, position: int) -> None:
-        """Lower the reader's offset to the end of the archive, before retention removes more records."""
+        """Lower a committed offset that is above the end of the archive, so that retention keeps the records between the two."""
         if saved > position:
             LOG.warning(
                 "reader %s committed offset %d, but %s lacks record %d: another archive, or lost ranges; lowering the offset",
@@ -214,7 +221,7 @@ class Archiver:
         """Archive the next closed range; return None if there is none."""
         closed = self._next_closed()
         if closed is not None:
-            self._archive.refresh(soon=True)  # another archiver may have added or removed ranges
+            self._archive.refresh(soon=True)  # so that this process skips a range that another archiver has added
             closed = self._next_closed()
         if closed is None:
             self._commit()
@@ -225,7 +232,7 @@ class Archiver:
             buffer.append(found.batch)
             if buffer.is_full:
                 break
-        if buffer.end == start:  # the range has records, but the log returned none: its answer is incomplete
+        if buffer.end == start:  # an incomplete answer of the log, because the range is not empty
             raise Unavailable(f"the log returned no record of [{start}, {end}): retrying")
         manifest = self._add_range(buffer)
         self.offset = manifest.end
@@ -238,12 +245,12 @@ class Archiver:
     def _add_range(self, buffer: RangeBuffer) -> Manifest:
         try:
             return add_range(self._archive, buffer)
-        # the store returned other bytes than were written; no manifest names the files, so a retry is safe
+        # The bytes read back differ from those written. No manifest names these files, so a retry is safe.
         except Damaged as error:
             raise Unavailable(str(error)) from error
 
     def _next_closed(self) -> tuple[int, int] | None:
-        """Return the next range if it is closed, and set `offset` to its start."""
+        """Return the next range if it is closed, else None; set `offset` to the start of the next range."""
         frontier = self._source.frontier()
         start, gap_end = self._first_gap(frontier)
         if start < self.offset:  # a range that was archived has disappeared
@@ -255,16 +262,16 @@ class Archiver:
         end = frontier.offset if gap_end is None else min(gap_end, frontier.offset)
         if end <= start:
             return None
-        # Log content alone decides where a range ends, so all archivers write the same ranges.
+        # End the range where sizes and ticks of the log say, so that all archivers write equal ranges.
         upto = self._source.bytes_end(start, end, self._settings.bytes)
         tick = self._source.tick_end(start, start, upto, self._settings.ticks)
         if tick > start:
             return start, tick
-        # A gap before an existing range is closed regardless of ticks.
+        # Without a tick, the range is closed if it has its full size, or fills the gap before an existing range.
         return (start, upto) if upto < frontier.offset or end == gap_end else None
 
     def _commit(self, *, soon: bool = False) -> None:
-        """Commit the reader's offset if it moved; with `soon`, at most once per second."""
+        """Commit the named reader's offset if it has changed; with `soon`, at most once per second."""
         now = time.monotonic()
         if self.offset == self._committed or (soon and now < self._commit_at):
             return
@@ -275,7 +282,7 @@ class Archiver:
         except Refused as error:
             if error.code != "offset":
                 raise Unavailable(str(error)) from error
-            # Another archiver has committed a higher offset.
+            # The log refuses to lower the offset, because another archiver has committed a higher one.
         self._committed, self._commit_at = self.offset, now + limits.ARCHIVE_COMMIT_US / 1e6
 
     def _report_wait(self, error: TuttiError) -> None:

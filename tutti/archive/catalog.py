@@ -1,4 +1,4 @@
-"""Catalog of an archive: its ranges, from the names of the manifests, and the content of the manifests."""
+"""Catalog of an archive: the list of its ranges, from the names of the manifests, and a cache of the manifests."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class ArchivedRange(NamedTuple):
 class Archive:
     """An archive, opened for reading or for adding ranges. Thread-safe.
 
-    Ranges may overlap, for example if two archivers started at different offsets. All ranges hold the same copy of a record.
+    Ranges may overlap, for example if two archivers started at different offsets. A record is equal in all ranges that have it.
 
     Args:
-        where: a directory, or a URL that pyarrow or fsspec supports.
+        where: location of the archive, a directory or a URL that pyarrow or fsspec supports.
         log: uuid of the expected log; "" accepts the archive of any log.
-        make: create an archive of `log` if there is none.
+        make: create an archive of `log` if the location has none.
 
     Raises (all methods):
         ConfigError: the location is not valid.
@@ -67,7 +67,7 @@ class Archive:
             raise WrongDirectory(f"{self.store.where} is the archive of log {self.log}, not of log {log}: name another archive")
         self._lock = threading.Lock()
         self._spans: list[ArchivedRange] = []
-        # each range that ends after all earlier ranges; together these ranges hold every archived record
+        # ranges in order, without those that lie within an earlier range, so that both their starts and their ends ascend
         self._cover: list[ArchivedRange] = []
         self._end = 0
         self._manifests: OrderedDict[str, Manifest] = OrderedDict()
@@ -82,16 +82,16 @@ class Archive:
             except FileNotFoundError:
                 if last or not make:
                     break
-            # Do not write a new marker here: it could name a different log from the one that the ranges belong to.
+            # Do not write a new marker beside existing ranges, because these may belong to a different log.
             if self.store.names(RANGES):
                 raise Damaged(f"{where}/{MARKER} is missing beside existing ranges; {RESTORE_MARKER_HINT}")
-            # another archiver may have created the marker first, so read it again
+            # The loop then reads the marker, because another archiver may have created it first, with another log.
             self.store.create(MARKER, encode_marker(Marker(log=log)))
         raise WrongDirectory(f"{where} is not an archive: it has no {MARKER}; `tutti archive run` creates one")
 
     @property
     def where(self) -> str:
-        """The location of the archive for messages."""
+        """The location of the archive, as messages show it."""
         return self.store.where
 
     @property
@@ -102,13 +102,13 @@ class Archive:
 
     @property
     def end(self) -> int:
-        """The end of the gap-free records that start at `first`."""
+        """The end of the records that follow `first` without a gap."""
         with self._lock:
             return self._end
 
     @property
     def last_end(self) -> int:
-        """The end of the last range, regardless of gaps; 0 for an empty archive."""
+        """The highest end of a range, even if gaps are before it; 0 for an empty archive."""
         with self._lock:
             return self._cover[-1].end if self._cover else 0
 
@@ -134,7 +134,7 @@ class Archive:
             self._listed = now
 
     def add(self, manifest: Manifest) -> None:
-        """Add a range that this process has written."""
+        """Add to the list a range that this process has written, so that the archive need not be listed again."""
         with self._lock:
             name = manifest.name.rpartition("/")[2]
             if all(span.name != name for span in self._spans):
@@ -155,14 +155,14 @@ class Archive:
             return [(one.end, other.first) for one, other in pairwise(self._cover) if one.end < other.first]
 
     def span_at(self, offset: int) -> ArchivedRange | None:
-        """Return a range that holds the record, or None."""
+        """Return a range that has the record, None if there is none."""
         with self._lock:
             at = self._before(offset)
-            # Any other range that begins at or before the offset ends no later than this one.
+            # One check is enough: of all ranges that begin at or before the offset, the one at `at` has the highest end.
             return self._cover[at] if at >= 0 and self._cover[at].end > offset else None
 
     def missing_at(self, offset: int) -> tuple[int, int | None]:
-        """Return the first gap [first, end) at or above an offset; end None means that no range follows."""
+        """Return the first gap [first, end) at or above an offset; end is None if no range follows."""
         with self._lock:
             return self._missing_at(offset)
 
@@ -179,7 +179,7 @@ class Archive:
         return bisect_right(self._cover, offset, key=lambda span: span.first) - 1
 
     def covering(self, start: int, end: int) -> Iterator[tuple[int, int, ArchivedRange]]:
-        """Yield (low, high, range) for the ranges that together cover [start, end).
+        """Yield consecutive parts (low, high, range) of [start, end), each with an archived range that has its records.
 
         Raises:
             OffsetOutOfRange: the archive lacks some of the records; the message names them.
@@ -188,7 +188,7 @@ class Archive:
         while position < end:
             span = self.span_at(position)
             if span is None:
-                self.refresh(soon=True)  # an archiver may have added the range since the last listing
+                self.refresh(soon=True)  # because an archiver may have added the range by now
                 span = self.span_at(position)
             if span is None:
                 raise OffsetOutOfRange(self._missing(position))
@@ -216,7 +216,7 @@ class Archive:
                 return found
         path = f"{RANGES}/{span.name}"
         where = f"{self.where}/{path}"
-        try:  # read without the lock, so that a slow store does not delay other lookups
+        try:  # outside the lock, so that a slow store does not block other threads
             data: pa.Buffer = self.store.read(path)
         except FileNotFoundError as error:
             raise corrupt_file_error(where, "the file is missing") from error

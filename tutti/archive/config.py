@@ -1,4 +1,4 @@
-"""Configuration of `tutti archive run`: a TOML file with the same checks as a gateway's."""
+"""Configuration of `tutti archive run`: one TOML file, with the checks that a gateway's file gets."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Ranges(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits that end a range of the archive.
 
     Attributes:
-        ticks: a range ends at each tick with a number divisible by this; 600 is ten minutes with one tick per second.
-        bytes: a range also ends before the batch that would exceed this size in the log.
+        ticks: end a range at each tick whose number is divisible by this; 600 is ten minutes with one tick per second.
+        bytes: end a range before the batch with which it would exceed this size in the log.
     """
 
     ticks: Annotated[int, Meta(ge=1, le=limits.ARCHIVE_TICKS_MAX)] = limits.ARCHIVE_RANGE_TICKS
@@ -31,15 +31,15 @@ class Archiving(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Configuration of an archiver.
 
     Attributes:
-        gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
-        archive: a directory, or a URL such as s3://BUCKET/DIR.
-        name: named reader whose committed offset is the end of the archive, for [retention] keep_for of gateways.
-        ranges: limits that end a range.
-        priority: "idle" uses only free CPU time, so that commits on the same host do not wait. "low" uses a reduced share, for a
+        gateways: addresses of the gateways, as `tutti://HOST:PORT[,HOST:PORT...]`.
+        archive: location of the archive, a directory or a URL such as s3://BUCKET/DIR.
+        name: name of the reader whose offset the archiver commits; gateways name it in [retention] keep_for.
+        ranges: table [ranges], the limits that end a range.
+        priority: "idle" uses only free CPU time, so that commits on the same host do not wait; "low" uses a reduced share, for a
             busy host on which an idle archiver would lag.
         lost: reaction to records that retention removed before they were archived.
-        metrics: HOST:PORT of a page for Prometheus; empty for none.
-        insecure: allow other hosts to read that page, which has neither TLS nor a token.
+        metrics: address of the Prometheus page, as HOST:PORT; empty for no page.
+        insecure: allow other hosts to read the metrics page, which has neither TLS nor a token.
     """
 
     gateways: Annotated[str, Meta(min_length=1, extra_json_schema={"examples": ["tutti://127.0.0.1:7400"]})]

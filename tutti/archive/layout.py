@@ -4,13 +4,13 @@
     ranges/FIRST-END.json                                      the manifest of the records [FIRST, END)
     data/ticks=A-B/FIRST-END-HASH.parquet                      records of a range: one topic, or all topics without their own file
 
-Offsets have 20 digits, so that names sort in the order of the log. A and B are the ticks of the first and the last record. HASH is
-the start of the file's SHA-256, so equal content has the same name, and no file overwrites a different one. A manifest is one line
-of JSON, followed by a line with the SHA-256 of the first.
+Offsets in names have 20 digits, so that names sort in the order of the log. The numbers in `ticks=A-B` are the ticks of the first
+and the last record. HASH is the start of the file's SHA-256, so that files with different content have different names. A manifest
+is one line of JSON, followed by a line with the SHA-256 of this JSON.
 
-No directory name contains a topic. A query engine takes a directory `topic=NAME` for a column value and guesses the value's type.
-For example, topic 007 became the number 7, and topic `__HIVE_DEFAULT_PARTITION__` became null. Archives of earlier releases have
-such directories, and a directory `data/topics/` for the other files. Readers use the paths in the manifests.
+No directory name contains a topic, because query engines read `topic=NAME` as a column value and guess its type: topic 007 became
+the number 7, and topic `__HIVE_DEFAULT_PARTITION__` became null. Archives of earlier releases do have directories `topic=NAME` and
+`data/topics/`. Readers support these directories, because they use the paths in the manifests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         first, last: offsets of its first and last record.
         records: number of records.
-        chunks: (byte, length, CRC32C) of each column chunk.
+        chunks: position in the file, length and CRC32C of each column chunk.
     """
 
     first: int
@@ -53,12 +53,12 @@ class DataFile(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: path below the archive.
         bytes, sha256: size and SHA-256 of the file.
-        raw_bytes: size of its records in memory.
+        raw_bytes: size of the file's records in memory.
         first, last: offsets of its first and last record.
         topics: number of records of each topic.
         time_min, time_max: smallest and largest timestamp, us UTC.
-        tail: (length, CRC32C) of the footer at its end.
-        groups: its row groups.
+        tail: length and CRC32C of the footer at the end of the file.
+        groups: row groups of the file.
     """
 
     path: str
@@ -87,7 +87,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         log: uuid of the log, hex.
         first, end: the range; never empty.
         tick_first, tick_last: ticks of the first and the last record.
-        ticks: (number, offset) for each new tick inside the range; the tick applies to the records from that offset on.
+        ticks: number of each further tick, and offset of the first record after it.
         digest: digest of the range, as `tutti log digest` prints it.
         files: files with the records; each record is in exactly one file.
     """
@@ -136,7 +136,7 @@ def range_name(first: int, end: int) -> str:
 
 
 def range_of(name: str) -> tuple[int, int] | None:
-    """Return the range of a manifest's name; None for other names."""
+    """Return the range in a manifest's name, or None for other names."""
     found = _RANGE.fullmatch(name)
     return (int(found[1]), int(found[2])) if found else None
 
@@ -150,7 +150,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
     """Encode a manifest.
 
     Raises:
-        FormatError: the manifest exceeds the limit of readers.
+        FormatError: the manifest is larger than readers accept.
     """
     line = msgspec.json.encode(manifest)
     if len(line) > limits.ARCHIVE_MANIFEST_BYTES_MAX:
@@ -162,7 +162,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, where: str, name: str) -> Manifest:
-    """Decode a manifest with file name `name`; messages identify the manifest by `where`.
+    """Decode a manifest, and check it against its file name `name`. Error messages show its location `where`.
 
     Raises:
         Damaged: the manifest is corrupt.
@@ -187,7 +187,7 @@ def encode_marker(marker: Marker) -> bytes:
 
 
 def decode_marker(data: bytes, where: str) -> Marker:
-    """Decode the marker of the archive `where`.
+    """Decode the marker of an archive. Error messages show the archive's location `where`.
 
     Raises:
         Damaged: the marker is corrupt.
@@ -204,14 +204,14 @@ def _check_format(data: bytes, where: str) -> None:
     try:
         fields = msgspec.json.decode(data)
     except _UNREADABLE:
-        return  # the caller's full decoding raises the right error
+        return  # the caller decodes all fields, and then raises the error with its cause
     found = fields.get("format") if isinstance(fields, dict) else None
     if isinstance(found, int) and found > FORMAT:
         raise FormatError(f"{where} has format {found}, but this release supports up to format {FORMAT}: use a newer release")
 
 
 def data_range_of(path: str) -> tuple[int, int] | None:
-    """Return the range of a file below DATA from its name; None if no archiver wrote it."""
+    """Return the range [first, end) in the name of a Parquet file, or None if no archiver makes such a name."""
     found = _DATA.fullmatch(path.rpartition("/")[2])
     return (int(found[1]), int(found[2])) if found else None
 

@@ -11,7 +11,7 @@ from tutti.archive.archiver import Archiver
 
 
 class Metrics(Collector):
-    """Collector for one archiver. It only reads the archiver, from another thread."""
+    """Metrics collector of one archiver; reads the archiver's counters in the thread that answers the scrape."""
 
     def __init__(self, archiver: Archiver) -> None:
         """Collect from `archiver`."""

@@ -1,7 +1,7 @@
 """Parquet files of the archive: encoded in memory, and read in parts with a check of each part.
 
-The files are plain Parquet for other query engines. This module checks all bytes that it reads. The manifest has a CRC32C of the
-footer and of each column chunk. So a read of some columns or records fetches and checks only their chunks.
+Other query engines can read the files, which are plain Parquet. This module checks all bytes that it reads. The manifest has a
+CRC32C of each column chunk and of the footer, so a read of some columns or records needs to fetch and check only their chunks.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from tutti.data.frames.columns import SCHEMA, schema_of
 from tutti.data.frames.frame import crc32c
 from tutti.errors import Damaged
 
-_LEVEL = 1  # zstd level: higher levels take twice the CPU time for files that are 5 % smaller
+_LEVEL = 1  # zstd level; level 3 takes twice the CPU time and makes files only 5 % smaller
 _NUMBERS = ("offset", "timestamp", "sequence", "view", "tick")
 _NAMES: Any = ["topic", "gateway", "producer"]
-_ROW_BYTES = 100  # estimate for the fixed-size columns of a record
-_MAGIC = 8  # bytes at the end of a file: the footer's length, and PAR1
+_ROW_BYTES = 100  # estimated size of a record without key, value and headers
+_MAGIC = 8  # size of the last two fields of a Parquet file: length of the footer, and the text PAR1
 
 
 class Encoded(NamedTuple):
-    """An encoded file: its bytes, their SHA-256, its footer (length, CRC32C) and row groups."""
+    """An encoded file: its bytes, their SHA-256, the footer's length and CRC32C, and the row groups."""
 
     data: pa.Buffer
     sha256: str
@@ -40,14 +40,14 @@ class Encoded(NamedTuple):
 
 
 def raw_size(records: pa.Table | pa.RecordBatch) -> int:
-    """Return the approximate bytes of records (with all columns) in memory, independent of their division into batches."""
+    """Return the approximate size of records in memory, which does not depend on how they are divided into batches."""
     entries: Any = records.column("headers").combine_chunks() if isinstance(records, pa.Table) else records.column("headers")
     texts: list[Any] = [records.column("key"), records.column("value"), *entries.flatten().flatten()]
     return records.num_rows * _ROW_BYTES + sum(pc.sum(pc.binary_length(text)).as_py() or 0 for text in texts)
 
 
 def groups_of(table: pa.Table) -> list[pa.Table]:
-    """Split a table (of `SCHEMA`) into row groups; the result depends on the records alone."""
+    """Split a table with schema `SCHEMA` into row groups; equal records give equal row groups."""
     rows = max(1, table.num_rows * limits.ARCHIVE_GROUP_BYTES // max(raw_size(table), 1))
     return [table.slice(at, rows) for at in range(0, table.num_rows, rows)]
 
@@ -88,10 +88,10 @@ def _group(data: pa.Buffer, metadata: Any, group: pa.Table) -> Group:
 
 
 class ArchivedFile:
-    """A file of an archive, opened for reading. Only checked data is returned.
+    """A file of an archive, opened for reading. The methods check the CRC of all data that they return.
 
     Raises (all methods):
-        Damaged: the file differs from the bytes that were written; the message names it.
+        Damaged: the file differs from the bytes that were written; the message names the file.
         Unavailable: the file is not readable now.
     """
 
@@ -104,11 +104,11 @@ class ArchivedFile:
         if crc32c(tail) != crc:
             raise corrupt_file_error(self._where, "the footer fails its CRC")
         source = pa.PythonFile(_Checked(store, file, self._where), mode="r")
-        # With `pre_buffer`, pyarrow would also fetch neighbouring chunks that the caller does not need.
+        # pyarrow's `pre_buffer` would also fetch column chunks between the wanted ones.
         self._parquet = parquet.ParquetFile(source, metadata=parquet.read_metadata(io.BytesIO(tail)), pre_buffer=False)
 
     def group(self, number: int, columns: Sequence[str]) -> pa.Table:
-        """Return these columns of a row group, in this order."""
+        """Return the columns of a row group, in the order of `columns`."""
         try:
             table = self._parquet.read_row_group(number, columns=list(columns), use_threads=False)
         except (pa.ArrowException, OSError) as error:
@@ -120,7 +120,7 @@ class ArchivedFile:
 
 
 class _Checked(io.RawIOBase):
-    """File object for pyarrow. Each read fetches complete column chunks and checks their CRC."""
+    """File object for pyarrow, which checks the CRC of each column chunk; a read therefore fetches complete chunks."""
 
     def __init__(self, store: Store, file: DataFile, where: str) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class _Checked(io.RawIOBase):
         self._at = 0
         self._chunks = sorted(chunk for group in file.groups for chunk in group.chunks)
         self._starts = [start for start, _, _ in self._chunks]
-        self._buffered = (0, b"")  # offset of the last fetched chunks in the file, and their bytes
+        self._buffered = (0, b"")  # position in the file of the chunks that were fetched last, and their bytes
 
     def readable(self) -> bool:
         return True

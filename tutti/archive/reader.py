@@ -1,4 +1,4 @@
-"""Reads records of an archive in offset order. Each file of a range holds some topics, so a read merges the files."""
+"""Reads records of an archive in offset order. A range has a file for each topic, so a read merges the files of a range."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_range(archive: Archive, manifest: Manifest, request: ScanRequest) -> It
     ]
     position = start
     for table in _merged(runs):
-        if topics is None:  # without a filter every offset must appear once, which detects a missing file
+        if topics is None:  # a read of all topics must return every offset once
             _check_dense(archive, manifest, position, table.column("offset"))
         for batch in _batches(table):
             found = request.scan_batch(batch, position)
@@ -50,7 +50,7 @@ def read_range(archive: Archive, manifest: Manifest, request: ScanRequest) -> It
 
 
 def _check_dense(archive: Archive, manifest: Manifest, position: int, offsets: pa.ChunkedArray[Any]) -> None:
-    """Check that the offsets continue `position` without a gap or duplicate."""
+    """Check that the offsets start at `position` and have no gap and no duplicate."""
     numbers = offsets.to_numpy()
     if numbers[0] != position or not bool((np.diff(numbers) == 1).all()):
         found = f"its files lack records from {position} on, or hold some twice"
@@ -69,7 +69,7 @@ class _Run:
         self._archive = archive
         self._file = file
         self._start, self._end = request.start, request.end
-        # A file with a single topic needs no filter: it is opened only if the topic is selected.
+        # A file with a single topic needs no filter, because `read_range` skips it if its topic is not selected.
         topics = None if request.topics is None or len(file.topics) == 1 else sorted(set(request.topics))
         self._topics = None if topics is None else pa.array(topics, pa.string())
         self._columns = list(dict.fromkeys([*request.columns, "offset"]))
@@ -94,7 +94,7 @@ class _Run:
         return len(self.offsets) > 0
 
     def pop_upto(self, last: int) -> pa.Table | None:
-        """Remove and return the buffered records up to an offset."""
+        """Remove the buffered records up to offset `last` (inclusive), and return them, or None if there are none."""
         count = int(np.searchsorted(self.offsets, last, side="right"))
         if not count or self.table is None:
             return None
@@ -103,7 +103,10 @@ class _Run:
 
 
 def _merged(runs: list[_Run]) -> Iterator[pa.Table]:
-    """Merge the records of all runs in order. Each step ends at the lowest last offset of all buffers, so no record is skipped."""
+    """Merge the records of all runs in offset order.
+
+    Each step merges up to the offset at which the first buffer ends, because the next record may be in the rest of this file.
+    """
     while runs := [run for run in runs if run.fill()]:
         last = min(int(run.offsets[-1]) for run in runs)
         parts = [part for run in runs if (part := run.pop_upto(last)) is not None]

@@ -1,7 +1,7 @@
 """Storage of an archive: a local directory, or any file system with a URL that pyarrow or fsspec supports.
 
-Archived files are never renamed. Writes are atomic in a local directory and in most object stores. Because other stores exist, the
-archiver reads each file back before a manifest names it.
+The name of an archived file never changes. Writes are atomic in a local directory and in most object stores. Other stores may leave
+a part of a file after a crash, so the archiver reads each file back before a manifest names it.
 """
 
 from __future__ import annotations
@@ -51,22 +51,24 @@ class Store(Protocol):
 
     @property
     def where(self) -> str:
-        """The location of the archive for messages."""
+        """The location of the archive, as messages show it."""
 
     def read(self, path: str) -> pa.Buffer:
         """Return the content of a file."""
 
     def read_back(self, path: str) -> pa.Buffer:
-        """Return the content of a file that was just written. If possible, read from the storage medium instead of a cache."""
+        """Return the content of a file, if possible from the storage medium and not from a cache."""
 
     def read_at(self, path: str, start: int, length: int) -> bytes:
-        """Return bytes of a file; fewer at its end."""
+        """Return `length` bytes of a file from position `start`, or fewer at the end of the file."""
 
     def write(self, path: str, data: pa.Buffer) -> None:
         """Write a file durably. Writing the same file again is allowed."""
 
     def create(self, path: str, data: bytes) -> bool:
-        """As `write`, unless the file exists: then return False. The check is atomic only if the file system supports that."""
+        """Write a file durably, unless it exists; return False if it exists. Some file systems cannot do both in one atomic
+        step.
+        """
 
     def names(self, folder: str) -> list[str]:
         """Return the names of the files in a folder; empty if the folder does not exist."""
@@ -79,7 +81,7 @@ class Store(Protocol):
 
 
 def open_store(where: str | os.PathLike[str]) -> Store:
-    """Open the store at a directory or URL (`file:///DIR`, `s3://BUCKET/DIR`, or any other that fsspec supports).
+    """Open the store at a directory, or at a URL such as `file:///DIR` or `s3://BUCKET/DIR` (all URLs of pyarrow and fsspec).
 
     Raises:
         ConfigError: the location is not valid, contains a password, or needs a package that is not installed.
@@ -101,7 +103,7 @@ def open_store(where: str | os.PathLike[str]) -> Store:
 
 
 def _redacted_url(url: str) -> str:
-    """Return the URL for messages, logs and plans, without the part after `?` or `#`, which can be a signature.
+    """Return the URL without its parts after `?` or `#`, which may have a secret, for messages, logs and query plans.
 
     Raises:
         ConfigError: the URL contains a password.
@@ -109,7 +111,7 @@ def _redacted_url(url: str) -> str:
     scheme, _, rest = url.partition("://")
     location = re.split(r"[?#]", rest, maxsplit=1)[0]
     authority = location.partition("/")[0]
-    if ":" in rest.rpartition("@")[0]:  # search the whole URL, because a secret can contain an unquoted slash
+    if ":" in rest.rpartition("@")[0]:  # search the whole URL, because the password may contain a slash
         raise ConfigError(
             f"the {scheme}:// URL of the archive contains a password, which command lines, plans and logs would show: use the "
             "environment variables of the file system (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for s3://, FSSPEC_* for others)"
@@ -118,7 +120,7 @@ def _redacted_url(url: str) -> str:
 
 
 def _redact(url: str, shown: str, error: Exception) -> str:
-    """Return the text of an error without the secret part of the URL."""
+    """Return the text of an error, without the parts of the URL that may have a secret."""
     text = str(error).replace(url, shown)
     parts = re.split(r"[?#]", url, maxsplit=1)
     return text.replace(parts[1], "...") if len(parts) > 1 and parts[1] else text
@@ -149,7 +151,7 @@ class LocalStore:
         return os.path.join(self.where, path)
 
     def check_directory(self) -> None:
-        """Check that the location is a directory, if it exists.
+        """Check that the location is a directory or does not exist yet.
 
         Raises:
             ConfigError: the location is not a directory.
@@ -164,7 +166,7 @@ class LocalStore:
             raise ConfigError(f"archive {self.where} is not a directory: give a directory, or a URL such as s3://BUCKET/DIR")
 
     def check_writable(self) -> None:
-        """Check that the location is writable. A failure at the start means that the location is wrong, so waiting would not help.
+        """Check at the start that the location is writable, because a wrong location must fail at once and not be retried.
 
         Raises:
             ConfigError: the location is not writable; the message has the reason.
@@ -183,7 +185,7 @@ class LocalStore:
             return pa.py_buffer(file.read())
 
     def read_back(self, path: str) -> pa.Buffer:
-        """As `Store.read_back`: drop the durable pages from the page cache, so that the read uses the disk."""
+        """As `Store.read_back`. Drop the file from the page cache first, so that the read reaches the disk."""
         with self._translated("read", path), open(self._path(path), "rb", opener=open_file) as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
             return pa.py_buffer(file.read())
@@ -207,13 +209,13 @@ class LocalStore:
             target = self._path(path)
             with self._partial(target, pa.py_buffer(data)) as partial:
                 try:
-                    os.link(partial, target)  # fails if the target exists, so one of two archivers wins
+                    os.link(partial, target)  # a link fails if the target exists, so only one of two archivers succeeds
                 except FileExistsError:
                     return False
                 except OSError as error:
                     if error.errno not in _NO_LINK_ERRNOS:
                         raise
-                    # A file system without hard links: check and rename are not atomic together.
+                    # The file system has no hard links, so check and rename; another archiver may write between the two.
                     if os.path.exists(target):
                         return False
                     os.replace(partial, target)
@@ -222,7 +224,7 @@ class LocalStore:
 
     @contextlib.contextmanager
     def _partial(self, target: str, data: pa.Buffer) -> Iterator[str]:
-        """Provide a durable temporary file with the data in the directory of `target`. Remove the file afterwards in any case."""
+        """Write the data durably to a temporary file beside `target`, and yield its path; remove the file at the end."""
         self._make_folders(os.path.dirname(target))
         partial = f"{target}.{uuid.uuid4().hex}{_PARTIAL}"
         try:
@@ -231,7 +233,7 @@ class LocalStore:
                     rest = memoryview(data)[at : at + limits.ARCHIVE_STEP_BYTES]
                     while len(rest):
                         rest = rest[file.write(rest) :]
-                    # sync in small steps, because a long sync delays the syncs of a gateway on the same disk
+                    # Sync after each part, because one long sync would delay the syncs of a gateway on the same disk.
                     os.fdatasync(file.fileno())
                 os.fsync(file.fileno())
             yield partial
@@ -246,7 +248,7 @@ class LocalStore:
         self._make_folders(parent)
         with contextlib.suppress(FileExistsError):
             os.mkdir(folder)
-        sync_directory(parent)  # needed even if another process created the folder, because that process may not have synced it yet
+        sync_directory(parent)  # even if another process created the folder, because that process may not have synced it yet
 
     def names(self, folder: str) -> list[str]:
         """As `Store.names`."""
@@ -257,7 +259,7 @@ class LocalStore:
             return []
 
     def walk(self, folder: str) -> Iterator[Entry]:
-        """As `Store.walk`, including the remains of interrupted writes."""
+        """As `Store.walk`; also yields temporary files that interrupted writes have left."""
         for directory, _, files in os.walk(self._path(folder)):
             for name in files:
                 path = os.path.join(directory, name)
@@ -287,7 +289,7 @@ class RemoteStore:
     """A remote file system of pyarrow or fsspec. Failed operations are retried."""
 
     def __init__(self, where: str, found: arrow_fs.FileSystem, root: str) -> None:
-        """Use the archive at path `root` of the file system."""
+        """Use the archive at path `root` of file system `found`; messages show `where`."""
         self.where = where.rstrip("/")
         self._fs = found
         self._root = root.rstrip("/")
@@ -328,7 +330,7 @@ class RemoteStore:
         self._with_retries("write", path, write)
 
     def create(self, path: str, data: bytes) -> bool:
-        """As `Store.create`, with a non-atomic check, because pyarrow's file systems have no exclusive create."""
+        """As `Store.create`, but not atomic, because pyarrow's file systems cannot create a file exclusively."""
 
         def exists() -> bool:
             return self._fs.get_file_info(self._path(path)).type != arrow_fs.FileType.NotFound

@@ -1,4 +1,4 @@
-"""Verification of a whole archive: every file, every record, and gaps between ranges."""
+"""Verification of a whole archive: checks every file and every record, and finds gaps between ranges."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Verified(NamedTuple):
     """Result of a verification.
 
     Attributes:
-        ranges, files, records, bytes: counts of intact items.
-        wrong: descriptions of corrupt items, at most `limits.FINDINGS_MAX`.
+        ranges, files, records, bytes: numbers of intact ranges, and of their files, records and bytes.
+        wrong: messages about corrupt ranges, at most `limits.FINDINGS_MAX`.
         holes: gaps [first, end) between ranges.
-        orphans: files older than a day that no manifest names, left by killed archivers; other files hold their records.
+        orphans: files older than a day that no manifest names, and whose records are in other files; killed archivers leave them.
     """
 
     ranges: int
@@ -37,7 +37,7 @@ class Verified(NamedTuple):
 
     @property
     def good(self) -> bool:
-        """True if the archive has no corrupt item and no gap."""
+        """True if the archive has no corrupt range and no gap."""
         return not self.wrong and not self.holes
 
 
@@ -45,7 +45,8 @@ def verify(archive: Archive, progress: Callable[[int], None] | None = None) -> V
     """Check the SHA-256 of each file, each record, and the digest of each range.
 
     Args:
-        progress: called with the record count of each checked range.
+        archive: the archive.
+        progress: function to call after each checked range, with its number of records.
 
     Raises:
         Unavailable: the archive is not readable now.
@@ -69,15 +70,12 @@ def verify(archive: Archive, progress: Callable[[int], None] | None = None) -> V
     before_us = time.time_ns() // 1000 - limits.ARCHIVE_ORPHAN_US
     old = (entry.path for entry in archive.store.walk(DATA) if 0 < entry.written_us < before_us)
     orphans = [path for path in old if path not in named and _is_held(archive, path)]
-    # An unreadable manifest may name any file, so then no file counts as an orphan.
+    # Report no orphans beside a corrupt manifest, which may name these files.
     return Verified(ranges, files, records, size, tuple(wrong), tuple(archive.holes()), () if wrong else tuple(sorted(orphans)))
 
 
 def _is_held(archive: Archive, path: str) -> bool:
-    """True if ranges hold all records that the file can hold.
-
-    Otherwise the file may be the last copy of a range that has no manifest.
-    """
+    """True if archived ranges have all records of the file. A file with other records may be the only copy of a lost range."""
     span = data_range_of(path)
     return span is None or archive.missing_at(span[0])[0] >= span[1]
 

@@ -1,4 +1,4 @@
-"""Adds a range to an archive: first its files, each read back and compared, then the manifest that makes them valid."""
+"""Adds a range to an archive: writes its files and reads them back, and then writes the manifest, which makes them valid."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class RangeBuffer:
 
     @property
     def is_full(self) -> bool:
-        """True if the memory limit is reached, so the range must end here."""
+        """True if the records have reached the memory limit, so that the range must end."""
         return self.raw_bytes >= limits.ARCHIVE_RAW_BYTES_MAX
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -60,7 +60,7 @@ class RangeBuffer:
         self.raw_bytes += raw_size(batch)
 
     def tables(self) -> list[tuple[str | None, pa.Table]]:
-        """Return (topic, records) for each file to write. Topic None is the shared file of the smaller topics."""
+        """Return (topic, records) for each file to write; topic None marks one file for all topics without their own file."""
         tables = [(topic, pa.Table.from_batches(batches, SCHEMA)) for topic, batches in self._topics.items()]
         tables.sort(key=lambda one: (-raw_size(one[1]), one[0]))
         if len(tables) <= limits.ARCHIVE_FILES_MAX:
@@ -70,7 +70,7 @@ class RangeBuffer:
         return [*own, (None, rest.take(np.argsort(rest.column("offset").to_numpy())))]
 
     def manifest(self, log: str, files: Iterable[DataFile]) -> Manifest:
-        """Return the manifest of the range in these files."""
+        """Return the manifest of the range, which consists of these files."""
         (tick_first, _), *ticks = self._ticks
         return Manifest(
             log=log,
@@ -102,19 +102,19 @@ def _by_topic(batch: pa.RecordBatch) -> Iterable[tuple[str, pa.RecordBatch]]:
 
 
 def add_range(archive: Archive, buffer: RangeBuffer) -> Manifest:
-    """Write the files and the manifest of a range. If another archiver has added the same range, keep the existing manifest.
+    """Write the files and the manifest of a range; keep an existing manifest of another archiver for this range.
 
     Raises:
         Damaged: the bytes read back differ from the written ones.
-        DiskFull, Unavailable: a write failed, so there is no manifest; the caller can retry.
+        DiskFull, Unavailable: a write failed, or the manifest could not be read back; the caller can retry.
     """
     span = buffer.first, buffer.end
     files = [_write(archive, topic, table, buffer.tick_span, span) for topic, table in buffer.tables()]
     invariant(sum(file.records for file in files) == span[1] - span[0], f"the files of range {span} do not hold all its records")
     manifest = buffer.manifest(archive.log, files)
     data = encode_manifest(manifest)
-    # The manifest is written last: until it exists, the files are orphans that no reader opens. If another archiver has already
-    # written the manifest, `create` keeps that one. So the manifest is read back.
+    # Write the manifest last, because it makes the files part of the archive.
+    # Read the manifest back and use that content, because `create` keeps a manifest that another archiver has written.
     archive.store.create(manifest.name, data)
     where = f"{archive.where}/{manifest.name}"
     try:
@@ -127,11 +127,11 @@ def add_range(archive: Archive, buffer: RangeBuffer) -> Manifest:
 
 
 def _write(archive: Archive, topic: str | None, table: pa.Table, ticks: tuple[int, int], span: tuple[int, int]) -> DataFile:
-    # One chunk per row group, so that the file's bytes do not depend on how the records were divided into batches.
+    # Combine chunks, because the bytes of a Parquet file depend on them, and equal records must give equal files.
     groups = [group.combine_chunks() for group in groups_of(table)]
     encoded = encode(groups)
     path = data_name(ticks, span, encoded.sha256)
-    archive.store.write(path, encoded.data)  # the name contains the content's hash, so a repeated write does not change the file
+    archive.store.write(path, encoded.data)  # a repeated write changes nothing, because the name has the content's hash
     _check(f"{archive.where}/{path}", archive.store.read_back(path), encoded.sha256, groups)
     topics = {topic: table.num_rows} if topic is not None else _counts(table)
     times = table.column("timestamp").cast(pa.int64()).to_numpy()
@@ -157,7 +157,7 @@ def _counts(table: pa.Table) -> dict[str, int]:
 
 
 def _check(where: str, data: pa.Buffer, sha256: str, groups: list[pa.Table]) -> None:
-    """Check that the bytes read back equal the written ones and decode to the same records.
+    """Check that the bytes read back are the written ones, and that they decode to the records in `groups`.
 
     Raises:
         Damaged: the bytes or the records differ.

@@ -31,7 +31,7 @@ class ArchiveSource:
         self.archive = archive
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
-        """Return the end of the gapless archive; with `beyond`, wait up to `timeout` seconds until the end is above it."""
+        """Return the end of the gapless archive; with `beyond`, wait up to `timeout` seconds until the end is above `beyond`."""
         deadline = time.monotonic() + timeout
         while True:
             archive = self.archive
@@ -45,7 +45,7 @@ class ArchiveSource:
             time.sleep(min(_PAUSE_S, left))
 
     def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
-        """As `Source.scan`. The waiting time of the request is ignored, because no gateway is involved."""
+        """As `Source.scan`. An archive needs no gateway, so the request's limit on waiting for gateways has no effect."""
         if request.topics is not None and not request.absent_ok:
             self._check_topics_exist(request.topics, request.start, request.end)
         yield from read(self.archive, request)
@@ -61,7 +61,7 @@ class ArchiveSource:
             if not missing:
                 return
         names = ", ".join(sorted(known)[:10]) or "none"
-        raise UsageError(f"the archive {self.archive.where} has no topic {min(missing)!r} in [{start}, {end}), only {names}")
+        raise UsageError(f"the archive {self.archive.where} has no topic {min(missing)!r} in [{start}, {end}); it has {names}")
 
     def plan(self, request: ScanRequest, splits: int | None = None, split_bytes: int | None = None) -> list[Range]:
         """Split a range into parts of about equal bytes, at the starts of archived ranges."""
@@ -71,7 +71,7 @@ class ArchiveSource:
         return _joined(parts, goal)
 
     def _ranges(self, start: int, end: int, topics: Sequence[str] | None) -> Iterator[Range]:
-        """Yield the archived ranges of [start, end). Of an archived range that is partly outside, only its share counts."""
+        """Yield the parts of [start, end), split where archived ranges meet, with their estimated records and bytes."""
         wanted = None if topics is None else frozenset(topics)
         for low, high, span in self.archive.covering(start, end):
             files = [file for file in self.archive.manifest(span).files if wanted is None or not wanted.isdisjoint(file.topics)]
@@ -84,7 +84,7 @@ class ArchiveSource:
         return self.offset_at(time_us_of(time), self.archive.end)
 
     def offset_at(self, time_us: int, end: int) -> int:
-        """Return the offset of the first record below `end` at or after a time, else `end`."""
+        """Return the offset of the first record that is not older than a time and lies below `end`; without one, return `end`."""
         for low, high, span in self.archive.covering(self.archive.first, end):
             if self.archive.manifest(span).time_max < time_us:
                 continue
@@ -95,9 +95,8 @@ class ArchiveSource:
         return end
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """As `Source.tick_end`, over archived ticks. A tick after the last archived record is unknown."""
-        # Search for the last tick in (start, limit], then for the first tick in (limit, end]. Each search ends at the first range
-        # with a tick.
+        """As `Source.tick_end`, over archived ticks. The archive knows no tick after its last record."""
+        # First search backwards for the last tick in (start, limit], then forwards for the first tick in (limit, end].
         for low, high, backwards in ((start, limit, True), (max(start, limit), end, False)):
             spans = [span for _, _, span in self.archive.covering(low, min(high + 1, self.archive.end))] if high > low else []
             pairs = list(zip([None, *spans], spans, strict=False))
@@ -108,16 +107,18 @@ class ArchiveSource:
         return start
 
     def _ticks(self, before: ArchivedRange | None, span: ArchivedRange, every: int) -> Iterator[int]:
-        """Yield the offsets in a range that have a tick with a number divisible by `every`; `before` is the preceding range."""
+        """Yield the offsets in a range at which a tick with a number divisible by `every` occurs. The range before it is
+        `before`.
+        """
         manifest = self.archive.manifest(span)
         tick = manifest.tick_first if before is None else self.archive.manifest(before).tick_last
         for number, offset in ((manifest.tick_first, span.first), *manifest.ticks):
-            if number // every > tick // every:  # a multiple of `every` is above `tick` and at most `number`
+            if number // every > tick // every:  # true if a multiple of `every` lies in (tick, number]
                 yield offset
             tick = number
 
     def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
-        """Return the end of the longest prefix of [start, end) with about `bytes_max` bytes in files.
+        """Return the end of the longest prefix of [start, end) that takes about `bytes_max` bytes of files.
 
         The prefix has at least one record.
         """
@@ -130,7 +131,7 @@ class ArchiveSource:
         return end
 
     def bytes_of(self, start: int, end: int, topics: Sequence[str] | None) -> int:
-        """Return the approximate bytes of files for a range."""
+        """Return the approximate number of file bytes that the records of a range take."""
         return sum(part.bytes for part in self._ranges(start, end, topics))
 
     def topics(self, upto: int = 0) -> list[Topic]:
@@ -157,7 +158,7 @@ def _records(topics: dict[str, int], wanted: frozenset[str]) -> int:
 
 
 def _joined(parts: Sequence[Range], goal: int) -> list[Range]:
-    """Combine neighbouring parts up to about `goal` bytes each."""
+    """Combine neighbouring parts until each has about `goal` bytes."""
     found: list[Range] = []
     for part in parts:
         last = found[-1] if found else None
@@ -169,7 +170,7 @@ def _joined(parts: Sequence[Range], goal: int) -> list[Range]:
 
 
 def _merge(old: Topic, new: Topic) -> Topic:
-    """Return a topic with the records of two parts of the log, of which `new` is the later one."""
+    """Add up one topic's counts from two parts of the log, an earlier part `old` and a later part `new`."""
     return new._replace(
         records=old.records + new.records,
         bytes=old.bytes + new.bytes,

@@ -12,10 +12,10 @@ from tutti.sources.source import Frontier, wait_for_log
 
 
 class GatewayLog:
-    """The log interface of `tutti.archive.archiver`, backed by gateways.
+    """The log that an archiver reads from gateways; implements `tutti.archive.archiver.ArchivedLog`.
 
     Args:
-        url: `tutti://HOST:PORT[,HOST:PORT...]`.
+        url: addresses of the gateways, as `tutti://HOST:PORT[,HOST:PORT...]`.
 
     Raises (all methods):
         Unavailable: no gateway answered in time.
@@ -50,9 +50,9 @@ class GatewayLog:
         return self._reads.readers()
 
     def save_offset(self, reader: str, offset: int, back: bool = False) -> None:
-        """Commit the offset of a named reader; `back` allows a lower one."""
+        """Commit the offset of a named reader; `back` allows an offset below the committed one."""
         self._reads.save_offset(reader, offset, back)
 
     def close(self) -> None:
-        """Release the gateways. Connections belong to the process and stay open."""
+        """Release the gateways; their connections stay open, because all readers of the process share them."""
         self._reads.close()

@@ -28,10 +28,10 @@ _UNREADABLE = (Damaged, DirectoryRefused)
 
 
 class FileSource:
-    """Reads one data directory, or several of one log. If a directory is corrupt, the rest of the range is read from another one.
+    """Reads one data directory, or several of one log. After an error in one directory, a scan continues in another one.
 
-    If the gateway of a directory is down, the directory can be read up to its last stored watermark, which is at most one heartbeat
-    old. This class neither changes nor locks the directories. Thread-safe.
+    A directory whose gateway is down is readable up to the last frontier that the gateway stored, at most one heartbeat old. This
+    class neither changes nor locks the directories. Thread-safe.
 
     Args:
         paths: a directory, or several.
@@ -52,7 +52,7 @@ class FileSource:
         if len(logs) > 1:
             found = ", ".join(f"{path} holds log {log}" for log, path in logs.items())
             raise WrongDirectory(f"the directories hold different logs: {found}. Give directories of one log")
-        self._seen = 0  # the highest frontier returned so far: a directory with a lower frontier must not answer (C7)
+        self._seen = 0  # highest frontier returned so far; a directory with a lower frontier must not answer (rule C7)
 
     # -- requests
 
@@ -73,10 +73,9 @@ class FileSource:
     responsive = addresses
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
-        """Return the highest frontier of the directories; with `beyond`, wait up to `timeout` seconds for a frontier above that
-        offset.
+        """Return the highest frontier of the directories; with `beyond`, wait up to `timeout` seconds until it is above `beyond`.
 
-        `patience` is ignored: no gateway is involved.
+        Directories need no gateway, so `patience` has no effect.
         """
         deadline = time.monotonic() + timeout
         while True:
@@ -113,7 +112,11 @@ class FileSource:
         return self._query(lambda reader: bytes_end(reader.rows(start, end, chosen), start, end, bytes_max))
 
     def topics(self, upto: int = 0) -> list[Topic]:
-        """Return all topics. Raise unless the directory's frontier is at least `upto`."""
+        """Return all topics, from a directory whose frontier is at least `upto`.
+
+        Raises:
+            Behind: every directory ends below `upto`.
+        """
         self._seen = max(self._seen, upto)
         return [
             Topic(one.name, one.records, one.bytes, one.first_offset, one.last_offset, one.first_time, one.last_time)
@@ -127,7 +130,7 @@ class FileSource:
     # -- records
 
     def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
-        """As `Source.scan`. The waiting time of the request is ignored, because no gateway is involved."""
+        """As `Source.scan`. Directories need no gateway, so the request's limit on waiting for gateways has no effect."""
         if request.topics is not None and not request.absent_ok:
             self._check_topics_exist(request.topics)
         position = request.start
@@ -141,11 +144,11 @@ class FileSource:
                     found = request.scan_batch(batch, position)
                     position = found.next
                     yield found
-                position = upto  # the records after the last batch belong to other topics
+                position = upto  # the records between the last batch and `upto` belong to other topics
                 if position >= request.end:
                     return
             except _UNREADABLE as error:
-                unreadable[reader.path] = error  # continue in another directory, at the position reached
+                unreadable[reader.path] = error  # the loop continues at `position` in another directory
 
     def _directory_for(self, position: int, end: int, unreadable: dict[str, TuttiError]) -> tuple[LogReader, int]:
         """Return the readable directory with the highest frontier that holds `position`, and its end within the range."""
@@ -156,7 +159,7 @@ class FileSource:
             except _UNREADABLE as error:
                 unreadable.setdefault(reader.path, error)
                 continue
-            # The last condition allows an empty range at the frontier, although no directory has a record at its start.
+            # `position == end == frontier` accepts an empty range at the frontier, where no directory has a record.
             if reader.path not in unreadable and (reader.start <= position < frontier or position == end == frontier):
                 found.append((min(frontier, end), reader))
         if found:
@@ -164,7 +167,7 @@ class FileSource:
             return reader, upto
         if unreadable:
             raise next(iter(unreadable.values()))
-        # No directory has the position. The range check of the directory with the highest frontier raises the right error.
+        # No directory has the position, so let the directory with the highest frontier raise the error of its range check.
         best = max(self._readers, key=lambda reader: reader.frontier().offset)
         best.check_range(position, end)
         if position >= end:
@@ -213,7 +216,7 @@ class FileSource:
             except _UNREADABLE as error:
                 failed = failed or error
         for offset, index in sorted(found, reverse=True):
-            if offset < self._seen:  # the frontiers of all further directories are even lower
+            if offset < self._seen:  # stop here: all remaining directories have even lower frontiers
                 path = self._readers[-index].path
                 failed = failed or Behind(
                     f"{path} ends at offset {offset}, below the frontier {self._seen} seen before: check whether it is an old copy"

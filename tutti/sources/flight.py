@@ -32,34 +32,33 @@ Answer = TypeVar("Answer")
 Body = dict[str, object]
 Seconds = float | None
 _METADATA_KEY = b"tutti"
-_SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # time allowed for an answer beyond the requested wait
+_SLACK_S = limits.BEHIND_WAIT_US_MAX / 1e6 + 3.0  # added to the requested wait: time for the answer to arrive
 #: States in which another gateway may have more of the log.
-_MAY_LAG = CUT_OFF | {"joining"}  # a joining gateway is catching up, so a waiting reader can stay at it
-_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of that time for callers with little patience
+_MAY_LAG = CUT_OFF | {"joining"}  # "joining" is not in CUT_OFF, because a joining gateway catches up while a reader waits
+_SLACK_S_MIN = limits.ADDRESS_TIMEOUT_US / 1e6  # lower bound of `_SLACK_S` for callers with little patience
 
 LOG = logging.getLogger("tutti.client")
-_locations: dict[tuple[int, Address], str] = {}  # location of the reads port by (process id, client address)
+_locations: dict[tuple[int, Address], str] = {}  # (process id, gateway address) -> location of the gateway's reads port
 
 
 class FlightSource:
     """Reads from the gateways of a url. Thread-safe; the whole process shares the connections.
 
-    Each request carries the highest frontier seen so far, so no gateway answers with a lower one (C7). After a failure, a scan
-    continues from the offset that it reached, at another gateway or at the same gateway after its return.
+    Each request carries the highest frontier seen so far, so no gateway with a lower frontier answers (rule C7). After a failure,
+    a scan continues at the offset that it reached, at another gateway or at the same gateway after a restart.
 
     Args:
-        url: `tutti://HOST:P[,HOST:P...]`, or addresses.
-        timeout: seconds for one request. Also the time to search for a gateway, unless `patience` is shorter.
+        url: addresses of the gateways, as `tutti://HOST:P[,HOST:P...]` or as a list.
+        timeout: seconds for one request. The search for a gateway ends after `timeout` or `patience`, whichever is shorter.
         patience: seconds that a running scan searches for a gateway before it fails.
-        seen: highest frontier that another instance has seen.
+        seen: highest frontier that another reader has seen; gateways with a lower frontier refuse requests.
         log: uuid of the only accepted log; "" accepts the first log found.
-        lane: NUMBER-INCARNATIONHEX of a lane of unordered records; offsets then count the records of this lane. "" reads the
-            ordered log.
+        lane: name of a lane of unordered records (NUMBER-INCARNATIONHEX), whose own offsets then apply; "" reads the ordered log.
         credentials: credentials for the gateways. The default comes from the environment.
 
     Raises (all methods):
         Unavailable: no gateway answered in time; the message lists the failure of each.
-        Behind: as `Unavailable`, and the frontier of a gateway that answered is below one seen before.
+        Behind: no usable gateway answered in time, and one that answered has a lower frontier than this reader has already seen.
         OffsetOutOfRange: the log does not hold the offsets.
         UsageError: an argument is wrong.
         Refused: a gateway serves a different log than before (code "log"), or refused the request.
@@ -90,56 +89,60 @@ class FlightSource:
 
     @property
     def addresses(self) -> tuple[Address, ...]:
-        """The gateways of the url, and the gateways discovered since; the current one first."""
+        """The gateways of the url and those that gateways have reported since then; the current gateway comes first."""
         with self._lock:
             known, present = self._route.addresses, self._route.current
             return tuple(dict.fromkeys([present, *known]))
 
     @property
     def responsive(self) -> tuple[Address, ...]:
-        """The addresses that are known or assumed to answer, in a stable order."""
+        """The gateways that are not known to be silent, sorted by address."""
         with self._lock:
             return tuple(sorted(set(self._route.responsive)))
 
     # -- requests
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
-        """Return the frontier; with `beyond`, wait up to `timeout` seconds until the frontier is above that offset.
+        """Return the frontier; with `beyond`, wait up to `timeout` seconds until the frontier is above `beyond`.
 
-        `patience` replaces the time to search for a gateway. Without `beyond`, the gateway confirms its frontier with a majority;
-        if it cannot, the request goes to the next gateway. If no gateway can confirm it, the highest frontier is returned as
-        `stale`, with a warning; reads of committed records still work. With `beyond`, the request also goes to the next gateway
-        while the current one has no majority.
+        Without `beyond`, the gateway first confirms its frontier with a majority of the group. The reader tries the next gateway if
+        the current gateway has no majority. If no gateway can confirm a frontier, the call logs a warning and returns the highest
+        frontier as `stale`; committed records below that frontier stay readable.
+
+        Args:
+            beyond: offset that the frontier must exceed, or None to return at once.
+            timeout: seconds to wait for a frontier above `beyond`.
+            patience: seconds to search for a gateway, or None for the source's own limit.
         """
         deadline = time.monotonic() + timeout
         best: Frontier | None = None
         no_majority: set[Address] = set()
         while True:
             left = max(0.0, deadline - time.monotonic())
-            # Each round has only one long poll: after a gateway without a majority, the other gateways only report their frontiers.
+            # One long poll a round is enough: after a gateway without a majority, ask the others for their frontier without a wait.
             wait = 0.0 if no_majority else min(left, limits.ANSWER_WAIT_US_MAX / 1e6)
             try:
                 found = self._request_frontier(beyond, wait, patience)
             except Unavailable:
                 if best is None or (beyond is not None and not no_majority):
-                    raise  # no gateway has answered, or those that did no longer answer
+                    raise  # no gateway answers any more, so there is no frontier to return
                 return self._warn_if_stale(best)
             if best is None or found.offset >= best.offset:
                 best = found
             may_lag = found.stale if beyond is None else found.state in CUT_OFF and best.offset <= beyond
             switched = may_lag and self._switch_gateway(no_majority, found.state)
             if beyond is not None and time.monotonic() >= deadline:
-                return best  # the next call starts at the next gateway
+                return best  # the time is over; the next call starts at the gateway that was switched to
             if switched:
                 continue
             if beyond is None:
                 return self._warn_if_stale(best if found.stale else found)
             if best.offset > beyond:
                 return best
-            no_majority.clear()  # no gateway of this round is above `beyond`: the next round waits again
+            no_majority.clear()  # all gateways ended at or below `beyond`, so start a new round with a long poll
 
     def _warn_if_stale(self, best: Frontier) -> Frontier:
-        """Return the frontier. Log a warning when it becomes stale."""
+        """Log a warning when the frontier becomes stale, and return the frontier."""
         with self._lock:
             if best.stale and best.log and not self._stale:  # a log that does not exist yet cannot be stale
                 text = (
@@ -168,13 +171,12 @@ class FlightSource:
             answer["time_us"],
             answer["tick"],
             answer["state"],
-            # Gateways of earlier releases, and answers about a lane, give no confirmation. The gateway's state then decides whether
-            # the frontier counts as confirmed.
+            # Answers about a lane, and answers of earlier releases, lack the field `confirmed`: judge them by the gateway's state.
             beyond is None and not answer.get("confirmed", answer["state"] not in _MAY_LAG),
         )
 
     def _switch_gateway(self, no_majority: set[Address], state: str) -> bool:
-        """Add the current gateway to those without a majority, and switch to another one; False if there is no other."""
+        """Mark the current gateway as one without a majority and switch to another gateway; return False if all are marked."""
         with self._lock:
             current = self._route.current
             if current in no_majority or len(self._route.addresses) == len(no_majority) + 1:
@@ -206,12 +208,12 @@ class FlightSource:
         return int(self._request("bytes_end", {"start": start, "end": end, "bytes": bytes_max, "topics": chosen})["offset"])
 
     def topics(self, upto: int = 0) -> list[Topic]:
-        """Return all topics from a gateway with at least the frontier `upto`."""
+        """Return all topics, from a gateway whose frontier is at least `upto`."""
         self.note_frontier(upto)
         return [Topic(*(line[name] for name in Topic._fields)) for line in self._request("topics", {})]
 
     def lanes(self, patience: float | None = None) -> list[LaneInfo]:
-        """Return the lanes of unordered records that a gateway knows. The lanes of one origin are sorted, the oldest first."""
+        """Return the lanes of unordered records that a gateway knows, the oldest lane of each origin first."""
         answer = self._request("lanes", {}, _SLACK_S, patience)
         return [LaneInfo(**{name: line[name] for name in LaneInfo._fields if name in line}) for line in answer]
 
@@ -220,16 +222,16 @@ class FlightSource:
         return FlightSource(self.addresses, self._timeout, self._patience, lane.frontier, self._log, lane.lane, self._credentials)
 
     def with_earliest_start(self) -> tuple[FlightSource, int]:
-        """Find the gateway with the lowest start of the log. Return a source that prefers it, and that start.
+        """Find the gateway with the oldest record; return a source that tries this gateway first, and the record's offset.
 
-        Each gateway has its own retention. Gateways that do not answer at once are skipped, unless none answers.
+        Gateways differ here, because each one has its own retention. The search skips gateways that do not answer at once.
         """
         addresses, starts = self.addresses, dict[Address, int]()
         for address in addresses:
             with contextlib.suppress(TuttiError):
                 starts[address] = self._with_addresses([address])._request_frontier(None, 0.0, 0.0).start
         if not starts:
-            return self, self.frontier().start  # searches for a gateway with the full patience
+            return self, self.frontier().start  # no gateway answered at once, so wait for any of them
         most = min(starts, key=starts.__getitem__)
         return self._with_addresses(dict.fromkeys([most, *addresses])), starts[most]
 
@@ -242,24 +244,24 @@ class FlightSource:
     def readers(self, patience: float | None = None, *, linearizable: bool = True) -> dict[str, int]:
         """Return the committed offsets of named readers and named queries, as of this call or later.
 
-        Without `linearizable`, a gateway answers from its own log without confirmation. Use this for display only.
+        With `linearizable=False`, a gateway answers at once from its own log, which may lag: use these offsets for display only.
         """
         return dict(self._request("readers", {}, patience=patience, linearizable=linearizable))
 
     def save_offset(self, reader: str, offset: int, back: bool = False) -> None:
-        """Commit the offset of a named reader, durably. An offset below the committed one needs `back`."""
+        """Commit the offset of a named reader durably; `back` allows an offset below the committed one."""
         check_name("reader", reader)
         self._request("save_offset", {"reader": reader, "offset": offset, "back": back})
 
     # -- records
 
     def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
-        """As `Source.scan`. A failed stream continues at another gateway, from the offset reached."""
+        """As `Source.scan`. After a failure, the scan continues at another gateway, from the offset that it reached."""
         fields = {"topics": request.topics, "columns": request.fetched_columns, "absent_ok": request.absent_ok, **self._lane_field}
         position = request.start
         failing_since: float | None = None
         kind = Unavailable
-        # An empty range needs a request too: the gateway checks its topics.
+        # Request an empty range too, because the gateway then checks that the topics exist.
         while position < request.end or (position == request.end == request.start):
             ticket = orjson.dumps({"start": position, "end": request.end, **fields, **self._guard_fields()})
             reopen_at = time.monotonic() + limits.STREAM_US_MAX / 2e6
@@ -271,9 +273,7 @@ class FlightSource:
                         position = found.next
                         yield found
                         if time.monotonic() > reopen_at:
-                            # the stream's deadline includes the time that the caller spends; reopen the stream before the deadline
-                            # expires
-                            break
+                            break  # reopen before gRPC's deadline, which starts with the call and also counts the caller's time
                     else:
                         if request.topics is None and position != request.end:
                             raise FormatError(
@@ -283,21 +283,21 @@ class FlightSource:
             except Unavailable as error:
                 now = time.monotonic()
                 failing_since = now if failing_since is None else failing_since
-                # the error for a lagging gateway is more informative than the error for unreachable ones
+                # report `Behind` if any gateway lags, because that is more informative than unreachable gateways
                 kind = Behind if isinstance(error, Behind) else kind
                 until = failing_since + self._patience
                 until = until if request.time_left is None else min(until, now + request.time_left())
                 self._fail_over(str(error), until, until - failing_since, kind)
 
     def _stream(self, ticket: bytes) -> Generator[pa.RecordBatch]:
-        """Yield the batches of one stream. Convert errors of Flight to errors of Tutti; leave errors of the caller unchanged."""
+        """Yield the batches of one stream. Convert Flight's errors to `TuttiError`, but not errors that the consumer throws in."""
         stream = None
         try:
             try:
                 client, headers = client_of(self._location(), self._credentials)
                 options = flight.FlightCallOptions(timeout=limits.STREAM_US_MAX / 1e6, headers=headers)
                 stream = client.do_get(flight.Ticket(ticket), options)
-                # The schema arrives before the first batch, so a stream of a different log is refused before its first record.
+                # The schema names the log and arrives first, so this check rejects another log before its first record.
                 answer = orjson.loads((stream.schema.metadata or {}).get(_METADATA_KEY, b"{}"))
                 self._check_log(answer.get("log", ""))
                 self.note_frontier(answer.get("frontier", 0))
@@ -316,10 +316,10 @@ class FlightSource:
                     yield batch
         finally:
             if stream is not None:
-                stream.cancel()  # the gateway keeps a thread for the stream until it ends
+                stream.cancel()  # frees the gateway's thread for this stream at once
 
     def close(self) -> None:
-        """Do nothing: connections belong to the process and stay open."""
+        """Do nothing: the connections stay open, because all readers of the process share them."""
 
     def __enter__(self) -> Self:
         """Return the source itself."""
@@ -332,19 +332,16 @@ class FlightSource:
     # -- failover
 
     def _guard_fields(self) -> dict[str, object]:
-        """Return fields that are part of every request.
-
-        With them, a gateway that lags or has a different log refuses the request.
-        """
+        """Return the fields by which a gateway refuses the request if it lags or serves a different log."""
         with self._lock:
             return {"seen": self._seen, "log": self._log}
 
     def _request(
         self, action: str, body: Body, timeout: Seconds = None, patience: Seconds = None, linearizable: bool = False
     ) -> Any:
-        """Perform an action at a gateway and return its answer. With `linearizable`, the gateway first confirms its frontier."""
+        """Send an action to a gateway and return the answer. With `linearizable`, the gateway first confirms its frontier."""
         fields = body | self._guard_fields()
-        # the frontier of a lane is not confirmed by a majority
+        # A lane belongs to one gateway, so there is no majority that could confirm a lane's frontier.
         confirm = {"linearizable": True} if linearizable and not self._lane_field else {}
 
         def perform(client: Any, options: flight.FlightCallOptions) -> Any:
@@ -358,7 +355,7 @@ class FlightSource:
         return self._call(perform, self._timeout if timeout is None else timeout, self._search if patience is None else patience)
 
     def _call(self, call: Callable[[Any, Any], Answer], seconds: float, patience: float) -> Answer:
-        """Call one gateway after another until one answers. `seconds` limits one call, `patience` the whole search."""
+        """Call one gateway after another until one answers, at most `seconds` for each call and `patience` seconds in all."""
         began, kind = time.monotonic(), Unavailable
         while True:
             try:
@@ -384,7 +381,7 @@ class FlightSource:
                 except (ConfigError, Unavailable) as error:
                     if isinstance(error, ConfigError) and len(self._route.addresses) == 1:
                         raise
-                    raise Unavailable(client.trouble or str(error)) from error  # the endpoints add the address
+                    raise Unavailable(client.trouble or str(error)) from error  # `_route.summary()` adds the address
             if not welcome.reads:
                 raise Unavailable(f"gateway {welcome.gateway} serves no reads: its configuration has no reads port")
             with self._lock:
@@ -398,9 +395,9 @@ class FlightSource:
             self._route.reset_delay()
 
     def _fail_over(self, reason: str, deadline: float, seconds: float, kind: type[Unavailable] = Unavailable) -> None:
-        """Switch to the next gateway after a failure; raise `kind` when the time is over."""
+        """Switch to the next gateway after a failure; raise `kind` if the deadline (monotonic seconds) has passed."""
         with self._lock:
-            # After a restart, the gateway's reads port may be different, so request it again at the next attempt.
+            # The gateway may have another reads port after a restart, so the next attempt must not use the cached port.
             location = _locations.pop((os.getpid(), self._route.current), None)
             if location is not None:
                 drop_client(location)
@@ -421,7 +418,7 @@ class FlightSource:
         return self._log
 
     def note_frontier(self, offset: int) -> int:
-        """Record and return a frontier that a reader has seen. From now on, gateways with a lower frontier refuse requests."""
+        """Record and return a frontier that a reader has seen, so that gateways with a lower frontier refuse later requests."""
         with self._lock:
             self._seen = max(self._seen, offset)
         return offset

@@ -34,8 +34,8 @@ _CODES: dict[str, type[TuttiError]] = {
 #: Exceptions that a Flight call can raise.
 FLIGHT_EXCEPTIONS = (flight.FlightError, pa.ArrowException, OSError)
 
-#: gRPC keepalive detects a gateway that vanishes during a stream. The interval is long, because a server that sends no data, for
-#: example to a slow reader, closes the connection at the third ping.
+#: gRPC keepalive detects a gateway that vanishes during a stream.
+#: The interval is long, because a server that sends no data (to a slow reader, say) closes the connection at the third ping.
 _OPTIONS: list[tuple[str, int | str]] = [
     ("grpc.keepalive_time_ms", limits.FLIGHT_KEEPALIVE_MS),
     ("grpc.keepalive_timeout_ms", limits.FLIGHT_SILENCE_MS_MAX),
@@ -57,9 +57,9 @@ def client_of(location: str, credentials: Credentials | None = None) -> tuple[An
 
     Raises:
         ConfigError: the credentials must not be sent to this location.
-        UsageError: the process was forked from one with Flight clients. gRPC does not support that: every call would hang.
+        UsageError: the parent process already had Flight clients at the fork; gRPC calls would hang in this child.
     """
-    global _pid  # noqa: PLW0603 - the process that the clients belong to
+    global _pid  # noqa: PLW0603 - id of the process that created the clients
     with _lock:
         if _pid not in (0, os.getpid()):
             raise UsageError(
@@ -76,7 +76,7 @@ def client_of(location: str, credentials: Credentials | None = None) -> tuple[An
 
 
 def drop_client(location: str) -> None:
-    """Drop the client of a gateway that did not answer. Running calls keep the client."""
+    """Remove the client of a gateway that did not answer from the pool. Running calls keep the client."""
     with _lock:
         if _pid == os.getpid():
             for key in [key for key in _clients if key[0] == location]:
@@ -84,7 +84,7 @@ def drop_client(location: str) -> None:
 
 
 def _renew_after_fork() -> None:
-    global _lock  # noqa: PLW0603 - a thread that does not exist in the child may have held the lock
+    global _lock  # noqa: PLW0603 - the fork may have copied the lock while another thread held it
     _lock = threading.Lock()
 
 
@@ -92,7 +92,7 @@ after_fork(_renew_after_fork)
 
 
 def perform_action(client: Any, options: flight.FlightCallOptions, action: str, body: bytes) -> Any:
-    """Perform an action and return its JSON answer.
+    """Send a Flight action to a gateway and return the gateway's JSON answer.
 
     Raises:
         FormatError: the answer does not have exactly one result.
@@ -104,14 +104,14 @@ def perform_action(client: Any, options: flight.FlightCallOptions, action: str, 
 
 
 def lacks_field(error: BaseException, field: str) -> bool:
-    """True if a gateway of an earlier release refused a request because it does not know the field."""
+    """True if a gateway refused a request because its earlier release does not know the field."""
     return f"unknown field `{field}`".encode() in (getattr(error, "extra_info", None) or b"")
 
 
 def translate(error: BaseException) -> TuttiError:
     """Return the `TuttiError` for a Flight error.
 
-    After `Unavailable` and `Behind`, a retry at another gateway or at a later time can succeed.
+    A retry can succeed after `Unavailable` and `Behind`, at another gateway or later.
     """
     info = getattr(error, "extra_info", None)
     if info:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from tutti.common.credentials import Credentials
     from tutti.sources.spark_queries import QueryProgress
 
-_REQUEST_S_MAX = limits.ANSWER_WAIT_US_MAX / 1e6  # limit of one request, because Ctrl-C takes effect only between requests
-_REPORT_S = 1.0  # time allowed for composing the timeout message
+_REQUEST_S_MAX = limits.ANSWER_WAIT_US_MAX / 1e6  # longest request; Ctrl-C takes effect only between requests
+_REPORT_S = 1.0  # seconds that the timeout message may wait for the query's position and errors
 _NAMES_SHOWN = 10
 
 
@@ -30,14 +30,14 @@ class _Query:
     def __init__(self) -> None:
         self.position = -1
         self.wanted: list[int] = []
-        self.requester: int | None = None  # id of the thread that sends the request; None if no request is running
+        self.requester: int | None = None  # id of the thread that sends the shared request, None if no request is running
 
 
 class QueryWait:
     """Waits for queries on behalf of receipts. Thread-safe; the first wait connects."""
 
     def __init__(self, route: Endpoints, log: str, credentials: Credentials | None = None) -> None:
-        """Use the log `log`, and the gateways that `route` has at the time of the first wait."""
+        """Prepare without connecting. The first wait uses the gateways that `route` has by then."""
         self._route = route
         self._credentials = credentials
         self._log = log
@@ -47,15 +47,19 @@ class QueryWait:
         self._gateways: QueryProgress | None = None
 
     def wait(self, name: str, offset: int, count: int, timeout: float | None) -> int:
-        """Wait until the query has processed `count` records from `offset` on (-1: committed at an unknown offset).
+        """Wait until the query has processed `count` records from `offset` on, and return the offset after its last record.
 
-        Return the query's position: it has processed all records below it.
+        Args:
+            name: name of the query.
+            offset: offset of the first record, or -1 if unknown, to wait for all records that are committed now.
+            count: number of records.
+            timeout: seconds to wait, from the call on, or None to wait without limit.
 
         Raises:
-            TimeoutError: the query has not reached the record after `timeout` seconds; the message contains the query's position.
+            TimeoutError: the query has not processed the records after `timeout` seconds; the message has the query's position.
             Unavailable: no gateway answered for a minute.
-            Refused: the gateway is of an older release.
-            UsageError: called in a forked child, or by a signal handler whose thread is already in this method.
+            Refused: the gateway's release does not support this request.
+            UsageError: the caller is a forked child, or a signal handler that has interrupted this method in its own thread.
         """
         if os.getpid() != self._pid:
             raise UsageError("this receipt belongs to a producer of the parent process: call wait there, not in the forked child")
@@ -79,19 +83,19 @@ class QueryWait:
             raise TimeoutError(self._timeout_message(self._gateways, name, offset, timeout)) from None
 
     def _wait_shared(self, gateways: QueryProgress, name: str, query: _Query, end: int, deadline: float) -> int:
-        """Wait until the query has reached `end`; return its position.
+        """Wait until the query has processed all records below `end`, and return the query's position.
 
-        One waiting thread requests the lowest offset for all threads.
+        One thread sends a request for all waiting threads, with the lowest offset that any of them waits for.
         """
         me = threading.get_ident()
         with self._changed:
             if query.requester == me:
-                raise UsageError("a signal handler waits for a query that its own thread already waits for: set a flag instead")
+                raise UsageError("a signal handler interrupted a wait for a query, and waits for it, too: set a flag instead")
             query.wanted.append(end)
         try:
             while True:
                 with self._changed:
-                    # Wait while another thread sends the request. If its result is below this offset, send the next request.
+                    # Wait for the request of another thread. If its result is below `end`, this thread sends the next request.
                     while query.requester is not None and query.position < end and time.monotonic() < deadline:
                         self._changed.wait(min(_REQUEST_S_MAX, deadline - time.monotonic()))
                     if query.position >= end:
@@ -114,7 +118,7 @@ class QueryWait:
                 query.wanted.remove(end)
 
     def _timeout_message(self, gateways: QueryProgress, name: str, offset: int, timeout: float | None) -> str:
-        """Return the message for a query that has not processed a record in time."""
+        """Return the error text for a query that did not process a record in time, with the query's position if known."""
         where = "" if offset == OFFSET_UNKNOWN else f" at offset {offset}"
         what = f"query {name!r} has not processed the record{where} after {round(timeout or 0.0, 1):g} s"
         try:
@@ -134,5 +138,5 @@ class QueryWait:
 
 
 def _patience(deadline: float) -> float:
-    """Return the seconds to search for a gateway."""
+    """Return the seconds that a search for a gateway may take, so that it ends at the deadline of the wait."""
     return max(0.0, min(limits.READ_RETRY_US / 1e6, deadline - time.monotonic()))

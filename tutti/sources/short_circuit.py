@@ -1,9 +1,9 @@
 """Short-circuit reads: a client on a gateway's host maps the gateway's files instead of receiving records from it.
 
-The gateway's public status contains the path of the data directory. On this host, the path may refer to a different directory, for
-example a copy, or a directory of another container. So the client checks that log and gateway name match the status, and that a
-running local process writes the live page. Decided records are the same in every directory of the log, except in the directory of a
-gateway that a forced roster removed. Therefore the check runs again for each range.
+The gateway's public status contains the path of its data directory. The same path may be a different directory on this host, such
+as a copy or the directory of another container. The client therefore checks that the directory has the log and the gateway name of
+the status, and that a running local process writes the directory. All directories of a log have equal decided records, except the
+directory of a gateway that a forced roster removed. The client therefore repeats the check for each range.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from tutti.sources.source import Source
 
 LOG = logging.getLogger("tutti.client")
 
-#: (process, gateway, log) -> the files (None if not readable here), and the time until which a failure is cached (monotonic s).
+#: (process, gateway, log) -> (the gateway's files, 0), or (None, time of the next attempt in monotonic s) after a failure.
 _known: dict[tuple[int, Address, str], tuple[FileSource | None, float]] = {}
 
 
 def scan_local_first(
     addresses: Iterable[Address], source: Source, log: str, request: ScanRequest, credentials: Credentials | None = None
 ) -> Iterator[ScanBatch]:
-    """As `source.scan`, but read from a local gateway's files as long as these are readable.
+    """As `source.scan`, but read a local gateway's files for as long as the client can read them.
 
     Args:
-        addresses: gateways of this host. The lowest address comes first, so all readers share one copy in the page cache.
+        addresses: gateways of this host. All readers start with the lowest address, so they share its pages in the page cache.
         source: serves the rest of the range if the files are unreadable, corrupt, removed or too short.
         log: uuid of the log.
         request: a request for a decided range of the log.
@@ -61,16 +61,16 @@ def scan_local_first(
 def local_files_of(
     address: Address, log: str, status_of: Callable[[Address], dict[str, object]] | None = None
 ) -> FileSource | None:
-    """Return the files of the gateway at `address` if they hold log `log` and are readable here, else None.
+    """Return the files of the gateway at `address` if they hold log `log` and this process can read them, else None.
 
-    The process caches the answer until no gateway writes the files, and retries a failure after
-    `limits.LOCAL_FILES_RETRY_US`. `status_of` returns a gateway's status.
+    The process keeps the files open until their gateway stops, and retries a failure after `limits.LOCAL_FILES_RETRY_US`.
+    `status_of` returns a gateway's status.
     """
     files, until = _known.get((os.getpid(), address, log), (None, 0.0))
     if time.monotonic() < until:
         return None
     try:
-        # If the gateway is not running, a forced roster may have removed it, so check the directory again.
+        # Check the directory again if its gateway has stopped, because a forced roster may have removed this gateway.
         if files is None or not files.written_by():
             files = _open((status_of or _status)(address), log)
             _cache(address, log, files, 0.0)
@@ -81,7 +81,7 @@ def local_files_of(
 
 
 def _cache(address: Address, log: str, files: FileSource | None, until: float) -> None:
-    """Cache the files of a gateway, or the time until which a failure counts. If the cache is full, drop its oldest entry."""
+    """Cache a gateway's files, or the time of the next attempt after a failure; drop the oldest entry of a full cache."""
     key = os.getpid(), address, log
     _known.pop(key, None)
     while len(_known) >= limits.SPARK_DIRECTORIES_MAX:
@@ -95,7 +95,7 @@ def _status(address: Address, credentials: Credentials | None = None) -> dict[st
 
 
 def _open(status: dict[str, object], log: str) -> FileSource:
-    """Open the data directory whose path is in a gateway's status.
+    """Open the data directory that a gateway's status names.
 
     Raises:
         TuttiError: the directory does not exist here, belongs to another gateway, or is not readable.

@@ -13,7 +13,7 @@ from tutti.data.scan_request import ScanBatch, ScanRequest
 from tutti.errors import Behind, OffsetOutOfRange, Unavailable, UsageError
 from tutti.log.read.splits import Range
 
-#: Explanation in the error if the gateways have no log yet.
+#: End of the error text if the gateways have no log yet.
 NOT_FOUNDED = "the group is founded once all its gateways run; `tutti members` lists the missing ones"
 
 _LOG_POLL_S = 0.25  # interval between checks whether the log exists
@@ -45,7 +45,7 @@ class Frontier(NamedTuple):
         position: last decided position.
         time_us, tick: time (us, UTC) and number of the last tick, 0 before the first.
         state: the gateway's state (primary, minority, ...); "files" for data directories.
-        stale: True if no gateway could confirm the frontier with a majority, so other gateways may have more records.
+        stale: whether no gateway could confirm the frontier with a majority, so that other gateways may have more records.
     """
 
     log: str
@@ -62,13 +62,13 @@ class LaneInfo(NamedTuple):
     """A lane of unordered records, as one gateway reports it.
 
     Attributes:
-        lane: NUMBER-INCARNATIONHEX: number of the origin, and incarnation of the origin's disk.
+        lane: name of the lane, from the number of its origin gateway and the incarnation of that gateway's disk.
         gateway: name of the origin; "" if the log does not have the name yet.
-        newest: True if the origin writes this lane now.
+        newest: whether the origin writes this lane now.
         start, frontier: first offset, and first undecided offset.
         position: last decided position.
-        halted: why the lane cannot grow at the reporting gateway; other gateways may have more of it.
-        lost: why the reporting gateway cannot read the lane; only other gateways know its frontier.
+        halted: why the lane cannot grow at the reporting gateway; other gateways may have more records of the lane.
+        lost: why the reporting gateway cannot read the lane; only other gateways know the lane's frontier.
     """
 
     lane: str
@@ -82,10 +82,10 @@ class LaneInfo(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """A topic with the count and bytes of all records ever committed, and offsets and times (us, UTC) of two records.
+    """A topic with the number and bytes of all records ever committed, and its first and last record (offset; time in us, UTC).
 
-    `first` refers to the first record that is still in the log (-1 and 0 if there is none); `last` refers to the last record ever
-    committed.
+    The `first_` fields describe the oldest record that retention has left, or are -1 and 0 without one. The `last_` fields describe
+    the newest record ever committed, even if retention has removed it.
     """
 
     name: str
@@ -106,13 +106,13 @@ class Source(Protocol):
 
     @property
     def responsive(self) -> tuple[Address, ...]:
-        """The subset of `addresses` that are known or assumed to answer, in a stable order; empty for files."""
+        """The gateways that are not known to be silent, sorted by address; empty for files."""
 
     def frontier(self, beyond: int | None = None, timeout: float = 0.0, patience: float | None = None) -> Frontier:
-        """Return the frontier; with `beyond`, wait up to `timeout` seconds until the frontier is above that offset.
+        """Return the frontier; with `beyond`, wait up to `timeout` seconds until the frontier is above `beyond`.
 
-        `patience` limits the search for a gateway. Without `beyond`, the frontier is above all records committed before the call,
-        or is marked as `stale`.
+        Without `beyond`, the frontier is above all records committed before the call, or its field `stale` is True. The search for
+        a gateway takes at most `patience` seconds.
         """
 
     def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
@@ -134,14 +134,15 @@ class Source(Protocol):
         """Return the offset of the first record at or after a time (us since 1970 UTC, or an aware datetime), else the frontier."""
 
     def tick_end(self, start: int, limit: int, end: int, every: int) -> int:
-        """Return the offset of the last tick in (start, limit]. Without one, return that of the first tick in (limit, end], or else
-        `start`.
+        """Return the offset of the last tick in (start, limit]; without one, of the first tick in (limit, end]; else `start`.
 
-        Only ticks with a number divisible by `every` count.
+        The search ignores ticks whose number is not divisible by `every`.
         """
 
     def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
-        """Return the end of the longest prefix of [start, end) with at most `bytes_max` bytes of `topics`, at least one batch."""
+        """Return the end of the longest prefix of [start, end) with at most `bytes_max` bytes of `topics`, but at least one
+        batch.
+        """
 
     def topics(self, upto: int = 0) -> list[Topic]:
         """Return all topics, including every topic with a record below `upto`. `upto` is a frontier that a gateway has reported."""
@@ -154,9 +155,10 @@ class Source(Protocol):
 
 
 def wait_for_log(source: Source, patience: float | None = None) -> Frontier:
-    """Wait until the log exists, and return its frontier. A group that has not been founded has no log.
+    """Wait until the log exists, and return its frontier. A group has no log before it is founded.
 
-    The wait takes at most `patience` seconds (default: the read patience). Files are checked only once, without a wait.
+    The wait starts with this call and takes at most `patience` seconds (default `limits.CONNECT_TIMEOUT_US`). A source that reads
+    files does not wait.
 
     Raises:
         Unavailable: the log does not exist at the end of the wait.
@@ -191,12 +193,19 @@ def time_us_of(time: int | datetime) -> int:
 
 
 def resolve_bound(source: Source, what: str, bound: object, frontier: Frontier, beyond_ok: bool = False) -> int:
-    """Resolve a position to an offset. `what` ("start", "end") names it in errors; `beyond_ok` accepts an uncommitted offset.
+    """Resolve a position to an offset.
+
+    Args:
+        source: the log.
+        what: name of the position in errors, "start" or "end".
+        bound: the position, as `Bound`.
+        frontier: the current frontier of the log.
+        beyond_ok: accept an offset above the frontier.
 
     Raises:
-        UsageError: the argument is not a position.
+        UsageError: `bound` is not a position.
         OffsetOutOfRange: the offset is above the frontier or below the start of the log.
-        Behind: the offset is above a stale frontier.
+        Behind: the offset is above the frontier, but no majority confirmed the frontier, so another gateway may have the offset.
     """
     if isinstance(bound, datetime):
         return source.offset_for_time(bound)
@@ -212,10 +221,10 @@ def resolve_bound(source: Source, what: str, bound: object, frontier: Frontier, 
             reason = f"the log begins at {frontier.start}, and retention removed older records; if archived, name the archive"
         raise OffsetOutOfRange(f"{what}={bound} is below the start of the log: {reason}")
     if bound > frontier.offset and not beyond_ok:
-        if frontier.stale:  # the majority may have committed the offset
+        if frontier.stale:  # a majority that this client cannot reach may have committed the offset
             raise Behind(
                 f"{what}={bound} is above offset {frontier.offset}, the end of the log at a gateway that is cut off from the "
-                f"majority of its group ({frontier.state}): name gateways of the majority, or wait until there is one"
+                f"majority of its group ({frontier.state}): connect to gateways of the majority, or wait until the group has one"
             )
         raise OffsetOutOfRange(f"{what}={bound} is above the frontier: the log is committed up to offset {frontier.offset}")
     return bound

@@ -1,4 +1,4 @@
-"""Query progress: how far queries and named readers have processed the log. Reads this from gateways, and reports it to them."""
+"""Query progress: requests to gateways that read or report how far queries and named readers have processed the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from tutti.data.query_info import QueryInfo
 from tutti.sources.flight import FlightSource
 
-_SLACK_S, _SLACK_S_MIN = 5.0, 1.0  # time allowed for an answer beyond the requested wait
+_SLACK_S, _SLACK_S_MIN = 5.0, 1.0  # added to the requested wait: time for the answer to arrive
 
 
 class QueryProgress(FlightSource):
@@ -18,7 +18,8 @@ class QueryProgress(FlightSource):
     def passed(self, reader: str, offset: int, timeout: float = 0.0, patience: float | None = None) -> int:
         """Return the committed offset of a named reader or query; -1 if it never committed one.
 
-        Wait until the offset reaches `offset`, up to `timeout` seconds (30 at most). `patience` limits the search for a gateway.
+        The call waits up to `timeout` seconds (at most 30) until the committed offset reaches `offset`. The search for a gateway
+        takes at most `patience` seconds.
         """
         body = {"reader": reader, "offset": offset, "timeout_ms": int(timeout * 1000)}
         slack = _SLACK_S if patience is None else min(_SLACK_S, max(patience, _SLACK_S_MIN))
@@ -37,10 +38,10 @@ class QueryProgress(FlightSource):
         back: bool = False,
         patience: float | None = None,
     ) -> str:
-        """Report the progress of a query run. Return the reason why the log cannot store the offset under the query's name; empty
-        if it is stored.
+        """Report the progress of a query run to the group, which stores it under the query's name.
 
-        An offset below the stored one needs `back`.
+        Return the reason why the log cannot store the offset, or "" if it is stored. The log stores an offset below the stored one
+        only with `back`.
         """
         body = {"run": run, "offset": offset, "name": name, "label": label, "topics": topics, "lag_ms": lag_ms, "back": back}
         return str(self._request("report", body, _SLACK_S, patience)["trouble"])

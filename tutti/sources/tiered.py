@@ -19,15 +19,16 @@ Answer = TypeVar("Answer")
 
 
 class TieredSource:
-    """Reads a log, and its archive for records below the start of the log. Retention may remove records during the read.
+    """Reads a log, and the log's archive for records that retention has removed or removes during the read.
 
     Args:
         log: gateways, or directories.
         archive: archive of the same log.
-        log_start: first offset of the log at the last check, if known. Each frontier request updates it.
+        log_start: first offset of the log at the last check, if known.
 
     Attributes:
-        log, log_start: as the arguments.
+        log: the log.
+        log_start: first offset of the log at the last request for the frontier.
     """
 
     def __init__(self, log: Source, archive: Archive, log_start: int = 0) -> None:
@@ -68,7 +69,7 @@ class TieredSource:
     def scan(self, request: ScanRequest) -> Iterator[ScanBatch]:
         """As `Source.scan`, from archive and log."""
         if request.topics is not None and not request.absent_ok:
-            # The log keeps topics whose records retention has removed. So scan an empty range of the log, only to check the topics.
+            # Scan an empty range, so that the log checks the topics: it also knows topics whose records retention has removed.
             end = self.log.frontier().offset
             for _ in self.log.scan(replace(request, start=end, end=end)):
                 pass
@@ -79,7 +80,7 @@ class TieredSource:
         return self.log_start
 
     def _with_retries(self, query: Callable[[], Answer]) -> Answer:
-        """Return the result of a query. If retention removes records during the query, repeat it.
+        """Return the result of a query; repeat a query during which retention has moved the start of the log.
 
         Raises:
             OffsetOutOfRange: neither the archive nor the log holds the range.
@@ -108,7 +109,7 @@ class TieredSource:
             return self.log.plan(logged, splits)
         archived_bytes = self._archive.bytes_of(request.start, border, request.topics)
         logged_bytes = sum(part.bytes for part in self.log.plan(logged, splits=1))
-        # Archive and log each get a share of the splits according to their bytes, and at least one.
+        # Divide the splits between archive and log in proportion to their bytes, at least one split each.
         share = round(splits * archived_bytes / max(archived_bytes + logged_bytes, 1))
         archived_splits = min(max(1, share), max(splits - 1, 1))
         return [
@@ -118,7 +119,7 @@ class TieredSource:
 
     def offset_for_time(self, time: int | datetime) -> int:
         """Return the offset of the first record at or after a time (us since 1970 UTC, or an aware datetime), else the frontier."""
-        self.frontier()  # checks that log and archive belong together, and updates `log_start`
+        self.frontier()  # called for its effects: it rejects the archive of another log, and updates `log_start`
         if self._archive.archive.spans:
             found = self._archive.offset_at(time_us_of(time), self.log_start)
             if found < self.log_start:
@@ -133,14 +134,14 @@ class TieredSource:
         border = self.log_start
         if start >= border:
             return self.log.tick_end(start, limit, end, every)
-        # Find the last tick in (start, limit]: search the log, then the point where archive and log meet, then the archive.
+        # Find the last tick in (start, limit]: search the log, then the border between archive and log, then the archive.
         if limit > border and (found := self.log.tick_end(border, limit, limit, every)) > border:
             return found
         if limit >= border > start and self._has_tick_at(border, every):
             return border
         if limit > start and (found := self._archive.tick_end(start, min(limit, border), min(limit, border), every)) > start:
             return found
-        # (start, limit] has no tick, so find the first tick in (limit, end]: search the same three parts in the opposite order.
+        # There is no tick in (start, limit]. Find the first one in (limit, end]: search the archive, the border, then the log.
         first = max(start, limit)
         if first < border:
             if (found := self._archive.tick_end(first, first, min(end, border), every)) > first:
@@ -152,7 +153,7 @@ class TieredSource:
         return found if found > first else start
 
     def _has_tick_at(self, offset: int, every: int) -> bool:
-        """True if a tick divisible by `every` is directly before the record at `offset`, where archive and log meet."""
+        """True if a tick divisible by `every` is directly before the record at `offset`, the border between archive and log."""
         if offset >= self.log.frontier().offset:
             return False
         after = next(iter(self.log.scan(ScanRequest(offset, offset + 1, columns=("tick",))))).batch
@@ -160,7 +161,7 @@ class TieredSource:
         return bool(after.column("tick")[0].as_py() // every > before.column("tick")[0].as_py() // every)
 
     def bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None = None) -> int:
-        """As `Source.bytes_end`; for archived records, the bytes in the archive's files count."""
+        """As `Source.bytes_end`. The size of archived records is their size in the archive's files."""
         return self._with_retries(lambda: self._bytes_end(start, end, bytes_max, topics))
 
     def _bytes_end(self, start: int, end: int, bytes_max: int, topics: Sequence[str] | None) -> int:
@@ -173,7 +174,7 @@ class TieredSource:
         return max(border, self.log.bytes_end(border, end, bytes_max - archived, topics))
 
     def topics(self, upto: int = 0) -> list[Topic]:
-        """Return all topics of the log, including those whose records retention has removed."""
+        """Return all topics of the log, including topics whose records retention has removed."""
         return self.log.topics(upto)
 
     def readers(self) -> dict[str, int]:
@@ -192,13 +193,14 @@ def scan_tiered(
     scan_log: Callable[[ScanRequest], Iterator[ScanBatch]],
     refresh_log_start: Callable[[], int],
 ) -> Iterator[ScanBatch]:
-    """As `Source.scan`: from the archive up to the start of the log, then from the log.
+    """As `Source.scan`, but read the archive up to the start of the log, and then the log.
 
     Args:
+        archive: archive of the log.
         log_start: start of the log at the last check.
         request: the request for the whole range.
-        scan_log: scans the log.
-        refresh_log_start: returns the current start of the log.
+        scan_log: function that scans the log.
+        refresh_log_start: function that returns the current start of the log.
 
     Raises:
         OffsetOutOfRange: neither the archive nor the log holds some of the records.
@@ -219,7 +221,7 @@ def scan_tiered(
                 position = batch.next
             return
         except OffsetOutOfRange as error:
-            # Retention removed records during the scan: the archive has these records by now, or they are lost.
+            # Retention removed records during the scan, after the archiver had copied them; without an archiver they are lost.
             log_start = refresh_log_start()
             if log_start <= position:
                 raise

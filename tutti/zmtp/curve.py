@@ -12,8 +12,8 @@ both    MESSAGE   nonce u64, box of (flags u8, content)
 ```
 
 The bytes are the same as those of a ZeroMQ socket, with one addition: the server's greeting ends with the first bytes of its
-permanent public key. RFC 37 leaves this part of the greeting unused. With this hint, a client that knows the keys of several
-gateways finds the right one. A forged hint gains no access, because only the owner of the key can open the box in HELLO.
+permanent public key, in a part that RFC 37 leaves unused. With this hint, a client that knows the keys of several gateways chooses
+the right key. A forged hint gains no access, because only the owner of the key can open the box in HELLO.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ from tutti.zmtp.framing import (
 
 KEY_BYTES = 32
 MECHANISM = b"CURVE".ljust(20, b"\0")
-KEY_HINT = slice(33, 49)  # in the greeting's filler, which RFC 37 leaves unused
+KEY_HINT = slice(33, 49)  # position of the hint in the greeting's filler, which RFC 37 leaves unused
 GREETING_PREFIX_BYTES = 12  # signature and version, which a server can send before it knows the client's mechanism
 MESSAGE_OVERHEAD = 8 + 8 + bindings.crypto_box_BOXZEROBYTES + 1  # name of the command, nonce, MAC of the box, flags
 _MECHANISM_END = MECHANISM_AT + len(MECHANISM)
 _COOKIE_BYTES = 96
 _MESSAGE = b"\x07MESSAGE"
 _ERROR = b"\x05ERROR"
-_ERROR_NOT_ACCEPTED = frame(_ERROR + b"\x03400", COMMAND)  # ZAP's status code (RFC 27), which libzmq also sends
+_ERROR_NOT_ACCEPTED = frame(_ERROR + b"\x03400", COMMAND)  # 400 is ZAP's status code (RFC 27), which libzmq also sends
 _CLIENT_NONCE, _SERVER_NONCE = b"CurveZMQMESSAGEC", b"CurveZMQMESSAGES"
 _MORE_FLAG, _COMMAND_FLAG = 1, 2
 
@@ -105,7 +105,7 @@ class Box:
         return b"".join(self.seal_parts(flags, data))
 
     def seal_parts(self, flags: int, data: Buffer) -> tuple[bytes, bytes]:
-        """Return an encrypted frame in two buffers: the bytes before its box, and the box. So a large box is not copied."""
+        """Return an encrypted frame as two buffers, header and box, so that a large box is not copied again."""
         self._send_nonce += 1
         short_nonce = LENGTH.pack(self._send_nonce)
         plain = bytes((_MORE_FLAG * bool(flags & MORE) | _COMMAND_FLAG * bool(flags & COMMAND),))
@@ -119,7 +119,7 @@ class Box:
             FormatError: the peer did not encrypt the frame, or the frame is a replay.
         """
         short_nonce = LENGTH.unpack_from(body, 8)[0] if len(body) >= MESSAGE_OVERHEAD and body[:8] == _MESSAGE else 0
-        if short_nonce <= self._receive_nonce:  # RFC 26: a receiver accepts only increasing nonces
+        if short_nonce <= self._receive_nonce:  # increasing nonces make replays detectable (RFC 26)
             raise FormatError("a frame is not encrypted, or is a replay")
         self._receive_nonce = short_nonce
         try:
@@ -133,7 +133,7 @@ class Box:
 
 
 class _CurveHandshake:
-    """Common part of both handshakes.
+    """Base class of the server side and the client side of the CURVE handshake.
 
     Attributes:
         box: encryption of the connection, set after the handshake; None if the client does not encrypt.
@@ -161,8 +161,8 @@ class _CurveHandshake:
 class CurveServerHandshake(_CurveHandshake):
     """The server side of a handshake.
 
-    Without `accepts_key`, the handshake succeeds for every client, even for one that does not encrypt. The caller authorises the
-    client later.
+    Without `accepts_key`, the handshake succeeds for every client, even for a client that does not encrypt. The caller then
+    authorises the client later.
 
     Attributes:
         identity: routing id that the client requests.
@@ -174,7 +174,7 @@ class CurveServerHandshake(_CurveHandshake):
 
         Args:
             own: permanent key pair of the server.
-            accepts_key: True if the server accepts a permanent public key; the key is empty for a client that does not encrypt.
+            accepts_key: returns True to accept a client by its permanent public key, empty for a client that does not encrypt.
         """
         super().__init__()
         self._own = own
@@ -187,7 +187,7 @@ class CurveServerHandshake(_CurveHandshake):
         self.identity = self.peer_key = b""
         self._greeting = greeting(as_server=True, key_hint=own.public)
         if accepts_key is None:
-            self._send_greeting(GREETING_PREFIX_BYTES)  # the mechanism is sent after the client's is known, which may be NULL
+            self._send_greeting(GREETING_PREFIX_BYTES)  # the rest depends on the client's mechanism, CURVE or NULL
         else:
             self._send_greeting()
 
@@ -200,8 +200,8 @@ class CurveServerHandshake(_CurveHandshake):
         """Process received bytes. Return the bytes after the handshake once it is complete, and None before.
 
         Raises:
-            HandshakeError: the bytes are not a handshake, or the server does not accept the key. Send `data_to_send` before closing
-                the connection; it contains the reason.
+            HandshakeError: the bytes are not a handshake, or the server does not accept the key; send `data_to_send`, which has the
+                reason, before closing the connection.
         """
         if self._null is None:
             self._received += data
@@ -224,13 +224,13 @@ class CurveServerHandshake(_CurveHandshake):
         return self._received
 
     def _receive_greeting(self) -> bool:
-        """Return True once the greeting is complete. Answer with the mechanism that the client uses."""
+        """Return True once the client's greeting is complete. Queue the rest of the server's greeting, with the same mechanism."""
         received = self._received
         check_signature(received)
         if len(received) < _MECHANISM_END:
             return False
         if received[MECHANISM_AT:_MECHANISM_END] != MECHANISM:
-            # An empty key represents a client without encryption.
+            # `accepts_key` gets an empty key for a client that does not encrypt.
             if self._accepts_key is not None and not self._accepts_key(b""):
                 raise HandshakeError("the client does not encrypt, and this port requires a key")
             self._null = NullHandshake(b"ROUTER", b"DEALER")
@@ -295,7 +295,7 @@ class CurveClientHandshake(_CurveHandshake):
 
         Args:
             servers: permanent public keys; the server must have one of them.
-            own: permanent key pair of the client. The default is a random pair, for servers that accept every key.
+            own: permanent key pair of the client; by default a random pair, for servers that accept every key.
             identity: routing id that this end requests.
         """
         super().__init__()
@@ -312,7 +312,7 @@ class CurveClientHandshake(_CurveHandshake):
 
         Raises:
             HandshakeError: the server does not encrypt, or violates the handshake.
-            UnknownServerKey: the server has none of the keys.
+            UnknownServerKey: the server has none of the keys in `servers`.
             Rejected: the server does not accept this client's key.
         """
         self._received += data
@@ -338,7 +338,7 @@ class CurveClientHandshake(_CurveHandshake):
         if received[MECHANISM_AT:_MECHANISM_END] != MECHANISM:
             raise HandshakeError("the gateway does not encrypt, and credentials are never sent unencrypted")
         key_hint = received[KEY_HINT]
-        # A ZeroMQ server sends no hint. If only one key is known, use that key.
+        # A plain ZeroMQ server sends no hint, which does not matter if only one key is known.
         known = [key for key in self._server_keys if key[: len(key_hint)] == key_hint]
         if not known and (any(key_hint) or len(self._server_keys) != 1):
             raise UnknownServerKey(
@@ -385,7 +385,7 @@ class CurveClientHandshake(_CurveHandshake):
 
 
 def greeting(*, as_server: bool, key_hint: bytes = b"") -> bytes:
-    """Return the greeting of the CURVE mechanism (RFC 37), with the first bytes of a server's key as a hint."""
+    """Return the greeting of the CURVE mechanism (RFC 37); `key_hint` is the public key whose first bytes are the hint."""
     head = GREETING[:MECHANISM_AT] + MECHANISM + bytes((as_server,)) + key_hint[: KEY_HINT.stop - KEY_HINT.start]
     return head.ljust(GREETING_BYTES, b"\0")
 

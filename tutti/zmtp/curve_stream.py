@@ -14,15 +14,15 @@ from tutti.zmtp.framing import COMMAND, LENGTH, LONG, MORE, EncodedMessage, fram
 from tutti.zmtp.send_queue import SendQueue
 
 _READ_BYTES = 64 * limits.KIB
-# encrypted bytes queued for one connection; further messages stay in plain text, which connections share
+# Limit of encrypted bytes in one queue: later messages wait in plain text, whose buffers all connections share.
 _ENCRYPTED_BYTES_MAX = 256 * limits.KIB
-_JOINED_BYTES_MAX = 4 * limits.KIB  # larger buffers are not joined with their neighbours, which would copy them
+_JOINED_BYTES_MAX = 4 * limits.KIB  # a larger buffer stays separate, because joining would copy it
 
 
 class CurveReceiver:
     """Receives and decrypts frames. A `FrameReader` reads from this object as from a non-blocking socket.
 
-    If a read fills only a part of the given memory, no more data is available.
+    As with a socket, a read that fills only a part of the given memory means that no more data is available.
 
     Attributes:
         assembly_bytes: size of the incomplete frame, which is buffered until it can be decrypted; 0 if there is none.
@@ -38,10 +38,10 @@ class CurveReceiver:
             box: decrypts the frames.
             received: bytes that arrived after the handshake.
             part_max: limit of a frame, bytes; a larger frame ends the connection.
-            may_buffer: True if a frame of this size may be buffered; called for sizes above `INTRODUCTION_BYTES_MAX`.
+            may_buffer: returns True if a frame of this size may be buffered; called only above `INTRODUCTION_BYTES_MAX` bytes.
 
         Raises:
-            FormatError: `received` has a frame that cannot be decrypted, or is too large.
+            FormatError: a frame in `received` cannot be decrypted, or is too large.
         """
         self._socket = connection
         self._box = box
@@ -50,13 +50,13 @@ class CurveReceiver:
         self._may_buffer = may_buffer
         self._decrypted: deque[memoryview] = deque()
         self._eof = False
-        self._error: FormatError | None = None  # raised after the frames before the invalid frame are read
+        self._error: FormatError | None = None  # raised once the frames before the invalid one are read
         self.assembly_bytes = 0
         self._decrypt_received()
 
     @property
     def unread(self) -> bool:
-        """True if decrypted data is buffered here, which the socket's descriptor does not signal."""
+        """True if this object holds decrypted data, which the socket's descriptor does not signal."""
         return bool(self._decrypted) or self._error is not None
 
     def recv_into(self, buffer: memoryview) -> int:
@@ -80,7 +80,7 @@ class CurveReceiver:
         return filled
 
     def recvmsg_into(self, buffers: Sequence[memoryview]) -> tuple[int]:
-        """Read as `socket.recvmsg_into`, but return only the number of bytes."""
+        """Read as `socket.recvmsg_into` does, but return only the number of bytes, as a tuple of one."""
         filled = 0
         for buffer in buffers:
             if filled and not self._decrypted and not self._read_more(required=False):
@@ -92,7 +92,7 @@ class CurveReceiver:
         return (filled,)
 
     def _read_more(self, *, required: bool) -> bool:
-        """Read until a frame is decrypted. If nothing is available, raise if data is `required`, else return False."""
+        """Read until a frame is decrypted. If no data is available, raise an error if `required`, else return False."""
         while not self._decrypted and not self._eof:
             if self._error is not None:
                 if required:
@@ -125,7 +125,7 @@ class CurveReceiver:
                 raise
             self._error = error
         if offset:
-            # use a new bytearray, because a traceback may still refer to the old one, which then cannot shrink
+            # A new bytearray is needed: the traceback of an error may still hold a view of the old one, which then cannot shrink.
             self._received = received[offset:]
         small: list[Buffer] = []
         for buffer in decrypted:
@@ -158,7 +158,7 @@ class CurveReceiver:
         return offset
 
     def _expect_frame(self, size: int) -> None:
-        """Register the size of an incomplete frame."""
+        """Check that an incomplete frame of this size may be buffered, and wait for its rest."""
         if size > limits.INTRODUCTION_BYTES_MAX and not self._may_buffer(size):
             raise FormatError(f"an unauthenticated peer sent a frame of {size} bytes")
         self.assembly_bytes = size
@@ -167,7 +167,7 @@ class CurveReceiver:
 class CurveSendQueue(SendQueue):
     """Send queue that encrypts a message shortly before sending it.
 
-    Frames must be sent in the order of their nonces. Until a message is encrypted, all connections that send it share its buffers.
+    Frames must be sent in the order of their nonces. Until the encryption, all connections that send a message share its buffers.
     """
 
     def __init__(self, connection: socket.socket, box: Box) -> None:
@@ -200,7 +200,7 @@ class CurveSendQueue(SendQueue):
                 return
 
     def _encrypt(self) -> None:
-        # `bytes` includes the plain text, so the difference is the encrypted part of the queue.
+        # `bytes` counts encrypted and plain messages, so this difference is the encrypted part of the queue.
         while self._plaintext and self.bytes - self._plaintext_bytes < _ENCRYPTED_BYTES_MAX:
             message = self._plaintext.popleft()
             self._plaintext_bytes -= message.size
@@ -221,7 +221,7 @@ class CurveSendQueue(SendQueue):
 
 
 def _frames(message: EncodedMessage) -> Iterator[tuple[int, Buffer]]:
-    """Yield flags and content of each frame of a message. A large part is a buffer of its own (`encode_message`)."""
+    """Yield flags and content of each frame of a message, in which a large part is a separate buffer (`encode_message`)."""
     flags, separate = 0, False
     for buffer in message.buffers:
         data = memoryview(buffer)
@@ -235,7 +235,7 @@ def _frames(message: EncodedMessage) -> Iterator[tuple[int, Buffer]]:
             if flags & LONG:
                 start, length = offset + 1 + LENGTH.size, LENGTH.unpack_from(data, offset + 1)[0]
             offset = start + length
-            # the header is at the end of its buffer, so the next buffer is the content
+            # A header at the end of its buffer belongs to a large part, whose content is the next buffer.
             separate = start == len(data) and length > 0
             if separate:
                 break

@@ -20,11 +20,11 @@ _FLAGS = MORE | LONG | COMMAND
 _unpack_length = LENGTH.unpack_from
 _MESSAGE_BYTES_MAX = 2 * limits.MESSAGE_BYTES_MAX
 _UNLIMITED = 2**31
-# above this size, even a skipped message ends the connection, because the message may never end
+# Above this size, even a skipped message ends the connection, because the message may be endless.
 _SKIPPED_BYTES_MAX = 2 * _MESSAGE_BYTES_MAX
 _WINDOW_BYTES = 64 * limits.KIB  # size of one read of small messages
-_TAIL_BYTES = 4 * limits.KIB  # bytes read after a large part; few, because they are copied if the next large part begins there
-# an incomplete frame up to this size stays in `scratch`; a larger one gets memory of its own
+_TAIL_BYTES = 4 * limits.KIB  # bytes read after a large part; few, because a large part that begins in them must be copied
+# An incomplete frame up to this size is copied into the next read. A larger frame gets memory of its own.
 _SMALL_PART_BYTES_MAX = 2 * limits.KIB
 SCRATCH_BYTES = _WINDOW_BYTES + _SMALL_PART_BYTES_MAX
 
@@ -36,7 +36,7 @@ class ConnectionEnded(Exception):
 
 
 class MessageTooLarge(FormatError):
-    """A message exceeds the limit of bytes or parts; `size` is the bytes so far."""
+    """A message exceeds the limit of bytes or parts; `size` is the number of bytes so far."""
 
     def __init__(self, size: int) -> None:
         super().__init__(f"a message has {size} bytes or more, or too many parts")
@@ -46,17 +46,17 @@ class MessageTooLarge(FormatError):
 class FrameReader:
     """Reads the messages of one connection.
 
-    Small messages share one read into `scratch`. A large part is read directly into memory of its own, which is allocated only
-    after the announced length has passed the limits. The last read of a large part also reads the start of the next frames.
+    One read into `scratch` returns many small messages. A large part is read directly into memory of its own, which is allocated
+    only after the announced length has passed the limits. The last read of a large part also reads the start of the next frames.
 
-    A large message that may not be buffered is read and dropped; the result has one part, the message's first byte. For a message
-    that exceeds the limits and is skipped, the result has no parts.
+    A large message that may not be buffered is read and dropped; the yielded message has one part, the first byte. A skipped
+    message above the limits is yielded without parts.
 
     Attributes:
         assembly_bytes: memory of the incomplete message, bytes.
         received_bytes: bytes of the last read.
         frames_read: frames in the last read.
-        buffer_full: True if the last read filled the buffer, so that more data may be available.
+        buffer_full: whether the last read filled the buffer, so that more data may be available.
     """
 
     def __init__(
@@ -78,11 +78,11 @@ class FrameReader:
             connection: non-blocking socket, or the receive side of an encrypted connection.
             scratch: memory of `SCRATCH_BYTES` for reads; all connections of a thread share it.
             part_max: limit of a part, bytes; a larger part ends the connection.
-            may_buffer: True if a message of this size may be buffered; called for sizes above `INTRODUCTION_BYTES_MAX`.
+            may_buffer: returns True if a message of this size may be buffered; called only above `INTRODUCTION_BYTES_MAX` bytes.
             rest: bytes that have already arrived.
-            window: most bytes that one `read` takes from the socket, apart from the body of a large part.
+            window: largest number of bytes that one `read` reads from the socket, apart from the body of a large part.
             parts_max: limit of parts of a message.
-            skips_oversized: True to skip a message above the limits and continue; otherwise such a message ends the connection.
+            skips_oversized: whether a message above the limits is skipped; otherwise such a message ends the connection.
             on_command: callback for each command.
         """
         self._socket = connection
@@ -103,19 +103,19 @@ class FrameReader:
         self._count = self._size = 0
         self._frames_max = _UNLIMITED
         self._dropping = False  # True if the current message is dropped
-        self._drop_bytes = 0  # number of bytes that remain to be dropped from the current part
+        self._drop_bytes = 0  # number of bytes of the current part that are still to be dropped
         self.assembly_bytes = self.received_bytes = self.frames_read = 0
         self.buffer_full = False
 
     def read(self, frames_max: int = _UNLIMITED) -> Iterator[Message]:
         """Read once, and yield the messages that are complete after this read.
 
-        If the read has more than `frames_max` frames, the rest waits for the next `read`, and `buffer_full` is True.
+        After `frames_max` frames, the remaining bytes wait for the next `read`, and `buffer_full` is True.
 
         Raises:
             BlockingIOError: nothing is available.
             OSError, ConnectionEnded: the connection is broken or closed.
-            FormatError: the data violates the protocol or the limits; close the connection.
+            FormatError: the data violates the protocol or the limits, so the caller must close the connection.
         """
         self.frames_read = 0
         self._frames_max = frames_max
@@ -131,7 +131,7 @@ class FrameReader:
                 yield message
         else:
             end = self._read()
-            if self._drop_bytes:  # a large part is being dropped; read its bytes into `scratch`
+            if self._drop_bytes:  # the bytes in `scratch` belong to a large part that is being dropped
                 offset = min(self._drop_bytes, end)
                 self._drop_bytes -= offset
                 if not self._drop_bytes:
@@ -141,10 +141,10 @@ class FrameReader:
         yield from self._parse(offset, end)
 
     def _read(self) -> int:
-        """Read into `scratch` after the leftover bytes. Return the offset of the end."""
+        """Read into `scratch`, after the bytes that the last read left over. Return the offset of the end."""
         rest = self._rest
         kept = len(rest)
-        if self._rest_unparsed:  # parse the frames that the last `read` left at its limit before the next system call
+        if self._rest_unparsed:  # the last `read` stopped at its limit of frames, so parse its rest without a system call
             self._rest_unparsed = False
             self._scratch[:kept] = rest
             self._rest = b""
@@ -164,11 +164,11 @@ class FrameReader:
         return end
 
     def _read_body(self, body: memoryview) -> int:
-        """Read more of a large part, and read the bytes after it into `scratch`.
+        """Read the rest of a large part, and the bytes that follow the part into `scratch`.
 
-        Return their end, or -1 if the part is incomplete.
+        Return the end of the bytes in `scratch`, negative if the part is still incomplete.
         """
-        # One call reads both the rest of the part and the start of the next frames.
+        # A single system call reads both.
         count: int = self._socket.recvmsg_into((body[self._filled :], self._scratch[: self._tail_bytes]))[0]
         if not count:
             raise ConnectionEnded
@@ -181,7 +181,7 @@ class FrameReader:
         return end
 
     def _parse(self, offset: int, end: int) -> Iterator[Message]:
-        """Yield the messages in `scratch` between two offsets, and keep an incomplete frame."""
+        """Yield the messages in `scratch` between two offsets, and keep an incomplete frame for the next read."""
         scratch = self._scratch
         while offset + 2 <= end:
             if self.frames_read >= self._frames_max:
@@ -202,7 +202,7 @@ class FrameReader:
             frame_end = start + length
             if frame_end > end:
                 if frame_end - offset <= _SMALL_PART_BYTES_MAX:
-                    break  # becomes `_rest`, and the next read continues after it
+                    break  # the small incomplete frame becomes `_rest`, and the next read appends to it
                 self._begin_large_part(scratch[start:end], length, flags)
                 return
             offset = frame_end
@@ -216,7 +216,7 @@ class FrameReader:
             self._rest = bytes(scratch[offset:end])
 
     def _begin_large_part(self, received: memoryview, length: int, flags: int) -> None:
-        """Start to assemble a large part, of which the first bytes are `received`."""
+        """Start to assemble a large part, whose first bytes are `received`."""
         if flags & COMMAND:
             raise FormatError(f"a command of {length} bytes is too large")
         size = self._size + length
@@ -230,7 +230,7 @@ class FrameReader:
             self._size = size
             self._drop_bytes = length - len(received)
             return
-        # unlike a bytearray, this memory is not zeroed before it is overwritten
+        # Unlike a bytearray, an empty array is not zeroed first, which would cost time for a large part.
         self._body = body = np.empty(length, np.uint8).data
         body[: len(received)] = received
         self._filled = len(received)
@@ -252,7 +252,7 @@ class FrameReader:
         self.assembly_bytes = 0
 
     def _add_part(self, part: Buffer, length: int, flags: int) -> Message | None:
-        """Add a complete part. Return the message if it is the last part."""
+        """Add a complete part to the message. Return the message if this part is the last one."""
         self._size += length
         self._count += 1
         if self._count > self._parts_max or self._size > _MESSAGE_BYTES_MAX:

@@ -38,7 +38,7 @@ _JOINED_PART_MAX = 4 * limits.KIB  # copying a larger part would take longer tha
 class EncodedMessage(NamedTuple):
     """One message as buffers for the wire, and their total size in bytes.
 
-    Several connections may send the same message. Large buffers are not copied, so they must not change.
+    Several connections may send the same message without a copy, so its buffers must not change.
     """
 
     buffers: list[Buffer]
@@ -68,9 +68,9 @@ def frame_header(length: int, flags: int) -> bytes:
 
 
 def encode_message(parts: Sequence[Buffer]) -> EncodedMessage:
-    """Return a message with these parts. Small parts are joined; each large part stays a buffer of its own.
+    """Encode a message with these parts: small parts are joined into one buffer, and each large part stays a separate buffer.
 
-    A large part follows a buffer that ends with its frame header. `CurveSendQueue` relies on this order.
+    The buffer before a large part ends with the part's frame header. `CurveSendQueue` relies on this order.
     """
     buffers: list[Buffer] = []
     small: list[Buffer] = []
@@ -109,7 +109,7 @@ class NullHandshake:
         identity: routing id that the peer requests, empty for none; valid after the handshake.
     """
 
-    box: None = None  # no encryption; the same attribute as in the CURVE handshakes
+    box: None = None  # CURVE handshakes have a `Box` here, which encrypts the connection
     peer_key = b""
 
     def __init__(self, socket_type: bytes, expected: bytes, identity: bytes = b"") -> None:
@@ -152,7 +152,7 @@ class NullHandshake:
 
 
 def check_signature(received: bytes) -> None:
-    """Check the signature of a greeting, complete or not: 0xff, 8 bytes that peers ignore, 0x7f (RFC 37).
+    """Check the signature at the start of a greeting, as far as received: 0xff, 8 bytes that peers ignore, 0x7f (RFC 37).
 
     Raises:
         HandshakeError: the bytes are not the start of a ZMTP greeting.
@@ -170,7 +170,7 @@ def split_command(received: bytes) -> tuple[bytes, bytes] | None:
     if len(received) < 2:
         return None
     flags, length, start = received[0], received[1], 2
-    if flags == COMMAND | LONG:  # libzmq uses it for a command above 255 bytes
+    if flags == COMMAND | LONG:  # libzmq sends a command above 255 bytes with a long header
         start = 1 + LENGTH.size
         if len(received) < start:
             return None
@@ -185,7 +185,7 @@ def split_command(received: bytes) -> tuple[bytes, bytes] | None:
 
 
 def _check_greeting(received: bytes) -> None:
-    """Check a greeting, complete or not, against the expected one."""
+    """Check the received part of a greeting: signature, version and mechanism NULL."""
     check_signature(received)
     if len(received) > _VERSION_AT and received[_VERSION_AT] < GREETING[_VERSION_AT]:
         raise HandshakeError(f"the peer speaks ZMTP version {received[_VERSION_AT]}, and version 3 is required")

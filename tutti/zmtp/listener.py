@@ -31,7 +31,7 @@ def open_port(host: str, port: int, backlog: int, prepare: Callable[[socket.sock
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # accepted connections inherit it
         prepare(listener)
         listener.setblocking(False)
-        listener.bind(sockaddr)  # includes the scope of a link-local address (fe80::1%eth0)
+        listener.bind(sockaddr)  # unlike `host`, the sockaddr includes the scope of an address such as fe80::1%eth0
         listener.listen(backlog)
     except UnicodeError as error:
         listener.close()
@@ -55,7 +55,7 @@ class Acceptor:
         Args:
             name: name of the port in messages for the operator.
             connections_max: largest number of concurrent connections.
-            shares: number of shares of descriptors that connections leave free (`spare_descriptors`).
+            shares: number of shares of the spare descriptors that connections leave free (`spare_descriptors`).
             epoll: watches the port.
             warn: logs a message for the operator.
         """
@@ -65,7 +65,7 @@ class Acceptor:
         self._listener: socket.socket | None = None
         self._accepting = False
         self._descriptor_bound = descriptor_bound(shares)  # descriptors of connections are below it
-        self._out_of_descriptors = False  # a warning was logged, and no descriptor below the bound is free
+        self._out_of_descriptors = False  # True from the warning until a descriptor below the bound is free
         self.refused = 0
         self._refused_unreported = 0  # number of connections refused at the limit since the last warning
         self._refused_reported_us: int | None = None
@@ -98,7 +98,7 @@ class Acceptor:
 
         Args:
             count: returns the number of connections.
-            evict: closes a connection in favour of a new one; False if it finds none.
+            evict: closes an existing connection in favour of a new one, or returns False if it finds none.
         """
         listener = self._listener
         if listener is None:
@@ -116,7 +116,7 @@ class Acceptor:
                     ):
                         self._warn(f"no connection can be accepted on the {self._name}: {error.strerror}; {RAISE_LIMIT}")
                         self._exhausted_reported_us = self._now_us
-                    # The port stays readable, so epoll would report it repeatedly. Pause until the next `maintain`.
+                    # The port stays readable, so epoll would report it in each poll: stop accepting until the next `maintain`.
                     self._accepting = False
                     self._epoll.unregister(listener)
                     return
@@ -133,7 +133,7 @@ class Acceptor:
                 self.refused += 1
                 self._refused_unreported += not out_of_descriptors
                 continue
-            # At the bound, the evicted connection has just freed a number below it.
+            # The evicted connection has freed a descriptor below the bound, to which the new connection moves.
             yield move_to_lowest_descriptor(connection) if out_of_descriptors else connection
 
     def maintain(self, now_us: int) -> None:

@@ -26,7 +26,7 @@ class SendQueue:
         """Create an empty queue."""
         self._socket = connection
         self._queue: deque[EncodedMessage] = deque()
-        self._sent_of_first = 0  # number of bytes of the first message that have been sent
+        self._sent_of_first = 0  # number of bytes of the first message that are already sent
         self.bytes = 0
 
     def __len__(self) -> int:
@@ -62,16 +62,16 @@ class SendQueue:
         self._sent_of_first = self.bytes = 0
 
     def linger(self, timeout_s: float) -> None:
-        """Block until all queued messages are sent, at most for the timeout."""
+        """Block until all queued messages are sent, but at most for `timeout_s` seconds."""
         deadline = time.monotonic() + timeout_s
         poll = select.poll()
         poll.register(self._socket, select.POLLOUT)
-        with contextlib.suppress(OSError):  # the connection is broken, so no more data can be sent
+        with contextlib.suppress(OSError):  # a broken connection ends the wait
             while self and (remaining := deadline - time.monotonic()) > 0 and poll.poll(remaining * _MS):
                 self.send()
 
     def _next_buffers(self) -> list[Buffer]:
-        """Return the next buffers to send in one call, at least one if a message is queued."""
+        """Return the buffers to send in the next system call."""
         buffers: list[Buffer] = []
         skip = self._sent_of_first
         for message in self._queue:

@@ -1,7 +1,7 @@
 """Server side of a port: handshakes, messages, answers and heartbeats of its connections, all of them bounded.
 
-The owner's epoll may watch several servers and other descriptors; the owner passes each event to `handle_event`. For peers that are
-not known yet, all resources are limited: connections, memory of incomplete messages, and time until the first message.
+The owner's epoll may watch several servers and other descriptors; the owner passes each event to `handle_event`. All resources that
+an unknown peer can use are limited: connections, memory of incomplete messages, and time until the first message.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from tutti.zmtp.curve_stream import CurveReceiver
 
 _READ, _WRITE, _CLOSED = select.EPOLLIN, select.EPOLLOUT, select.EPOLLHUP | select.EPOLLERR
-# after this many bytes from one peer, read again without a poll, because a poll takes longer than a read without result
+# A peer that sent this many bytes is read again without a poll, because a poll takes longer than a read without result.
 _REQUEUE_BYTES = 64 * limits.KIB
-# typical value; the limit counts frames instead of messages, so that many empty parts do not delay other connections
+# A typical number. `receive` limits frames instead of messages, so that many empty parts do not delay other connections.
 _FRAMES_A_MESSAGE = 2
-_FRAMES_A_CONNECTION = 32  # minimum share of one connection; smaller reads take the same time
+_FRAMES_A_CONNECTION = 32  # smallest share of one connection, because a read of fewer frames takes the same time
 _PING = EncodedMessage([PING], len(PING))
 
 
 class SendResult(enum.Enum):
     """Result of `send`.
 
-    SENT: the message is sent or queued; it is lost if the connection has broken but has unread messages. FULL: dropped, because too
-    many messages are queued. DISCONNECTED: the connection has ended, and all its messages were read.
+    SENT: the message is sent or queued, or lost on a broken connection that still has received messages to read. FULL: the message
+    is dropped, because too many messages are queued. DISCONNECTED: the server has closed the connection, so the message is dropped.
     """
 
     SENT = 1
@@ -72,11 +72,11 @@ class Server:
             port_limits: limits of the connections.
             epoll: watches the connections.
             clock_us: monotonic clock, us.
-            is_known: True if large messages of this routing id may be buffered; by default all may.
+            is_known: returns True if large messages of this routing id may be buffered; by default all may.
             warn: logs a message for the operator.
-            keys: key pair of the server; with it, clients may encrypt (CURVE), and `peer_key` returns their keys.
-            accepts_key: with `keys`, True if the server accepts a client by host and public key (empty for a client that does not
-                encrypt); by default it accepts all.
+            keys: key pair of the server, with which clients may encrypt (CURVE); `peer_key` returns the keys of such clients.
+            accepts_key: returns True to accept a client by host and public key (empty for a client that does not encrypt); only
+                with `keys`; by default the server accepts all clients.
 
         Raises:
             OSError: no descriptor is free.
@@ -93,12 +93,12 @@ class Server:
         self._inactive: dict[int, Connection] = {}  # connections that have sent no message yet, oldest first
         self._by_routing: dict[bytes, Connection] = {}
         self._established = 0
-        self._ready: deque[Connection] = deque()  # read round-robin; `receive` continues where the last one stopped
-        self._assembling: set[Connection] = set()  # connections that may have an incomplete message
+        self._ready: deque[Connection] = deque()  # connections to read, in turn; each `receive` continues with the next one
+        self._assembling: set[Connection] = set()  # connections that may hold memory for an incomplete message
         self._queued_bytes = 0  # bytes queued in all connections
         self._heartbeat_us = 0
         self.acceptor = Acceptor(port_limits.name, port_limits.connections_max, port_limits.descriptor_shares, epoll, warn)
-        self._writable = select.epoll()  # a separate epoll, so that `flush` works while the owner does not poll for reads
+        self._writable = select.epoll()  # separate, so that `flush` also works while the owner does not poll for reads
         self.writable_fd = self._writable.fileno()
         epoll.register(self.writable_fd, _READ)
 
@@ -108,7 +108,7 @@ class Server:
 
     @property
     def unread(self) -> bool:
-        """True if data is available that no poll signals."""
+        """True if there are connections to read that no poll signals."""
         return bool(self._ready)
 
     # Connections
@@ -125,7 +125,7 @@ class Server:
             for sock in self.acceptor.accept(self.__len__, self._evict):
                 self._accept(sock)
             return True
-        if connection.paused and mask & _CLOSED:  # a paused connection is not read, so its end must be detected here
+        if connection.paused and mask & _CLOSED:  # `receive` does not read a paused connection, so its end is detected here
             self._break(connection)
             self._flush(connection)
         elif connection.reader is not None:
@@ -158,7 +158,7 @@ class Server:
     def _new_handshake(self, sock: socket.socket) -> NullHandshake | CurveServerHandshake:
         if self._keys is None:
             return NullHandshake(b"ROUTER", b"DEALER")
-        from tutti.zmtp.curve import CurveServerHandshake  # noqa: PLC0415 - imports the crypto only for ports with keys
+        from tutti.zmtp.curve import CurveServerHandshake  # noqa: PLC0415 - only ports with keys need the cryptography
 
         accepts_key = self._accepts_key
         if accepts_key is None:
@@ -176,7 +176,7 @@ class Server:
                 rest = connection.handshake.receive_data(data)
             finally:
                 if answer := connection.handshake.data_to_send():
-                    # fits, because a handshake is short; after an error, the answer contains the reason
+                    # The answer fits into the socket buffer, because a handshake is short. After an error, it has the reason.
                     connection.socket.sendall(answer)
         except BlockingIOError:
             return
@@ -195,16 +195,16 @@ class Server:
         self._inactive.pop(connection.socket.fileno(), None)
 
     def _establish(self, connection: Connection, rest: bytes) -> None:
-        """Start to read messages after the handshake. `rest` arrived together with the last bytes of the handshake."""
+        """Start to read messages after the handshake. `rest` is what arrived together with the last bytes of the handshake."""
         self._established += 1
         identity = connection.handshake.identity if self._limits.by_identity else b""
-        # As in libzmq, only the server assigns ids that start with zero. If a peer chose such an id, it would replace the id's
-        # owner.
+        # As in libzmq, only the server assigns ids that start with zero.
+        # A peer that could choose such an id would replace the connection that has the id.
         if not identity or identity[0] == 0:
             identity = b"\0" + self._established.to_bytes(8, "big")
-        identity = connection.handshake.peer_key + identity  # so a peer cannot replace a connection that has a different key
+        identity = connection.handshake.peer_key + identity  # with the key, no peer can replace the connection of another key
         earlier = self._by_routing.get(identity)
-        if earlier is not None:  # the peer has reconnected before the server detected the end of the old connection
+        if earlier is not None:  # the peer reconnected before this server detected the end of the old connection
             self._close(earlier)
         connection.routing = identity
         self._by_routing[identity] = connection
@@ -235,7 +235,7 @@ class Server:
 
         connection.peer_key = peer_key
         connection.send_queue = CurveSendQueue(connection.socket, box)
-        # With `accepts_key`, the handshake has already authenticated the peer.
+        # With `accepts_key`, the handshake has already authenticated the peer, so only the memory is limited.
         may_buffer = self._may_buffer if self._accepts_key is None else self._reserve_assembly
         connection.receiver = CurveReceiver(
             connection.socket, box, rest, limits.MESSAGE_BYTES_MAX, lambda size: may_buffer(connection, size)
@@ -243,7 +243,7 @@ class Server:
         return connection.receiver
 
     def peer_key(self, routing: bytes) -> bytes | None:
-        """Return the public key of a client; None if it does not encrypt, or is disconnected."""
+        """Return the public key of a client; None if the client does not encrypt, or is disconnected."""
         connection = self._by_routing.get(routing)
         return None if connection is None else connection.peer_key
 
@@ -251,18 +251,18 @@ class Server:
         """True if a message of this size may be buffered.
 
         Raises:
-            FormatError: the limit of all connections is exceeded, and this connection has the most incomplete bytes.
+            FormatError: incomplete messages exceed their limit, and this connection has the largest.
         """
         return (self._is_known is None or self._is_known(connection.routing)) and self._reserve_assembly(connection, size)
 
     def _reserve_assembly(self, connection: Connection, size: int) -> bool:
-        """Reserve memory for a message. Above the limit of all connections, close the connections with the most reserved memory.
+        """Reserve memory for a message. Above the limit of all connections, close the connections with the largest reservations.
 
         Raises:
-            FormatError: this connection has the most reserved memory.
+            FormatError: this connection has the largest reservation.
         """
         assembly = {one: one.assembly_bytes for one in self._assembling if one is not connection and one.assembly_bytes}
-        assembly[connection] = size  # the memory that the connection will need, not only what it has now
+        assembly[connection] = size  # the memory that the whole message will need, not only the bytes received so far
         self._assembling = set(assembly)
         while sum(assembly.values()) > self._limits.assembly_bytes_max:
             largest = max(assembly, key=lambda one: assembly[one])
@@ -286,8 +286,8 @@ class Server:
     def receive(self, messages_max: int, bytes_max: int) -> Iterator[tuple[bytes, list[Buffer], int]]:
         """Yield received messages as (routing id, parts, size in bytes).
 
-        The ready connections are read in turn. While others wait, each is read up to its share. A message above the limits is
-        returned without parts. For a large message of an unknown peer, the only part is the first byte.
+        Connections with data are read in turn, each up to its share while others wait. A message above the limits is yielded
+        without parts. For a large message of an unknown peer, the only part is the first byte.
         """
         ready = self._ready
         frames_left, size = _FRAMES_A_MESSAGE * messages_max, 0
@@ -299,7 +299,7 @@ class Server:
                 continue
             connection.received_since_heartbeat = True
             try:
-                # Each connection gets an equal share, but at least enough to justify a system call.
+                # Each waiting connection gets an equal share of the frames, but at least enough to justify a system call.
                 for parts, length in reader.read(min(frames_left, max(frames_left // (1 + len(ready)), _FRAMES_A_CONNECTION))):
                     if not connection.active:
                         self._mark_active(connection)
@@ -314,14 +314,14 @@ class Server:
                 self._close(connection)
                 continue
             size += reader.received_bytes
-            frames_left -= reader.frames_read + 1  # plus one for the read itself, which may return no frame
+            frames_left -= reader.frames_read + 1  # the read itself counts as one, because it may return no frame
             if reader.buffer_full or reader.received_bytes >= _REQUEUE_BYTES:
                 self._mark_ready(connection)  # append to the queue, after all others
 
     def _pause_if_backlogged(self, connection: Connection) -> bool:
-        """Return True if a connection must not be read, because too many bytes are queued for it.
+        """Pause the reading of a connection for which too many bytes are queued. Return True if it is paused.
 
-        A peer that does not read its answers must not cause more answers. `_flush` resumes the connection.
+        A peer that does not read its answers cannot cause more answers in this way. `_flush` resumes the connection.
         """
         connection.paused = connection.queued_bytes > self._limits.pause_above_bytes
         if connection.paused:
@@ -334,7 +334,7 @@ class Server:
             self._ready.append(connection)
 
     def is_open(self, routing: bytes) -> bool:
-        """True unless the kernel has seen the peer's end of the connection. Received messages may still be unread."""
+        """True if the peer has not closed the connection, as far as the kernel knows. A closed one may have unread messages."""
         connection = self._by_routing.get(routing)
         if connection is None:
             return False
@@ -343,7 +343,7 @@ class Server:
         return not poll.poll(0)
 
     def send(self, routing: bytes, data: Buffer) -> SendResult:
-        """Send one message, or drop it; never block."""
+        """Send or queue one message, or drop the message, without blocking."""
         connection = self._by_routing.get(routing)
         if connection is None:
             return SendResult.DISCONNECTED
@@ -375,7 +375,7 @@ class Server:
             send_queue.send()
         except OSError:
             self._break(connection)
-        # A peer that reads slowly acknowledges bytes, so it is not silent.
+        # A shrinking queue shows that the peer acknowledges bytes, so a slow reader does not count as silent.
         connection.received_since_heartbeat |= send_queue.bytes < connection.queued_bytes
         self._account(connection)
         if bool(send_queue) != connection.awaits_writable:
@@ -387,13 +387,13 @@ class Server:
         if connection.paused and connection.queued_bytes <= self._limits.pause_above_bytes:
             connection.paused = False
             self._epoll.modify(connection.socket, _READ)
-            self._mark_ready(connection)  # decrypted messages may be buffered
+            self._mark_ready(connection)  # decrypted messages may wait here without a signal
 
     def _break(self, connection: Connection) -> None:
-        """Stop sending after an error. `receive` still returns the messages already received; then the connection closes."""
+        """Stop sending after an error. `receive` still yields the messages that have arrived, and then closes the connection."""
         connection.broken = True
         connection.send_queue.clear()
-        with contextlib.suppress(OSError):  # the peer may also have closed the connection
+        with contextlib.suppress(OSError):  # the peer may have closed the connection already
             connection.socket.shutdown(socket.SHUT_RDWR)
         self._mark_ready(connection)
 
@@ -427,17 +427,17 @@ class Server:
         """Close silent connections, send heartbeats, and resume accepting; called about once a second.
 
         Args:
-            reads: False while the owner does not read; silence is then not counted.
+            reads: whether the owner reads now; otherwise silence of the peers is not counted.
         """
         now_us = self._clock_us()
         self.acceptor.maintain(now_us)
-        since_us = now_us - limits.HANDSHAKE_MS_MAX * 1000  # the limit covers the handshake and the first message together
+        since_us = now_us - limits.HANDSHAKE_MS_MAX * 1000  # one limit for the handshake and the first message together
         for connection in list(self._inactive.values()):
             if connection.accepted_us >= since_us:
-                break  # the connections are in the order of acceptance, so all others are younger
-            if reads or connection.reader is None:  # otherwise the first message may still be unread
+                break  # `_inactive` has the order of acceptance, so all further connections are younger
+            if reads or connection.reader is None:  # while the owner does not read, the first message may be unread
                 self._close(connection)
-        # Allow half an interval of tolerance, because the calls come about as often as the heartbeats.
+        # Calls come about once in a heartbeat interval, so half an interval of tolerance avoids skipped heartbeats.
         if self._limits.heartbeat_us and 2 * (now_us - self._heartbeat_us) > self._limits.heartbeat_us:
             self._heartbeat_us = now_us
             for connection in list(self._connections.values()):
@@ -464,7 +464,7 @@ class Server:
         self._ready.clear()
 
     def close(self, until_us: int) -> None:
-        """Stop. Send queued messages until the time `until_us`."""
+        """Stop listening, send queued messages until `until_us` at the latest, and close all connections."""
         self.acceptor.close()
         for connection in list(self._connections.values()):
             connection.send_queue.linger((until_us - self._clock_us()) / 1e6)

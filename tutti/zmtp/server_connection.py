@@ -19,8 +19,8 @@ class PortLimits(NamedTuple):
 
     Attributes:
         name: name of the port in messages for the operator.
-        connections_max: limit of concurrent connections. At the limit, a new connection replaces one that is inactive or unknown,
-            or else is closed.
+        connections_max: limit of concurrent connections; at the limit, a new connection replaces an inactive or unknown one, or is
+            closed.
         assembly_bytes_max: bytes of all incomplete messages together; above this limit, the connection with the most bytes is
             closed.
         parts_max: limit of parts of a message.
@@ -29,10 +29,10 @@ class PortLimits(NamedTuple):
         queued_bytes_max: queued bytes of all connections together; above this limit, the connection with the most bytes is closed.
         pause_above_bytes: queued bytes of one connection above which it is not read.
         descriptor_shares: shares of the process's spare descriptors that this port leaves free.
-        by_identity: accept the routing id that a peer requests. A new connection then replaces one with the same id (and the same
-            key, if it encrypts). Use this only if all peers are trusted, because the owner keeps state by routing id.
+        by_identity: accept the routing id that a peer requests, so that a new connection replaces an earlier one with the same id
+            (and the same key, if it encrypts); only for trusted peers, because the owner keeps state by routing id.
         heartbeat_us: interval of heartbeats; 0 for none.
-        heartbeats_max: number of successive silent heartbeats after which a connection is closed.
+        heartbeats_max: number of successive heartbeats without data after which a connection is closed.
     """
 
     name: str
@@ -54,8 +54,8 @@ class Connection:
 
     Attributes:
         routing: routing id; empty during the handshake.
-        active: True after the first message, or once the peer's key is accepted.
-        peer_key: the peer's public key; None if the peer does not encrypt.
+        active: whether the connection has sent a message, or its key is accepted.
+        peer_key: the peer's public key, or None if the peer does not encrypt.
     """
 
     __slots__ = (
@@ -82,10 +82,10 @@ class Connection:
         self.peer_key: bytes | None = None
         self.reader: FrameReader | None = None
         self.send_queue = SendQueue(sock)
-        self.broken = False  # True if no more data can be sent; received messages may be unread
+        self.broken = False  # True after a failed send; received messages may still be unread
         self.awaits_writable = False  # True while epoll watches for space in the socket buffer
-        self.queued_bytes = 0  # size of `send_queue` in the server's total
-        self.paused = False  # True if the connection is not read until the peer reads
+        self.queued_bytes = 0  # size of `send_queue`, as included in the server's total
+        self.paused = False  # True while the server does not read, because the peer does not read its answers
         self.routing = b""
         self.active = False
         self.received_since_heartbeat = True

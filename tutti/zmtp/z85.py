@@ -1,4 +1,4 @@
-"""Z85 (ZeroMQ RFC 32): keys as text, five characters for each four bytes."""
+"""Z85 (ZeroMQ RFC 32): encodes keys as text, with five characters for each four bytes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _POWERS = [_BASE**exponent for exponent in (4, 3, 2, 1, 0)]
 
 
 def encode(data: bytes) -> str:
-    """Return `data` as text; its length must be a multiple of four."""
+    """Return `data` as text. The length of `data` must be a multiple of four."""
     words = struct.unpack(f">{len(data) // 4}I", data)
     return "".join(CHARACTERS[word // power % _BASE] for word in words for power in _POWERS)
 

@@ -20,11 +20,11 @@ class Source(Struct, frozen=True):
 
     Attributes:
         directory: directory in which files appear.
-        format: format of all files; a csv, jsonl or lines file whose name ends in `.gz` (any case) is decompressed.
+        format: format of all files; text files whose name ends in `.gz` (any case) are decompressed.
         pattern: shell pattern of the file names to copy.
-        grows: True if files are appended to without limit, as logs are; otherwise each file is complete when it appears.
-        order: order of complete files that are found together: by name, or by modification time. Growing files are read in the
-            order in which the connector first found them.
+        grows: whether programs append to the files, as they do to logs; if false, each file is complete when it appears.
+        order: order of complete files that one scan finds, by name or by modification time. The connector reads growing files in
+            the order in which it first found them.
         after: action on a file that is completely in the log.
         done: target directory for `after = "move"`.
         changed: action on a file that changed after it was copied.
@@ -50,10 +50,10 @@ class Columns(Struct, frozen=True):
     """Table [record]: mapping of a row's columns (fields) to a record.
 
     Attributes:
-        key: column of the key; by default no key.
-        value: column of the value; by default the whole row as JSON.
-        timestamp: column of the timestamp; by default the current time.
-        time: format of the timestamp: ISO 8601 (UTC without a zone), or a number since 1970.
+        key: column of the key; by default, records have no key.
+        value: column of the value; by default, the value is the whole row as JSON.
+        timestamp: column of the timestamp; by default, the connector uses the current time.
+        time: format of the timestamp, either ISO 8601 (UTC if it has no zone) or a number of s, ms or us since 1970.
     """
 
     key: str = ""
@@ -79,15 +79,15 @@ class SourceConfig(Struct, frozen=True):
 
     Attributes:
         name: name of the connector and of its producer in the log.
-        gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
-        files: the source.
+        gateways: addresses of the gateways, as `tutti://HOST:PORT[,HOST:PORT...]`.
+        files: table [files], the source.
         state: directory of the ledger, which records the known files.
-        quarantine: directory for rows that the log rejects.
-        topic: topic of all records. Without it, the name of each subdirectory is the topic of the files in it.
-        record: mapping of columns to a record.
-        csv: CSV dialect.
-        metrics: HOST:PORT of the Prometheus page; by default none.
-        insecure: True to allow other hosts to reach the metrics page, which has no TLS or token.
+        quarantine: directory for rows that the connector or the log rejects.
+        topic: topic of all records. If it is missing, each subdirectory has the name of the topic of its files.
+        record: table [record], the mapping of columns to a record.
+        csv: table [csv], the CSV dialect.
+        metrics: address of the Prometheus page, as HOST:PORT; by default, there is no page.
+        insecure: allow other hosts to reach the metrics page, which has neither TLS nor a token.
     """
 
     name: Annotated[str, example("orders")]
@@ -106,7 +106,7 @@ def load_source_config(path: str) -> SourceConfig:
     """Load and check the configuration file of the files connector.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; the message names the place, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
     """
     config = load_struct(path, SourceConfig)
     check_connector_name(path, config.name)
@@ -120,7 +120,7 @@ def load_source_config(path: str) -> SourceConfig:
 
 
 def _contradiction(config: SourceConfig) -> str:
-    """Return the first contradiction in the configuration, "" if there is none."""
+    """Return the error text for the first two settings that exclude each other, "" if there are none."""
     files, record, csv = config.files, config.record, config.csv
     if "/" in files.pattern:
         return f"files.pattern is {files.pattern!r}: the pattern applies to names only; set the directory in files.directory"

@@ -20,28 +20,31 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("tutti.files")
 
-#: Errors that a retry cannot resolve. A fenced instance ends, because a restart would fence its successor.
+#: Errors that a retry cannot resolve. A fenced instance must end, because its restart would fence the newer instance.
 _FATAL_ERRORS = (ConfigError, DirectoryRefused, Fenced, FormatError, InvariantViolated, UsageError)
 
 
 class Connector:
     """Copies the files of a directory to the log, each row once, in order.
 
-    One thread calls `run`; other threads may read the counters (metrics).
+    One thread calls `run`; the metrics thread may read the counters at any time.
 
     Attributes:
-        records, bytes, files: committed records, bytes read (after decompression), and complete files of this instance.
+        records: number of records that this instance has committed.
+        bytes: number of bytes read, after decompression; for Parquet the number of rows.
+        files: number of files that this instance has copied completely.
         failures: number of restarts, and of files that could not be read.
-        changed: files that differ from the content that was copied.
-        waiting: number of bytes in the directory that were not yet copied at the last scan.
-        flowing: True while a session runs; otherwise the connector waits for a restart.
+        changed: number of files whose content changed after it was copied.
+        waiting: number of bytes that the last scan found and that are not copied yet.
+        flowing: whether a session runs; if false, the connector waits to start the next one.
     """
 
     def __init__(self, config: SourceConfig) -> None:
         """Check the directories.
 
         Raises:
-            ConfigError: the directory is unsuitable, or the quarantine directory is not writable.
+            ConfigError: the source directory is not usable (the message has the reason), or the quarantine directory is not
+                writable.
         """
         self.config = config
         self.directory = Directory(config)

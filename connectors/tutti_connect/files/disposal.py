@@ -1,4 +1,4 @@
-"""Disposal of files that are completely in the log: keep, move or delete."""
+"""Disposal of files that are completely in the log, as `files.after` says: keep, move or delete."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LOG = logging.getLogger("tutti.files")
 
 
 class Disposal:
-    """Carries out `files.after`. A restarted connector completes interrupted disposals.
+    """Keeps, moves or deletes files that are completely in the log; completes disposals that a crash has interrupted.
 
-    A file is disposed of in two steps. First, the file is renamed to a reserved name. When the rename is durable in the directory
-    and in the ledger, the file is deleted or moved. If a file is missing or differs before the first step, another process has
-    changed it.
+    The disposal of a file has two steps. The first step renames the file to a reserved name. The second step deletes or moves the
+    file, after the rename is durable in the directory and in the ledger. If a file is missing or changed before the first step,
+    another process uses it, and the connector leaves it alone.
     """
 
     def __init__(self, config: SourceConfig, ledger: Ledger) -> None:
@@ -52,19 +52,19 @@ class Disposal:
         self._queued[file.id] = file
 
     def add_touched(self, file: File) -> None:
-        """Handle a file that was touched after it was copied. The parts of it that were compared are unchanged."""
+        """Queue a file whose modification time changed after it was copied, but whose compared parts did not change."""
         if self._action == "delete" and not file.bad:
-            # Do not delete this file: only parts of it were compared, and a deletion is final.
+            # Do not delete a touched file: only its start and end were compared, and a deletion is final.
             self._log_once(file, "%s was written to, or touched, after it was copied: it is not deleted")
             file.state = State.CHANGED
             self._ledger.put(file)
         self.add(file)
 
     def carry_out(self) -> None:
-        """Move or delete the queued files. Their complete copy must be durable, also in the ledger.
+        """Move or delete the queued files. The ledger on disk must already have the state COPIED for these files.
 
         Raises:
-            Fenced: a newer instance has the ledger.
+            Fenced: a newer instance has taken over the ledger.
             Unavailable: the ledger's disk write failed.
             OSError: a directory sync failed.
         """
@@ -75,14 +75,14 @@ class Disposal:
             file.state = State.DISPOSING
             self._ledger.put(file)
         self._ledger.write()
-        # Sync the directories before the ledger deletes its entries, because a power failure could restore a file.
+        # Delete ledger entries only after `_run_step` has synced the directories: a power failure may bring back a deleted file.
         for file in self._run_step([one for one in queued if one.state is State.DISPOSING], self._dispose):
             self._release(file)
 
     def _run_step(self, files: Iterable[File], step: Callable[[File], set[Path]]) -> list[File]:
-        """Run a step for each file, sync the changed directories, and return the changed files.
+        """Run a step for each file, sync the changed directories, and return the files for which the step succeeded.
 
-        A failed step is logged, and retried at the next disposal.
+        After a failed step, log the error; the next disposal repeats the step.
         """
         folders: set[Path] = set()
         done = []
@@ -107,13 +107,13 @@ class Disposal:
         Check the file again after the rename, because another process may have replaced it.
         """
         path, reserved = self._root / file.name, self._reserved_path(file)
-        if not _is_unchanged(file, reserved):  # the file can be there because an earlier run was killed after this step
+        if not _is_unchanged(file, reserved):  # False if an earlier run was killed after the rename, before it recorded that
             if not reserved.exists():
                 if not _is_unchanged(file, path):
                     del self._queued[file.id]
                     return set()
                 if self._action == "move":
-                    self._target_directory(file)  # without a target directory, the file keeps its name
+                    self._target_directory(file)  # fails here if `done` is not writable, so that the file keeps its own name
                 path.rename(reserved)
             if not _is_unchanged(file, reserved):
                 del self._queued[file.id]
@@ -122,10 +122,10 @@ class Disposal:
         return {reserved.parent}
 
     def _dispose(self, file: File) -> set[Path]:
-        """Delete or move a renamed file. If it is missing, an earlier run has done this."""
+        """Delete or move a file that has its reserved name. A missing file was deleted or moved by an earlier run."""
         reserved = self._reserved_path(file)
         if not reserved.exists():
-            if file.id in self._logged:  # the file is missing although no session has disposed of it
+            if file.id in self._logged:  # the last attempt of this session failed, so another process has removed the file
                 LOG.warning("%s was renamed to %s, and is missing: another process removed it", file.name, reserved)
             self._release(file)
             return set()
@@ -139,16 +139,16 @@ class Disposal:
         return {reserved.parent}
 
     def _release(self, file: File) -> None:
-        """Release the file, because its name is free."""
+        """Remove the file from the queue and from the ledger, because its disposal is complete."""
         del self._queued[file.id]
         self._ledger.remove(file)
 
     def _reserved_path(self, file: File) -> Path:
-        """Return the reserved name of a file, which is unique among ledgers."""
+        """Return the path with the reserved name of a file; the ledger's id in the name makes it unique among ledgers."""
         return (self._root / file.name).with_name(f"{RESERVED_PREFIX}{self._ledger.id}-{file.id}")
 
     def _target_directory(self, file: File) -> Path:
-        """Return the directory that the file is moved to."""
+        """Create and return the directory that receives the file."""
         folder = (self._done / file.name).parent
         make_directory(folder)
         return folder
@@ -169,7 +169,7 @@ def _is_unchanged(file: File, path: Path) -> bool:
 
 def _restore(reserved: Path, path: Path) -> None:
     try:
-        os.link(reserved, path)  # unlike a link, a rename would replace a file that has appeared since
+        os.link(reserved, path)  # a link fails if a new file has the name by now; a rename would replace that file
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         LOG.warning(
@@ -182,8 +182,8 @@ def _restore(reserved: Path, path: Path) -> None:
 def _moved(reserved: Path, wanted: Path, number: int) -> Path:
     """Move a file to the first free name, NAME, NAME.NUMBER, NAME.NUMBER.1 and so on, and return the directory.
 
-    Reserve the name first with an empty file, because a rename would replace an existing file. A link would need more permissions
-    than a rename.
+    An empty file reserves the name first, because a rename would replace an existing file. A hard link would not replace a file,
+    but the kernel may deny links to files of another owner.
     """
     numbered = f"{wanted.name}.{number}"
     for name in itertools.chain([wanted.name, numbered], (f"{numbered}.{more}" for more in itertools.count(1))):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tutti import limits
 
-FILES_MAX = 200_000  # number of files in the ledger; takes about 100 MB of memory
+FILES_MAX = 200_000  # number of files in the ledger, whose entries then take about 100 MB of memory
 BLOCK_BYTES = 256 * limits.KIB  # size of one read
 ROW_BYTES_MAX = 2 * limits.RECORD_BYTES_MAX  # size of a row in a file, including quotes and escapes; a longer row is rejected
 HEADER_BYTES_MAX = limits.MIB  # size of the header row of a CSV file
@@ -14,16 +14,15 @@ PIECE_BYTES = 64 * limits.MIB  # bytes read from one growing file before the con
 FRAME_BYTES = 256 * limits.KIB  # target size of one frame; one more record always fits
 FRAME_RECORDS = 16_384  # number of records in one frame
 RECORD_BYTES_MAX = limits.RECORD_BYTES_MAX  # size of key and value
-RECORD_OVERHEAD_BYTES = 32  # size of a record in a frame, besides key and value
+RECORD_OVERHEAD_BYTES = 32  # size of a record's other fields in a frame, besides key and value
 BUFFER_BYTES = 16 * limits.MIB  # size of the producer's buffer
-WINDOW_BYTES = (
-    4096  # size of the two parts of a file whose digest identifies its content: the start, and the bytes before a position
-)
-KEPT_BYTES_MAX = 64 * limits.KIB  # bytes kept of a quarantined row; the source file has the rest
+# A fingerprint covers this number of bytes at the start of a file, and the same number before a position.
+WINDOW_BYTES = 4096
+KEPT_BYTES_MAX = 64 * limits.KIB  # size of the part of a rejected row that quarantine keeps; the source file has the rest
 DELIVERY_S = 30.0  # delivery timeout of a frame; afterwards a new epoch of the producer determines the frame's outcome
 WAIT_S = 0.1  # longest time between two checks for outcomes while frames are in flight
-LEDGER_WRITE_S = 0.5  # interval between writes of committed pieces to the ledger; correctness does not depend on it
+LEDGER_WRITE_S = 0.5  # interval between writes of the ledger, apart from the write before each send
 RETRY_S_MIN, RETRY_S_MAX = limits.RETRY_US_MIN / 1e6, 5.0  # delay before a restart after a failure; doubles with each failure
-SCAN_TIME_SHARE = 0.1  # share of the time that directory scans may take
+SCAN_TIME_SHARE = 0.1  # largest share of the time that the connector spends on directory scans
 FILE_RETRY_S = 10.0  # delay before the next attempt to open a file after a failure
 LEDGER_WAIT_S = 10.0  # time to wait until another process releases the ledger

@@ -12,11 +12,11 @@ class FilePosition(JsonProgress, frozen=True):
 
     Attributes:
         ledger: id of the ledger that numbers the pieces.
-        piece: piece of the last record; all earlier pieces are in the log, or in quarantine.
-        at: position after that record in its file: bytes (after decompression), or rows of Parquet.
+        piece: number of the piece that has the last record; all earlier pieces are in the log, or in quarantine.
+        at: position after that record in its file, in bytes after decompression, or in rows of Parquet.
         row: number of lines, or rows, up to that position.
         mark: digest that identifies the file's content before `at`.
-        file: end of the file's name, for readers.
+        file: end of the file's name, only for people who read the progress.
     """
 
     ledger: str
@@ -28,6 +28,6 @@ class FilePosition(JsonProgress, frozen=True):
 
 
 def shortened(name: str) -> str:
-    """Return a file's name for a progress: characters other than printable ASCII are replaced, and the length is limited."""
+    """Return the last characters of a file's name as printable ASCII, so that the progress stays within 256 bytes."""
     plain = "".join(letter if letter.isascii() and letter.isprintable() and letter not in '"\\' else "?" for letter in name)
     return plain if len(plain) <= _NAME_CHARACTERS else "..." + plain[-_NAME_CHARACTERS + 3 :]

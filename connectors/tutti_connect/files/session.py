@@ -1,4 +1,4 @@
-"""One epoch of the producer: scans the directory, reads and sends files in order, and records the outcomes."""
+"""A session: one epoch of the producer. Scans the directory, sends the rows of its files in order, and records the outcomes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ LOG = logging.getLogger("tutti.files")
 
 
 class _PendingPiece(NamedTuple):
-    """A piece that was read to its end. It is complete when frame `last` is committed. `sent` is True if the piece has records."""
+    """A piece of a file that was read, and waits for the commit of its last frame (number `last`). A piece with records is
+    `sent`.
+    """
 
     piece: Piece
     last: int
@@ -39,15 +41,16 @@ class _PendingPiece(NamedTuple):
 
 
 class Session:
-    """Copies files during one epoch of the producer. Used by one thread; a second thread reports outcomes (`on_delivery`)."""
+    """Copies files during one epoch of the producer. One thread calls the methods; an I/O thread calls `on_delivery`."""
 
     def __init__(self, connector: Connector, ledger: Ledger, stop: threading.Event) -> None:
-        """Start an epoch of the producer, which fences an older instance, and read the position.
+        """Start an epoch of the producer, which fences an older instance, and read the position to continue from.
 
         Raises:
             Unavailable: no gateway answers.
             Fenced: a newer instance has taken over.
-            FormatError, WrongDirectory: the progress or the ledger is not from this connector.
+            FormatError: another program wrote the progress in the log.
+            WrongDirectory: the progress belongs to another ledger.
         """
         self._connector, self._ledger, self._stop = connector, ledger, stop
         config = connector.config
@@ -75,7 +78,7 @@ class Session:
         self._committed = 0  # number of committed frames
         self._ledger_write_at = 0.0
         self._retry_at: dict[str, float] = {}  # files that could not be read -> time of the next attempt
-        self._has_more = False  # True if the connector stopped reading a growing file before its end, to read other files
+        self._has_more = False  # True if a growing file has more rows, because the last scan read only its next `PIECE_BYTES`
 
     def run(self) -> None:
         """Run until `stop` is set, and then deliver the sent records.
@@ -105,7 +108,7 @@ class Session:
         self._scan_s = time.monotonic() - started
         connector.waiting = sum(map(self._bytes_left, candidates))
         self._has_more = False
-        # Pieces of these files are not committed yet. The position to continue from is known only after the commit.
+        # Skip files with an uncommitted piece, because the position to continue from is known only after the commit.
         busy = {pending.piece.file for pending in self._pending_pieces}
         for candidate in candidates:
             if self._stop.is_set():
@@ -118,7 +121,7 @@ class Session:
             self._send(frame)
 
     def _bytes_left(self, candidate: Candidate) -> int:
-        """Return the bytes of a file that are not copied yet; the whole size if positions do not map to bytes on disk."""
+        """Return the bytes of a file that are not copied yet; for gzip and Parquet, the file's whole size."""
         size, file = candidate.seen.size, candidate.file
         return size if file is None or is_opaque(candidate.seen.name, self._config.files.format) else max(0, size - file.done)
 
@@ -143,10 +146,10 @@ class Session:
         LOG.warning("%s: %s: next attempt in %g s", name, (error.strerror or str(error)).lower(), limits.FILE_RETRY_S)
 
     def _ledger_entry(self, source: FileReader, seen: ScannedFile, file: File | None) -> File | None:
-        """Return the ledger entry of an opened file; None if the file needs no reading."""
+        """Return the ledger entry of an opened file, or None if there is nothing to read from the file."""
         status = source.status
         if (status.st_ino, status.st_mtime_ns) != (seen.inode, seen.changed_ns) and not self._config.files.grows:
-            return None  # the file was replaced since the scan; the next scan finds the new file
+            return None  # a different file has the name by now, and the next scan finds it
         if file is not None and not self._is_continuation(source, seen, file):
             return None if file.state is State.CHANGED else self._ledger_entry(source, seen, None)
         if file is None:
@@ -163,16 +166,16 @@ class Session:
         return file
 
     def _is_continuation(self, source: FileReader, seen: ScannedFile, file: File) -> bool:
-        """True if the opened file continues the known one.
+        """True if the opened file begins with the content that was copied under the entry `file`.
 
-        Otherwise delete the known file's ledger entry, or log the change and mark the entry.
+        If the file begins with other content, log the change, and delete the entry or mark it as changed.
         """
         status, files = source.status, self._config.files
         copied = file.state in (State.COPIED, State.UNREADABLE, State.CHANGED)
         if source.has_copied_content(file.done, file.mark) and not (
             copied and (file.size != status.st_size or file.state != State.COPIED)
         ):
-            if copied:  # the file was touched or moved back: the content is unchanged
+            if copied:  # the file was touched, or moved away and back, so only its stat fields changed
                 file.inode, file.changed_ns = status.st_ino, status.st_mtime_ns
                 self._ledger.put(file)
             return True
@@ -221,10 +224,7 @@ class Session:
             LOG.warning("%s changed while it was read: write files elsewhere, and rename them when they are complete", file.name)
 
     def _next_rows(self, blocks: Iterator[Rows], file: File, piece: Piece) -> Rows | None:
-        """Return the next rows of a file; None at its end or after an error.
-
-        In that case `piece.state` is the new state of the file.
-        """
+        """Return the next rows of a file; at its end or after an error, set `piece.state` and return None."""
         piece.state = State.OPEN
         try:
             rows = next(blocks, None)
@@ -240,7 +240,7 @@ class Session:
         return None
 
     def _quarantine(self, bad: list[BadRow], file: File, piece: Piece) -> None:
-        """Quarantine rejected rows. They are durable before any later row is sent."""
+        """Write rejected rows durably to quarantine, before any later row is sent."""
         for one in bad:
             size = one.size or len(one.data)
             fields = {
@@ -256,7 +256,7 @@ class Session:
             self._ledger.put_piece(piece)
 
     def _quarantine_rest(self, file: File, piece: Piece, error: Unreadable) -> None:
-        """Log and quarantine a file whose rest is unreadable. Reading continues with the other files."""
+        """Log a file whose rest is unreadable, and add it to quarantine; the connector continues with other files."""
         fields = {"file": file.name, "rows_taken": piece.row, "at": piece.at, "bytes": file.size}
         self._connector.quarantine.put(f"{file.name}-file", (self._ledger.id, str(file.id)), str(error), fields)
         LOG.warning("%s is unreadable after row %d: %s", file.name, piece.row, error)
@@ -265,12 +265,12 @@ class Session:
     # Frames in flight.
 
     def _send(self, frame: Frame) -> None:
-        """Pass a frame to the producer when its buffer has space; stop waiting after `stop`.
+        """Pass a frame to the producer when its buffer has space; give up when the connector stops.
 
         Raises:
             TuttiError: an earlier frame failed.
         """
-        self._ledger.write()  # the ledger must have the piece before a frame names it
+        self._ledger.write()  # write first: after a crash, the frame's progress must refer to a piece that the ledger has
         outcome = partial(self.on_delivery, frame.number)
         while not self._stop.is_set():
             self._process_outcomes()
@@ -280,16 +280,16 @@ class Session:
                 self._outcome_event.wait(limits.WAIT_S)
                 continue
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # stop here, because the progress of a later frame would also cover this frame
+                raise receipt.error  # send no later frame: its progress would also mark the records of this frame as copied
             return
 
     def on_delivery(self, number: int, error: TuttiError | None, receipt: Receipt) -> None:
-        """Receive the outcome of a frame, in an I/O thread of the client."""
+        """Queue the outcome of a frame for the session's thread; the client calls this in an I/O thread."""
         self._outcomes.append((error, number, receipt.count))
         self._outcome_event.set()
 
     def _process_outcomes(self) -> None:
-        """Process outcomes.
+        """Process the queued outcomes, and apply each committed piece to its file.
 
         Raises:
             TuttiError: a frame failed.
@@ -315,7 +315,7 @@ class Session:
         self._disposal.carry_out()
 
     def _wait(self, deadline: float) -> None:
-        """Wait until the next scan is due."""
+        """Process outcomes until the next scan is due: at the deadline (monotonic seconds), or at once if a file has more rows."""
         while not self._stop.is_set():
             self._process_outcomes()
             now = time.monotonic()
@@ -330,7 +330,7 @@ class Session:
                 self._stop.wait(deadline - now)
 
     def _finish(self) -> None:
-        """Deliver the sent records. The next instance reads the rows again that are not delivered in time."""
+        """Wait up to `limits.DELIVERY_S` for outcomes; the next instance reads rows without an outcome again."""
         self._producer.flush(limits.DELIVERY_S)
         self._process_outcomes()
         self._write_ledger()

@@ -29,7 +29,7 @@ class Authorizer:
         self._logged = ""
 
     def refresh(self) -> None:
-        """Reload a changed token file, and log failures; called periodically."""
+        """Reload the token file if it has changed, and log a failure once. The server calls this periodically."""
         if self.tokens is None:
             return
         self.tokens.refresh()
@@ -88,7 +88,9 @@ class Authorizer:
         self._check(lambda: access.require_producer(f"{self._name}.{producer}"))
 
     def check_read(self, request: Request, topics: Iterable[str] | None) -> Callable[[], bool]:
-        """Reject a caller that may not read topics (None: all); return a function that checks the rights again.
+        """Reject a caller that may not read the topics (None: all); return a function that repeats the check.
+
+        A stream calls the returned function before each poll, because the token may be revoked while the stream is open.
 
         Raises:
             Problem: 401, 403.

@@ -11,8 +11,8 @@ def http(path: str) -> int:
     """Accept records over HTTP for the log, and serve reads of the log.
 
     Several processes with one configuration serve the same producers. One line of JSON on standard output reports the connector as
-    ready, with its address; logs go to standard error. After SIGTERM or Ctrl-C, it delivers the records that it has accepted, and
-    ends. Exit codes: 2 for a wrong configuration, 3 if no gateway answers at the start.
+    ready, with its address; logs go to standard error. After SIGTERM or Ctrl-C, the connector delivers the records that it has
+    accepted, and ends. Exit codes: 2 for a wrong configuration, 3 if no gateway answers at the start.
     """
     from tutti.runtime.worker_command import run
     from tutti_connect.http.config import load_http

@@ -27,13 +27,13 @@ class Http(Struct, frozen=True):
     """Configuration of the HTTP connector.
 
     Attributes:
-        name: name of the connector, and prefix of its producers' names in the log. Processes of one name serve the same producers.
-        gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
-        listen: HOST:PORT.
-        tls: TLS certificate.
-        spool: directory on this host for posts that do not wait; by default none. Each process needs its own directory.
-        tokens: token file; by default every caller may do everything.
-        insecure: True to allow other hosts to reach the port without TLS and tokens.
+        name: name of the connector, shared by its processes, and prefix of its producers' names in the log.
+        gateways: addresses of the gateways, as `tutti://HOST:PORT[,HOST:PORT...]`.
+        listen: address to listen on, as HOST:PORT.
+        tls: files of the TLS certificate.
+        spool: directory on this host for posts with wait=false, one for each process; without it, they stay in memory.
+        tokens: token file; without it, every caller may do everything.
+        insecure: allow other hosts to reach the port without TLS and tokens.
     """
 
     name: Annotated[str, example("web")]
@@ -54,7 +54,7 @@ def load_http(path: str) -> Http:
     """Load and check the configuration file of the HTTP connector.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; the message names the place, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
     """
     config = load_struct(path, Http)
     check_connector_name(path, config.name)

@@ -1,4 +1,4 @@
-"""Health of the group, polled once a second, so that posts fail at once while no record can be committed.
+"""Health of the group: a thread polls it each second, so that posts fail at once while the group cannot commit.
 
 The same thread returns freed memory to the system after large bodies and pages.
 """
@@ -23,14 +23,14 @@ class Health:
     """Polls the group in its own thread.
 
     Attributes:
-        state: state of the best gateway that answered: primary, minority, joining, halted; "unavailable" if no gateway answered.
+        state: state of the gateway that answered (primary, minority, joining, halted), or "unavailable" if no gateway answered.
         frontier: highest known frontier of the log.
-        message: reason why no record can be committed now; "" if no reason is known.
-        busy: True if an operation has used much memory since the last poll.
+        message: reason why the group cannot commit records now; "" if the group can.
+        busy: set by operations that use much memory, so that the next poll returns freed memory to the system.
     """
 
     def __init__(self, reads: FlightSource) -> None:
-        """Start without any knowledge of the group."""
+        """Prepare without a request. The group counts as unable to commit until the first poll."""
         self.busy = False
         self.state = "unknown"
         self.frontier = 0
@@ -48,10 +48,10 @@ class Health:
         """Poll once now, and then periodically.
 
         Args:
-            needed: True if a gateway must answer. Otherwise posts go to a spool until a gateway answers.
+            needed: fail if no gateway answers; pass False with a spool, which takes posts until a gateway answers.
 
         Raises:
-            TuttiError: a needed gateway does not answer, or the gateway rejects the connector.
+            TuttiError: no gateway answers although `needed` is True, or the gateway rejects the connector.
         """
         try:
             self._poll(None if needed else limits.POLL_WAIT_S)

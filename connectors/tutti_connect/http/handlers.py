@@ -1,4 +1,4 @@
-"""Request handlers. Each method answers one operation (`operations.py`); blocking work runs in threads."""
+"""Request handlers: one method of `Service` for each operation in `operations.py`. Blocking work runs in threads."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Service:
         reservation = BodyReservation(self.body_reader, request.client.host if request.client else "")
         started = time.monotonic()
         try:
-            # Read the body before the post counts as in progress, so that slow callers do not use up the limit.
+            # Read the body before the post counts towards `POSTS_MAX`, so that slow callers do not use up this limit.
             body = await self.body_reader.body(request, reservation)
             with self._in_progress():
                 records = await self._parsed(body, topic, content_type, plain, reservation)
@@ -120,15 +120,15 @@ class Service:
             else:
                 outcome = await self.producers.post_once(*named, records, sent)
         except Unavailable as error:
-            raise Problem(503, str(error), committed="no") from error  # nothing was sent; otherwise the error would be `Unknown`
+            raise Problem(503, str(error), committed="no") from error  # sure, because the error after a send would be `Unknown`
         if outcome.offset is not None:
-            self.reads.note_frontier(outcome.offset + records.count)  # later reads at this process include at least this offset
+            self.reads.note_frontier(outcome.offset + records.count)  # so that later reads at this process see the records
         if not outcome.repeated:
             self.metrics.records.inc(records.count)
         return outcome
 
     async def _answer_when_sent(self, records: Records, named: tuple[str, int] | None, reservation: BodyReservation) -> Response:
-        """Answer a post that does not wait: when it is sent, or at once if its outcome is known."""
+        """Answer a post with wait=false when its records are sent, or with the outcome if this is known earlier."""
         name = self.receipts.open()
         sent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -153,7 +153,7 @@ class Service:
         return _json(fields, 202, {"location": f"/v1/receipts/{name}"})
 
     async def _spooled(self, spool: Spool, records: Records, reservation: BodyReservation) -> Response:
-        """Answer a post that does not wait, after it is durable in the spool."""
+        """Answer a post with wait=false when its records are durable in the spool."""
         name = self.receipts.open_spooled()
 
         def on_outcome(outcome: Outcome | TuttiError) -> None:
@@ -167,7 +167,7 @@ class Service:
         try:
             await spool.post(records, on_outcome)
         except BaseException:
-            self.receipts.drop(name)  # the caller has not received the receipt's id
+            self.receipts.drop(name)  # no caller knows the receipt's id
             raise
         finally:
             reservation.release()
@@ -180,7 +180,7 @@ class Service:
         return _json(self.receipts.get(request.path_params["id"]))
 
     async def producer(self, request: Request, _query: Query) -> Response:
-        """Return the sequence with which a producer continues."""
+        """Return the expected sequence of a producer's next post."""
         name = request.path_params["producer"]
         producer_and_sequence({"tutti-producer": name, "tutti-sequence": "1"})
         self.authorizer.check_resume(request, name)
@@ -262,11 +262,11 @@ class Service:
         return await asyncio.get_running_loop().run_in_executor(pool, call)
 
     def end(self) -> None:
-        """End the streams; posts in progress continue."""
+        """End the streams, but let posts in progress continue."""
         self.streams.end()
 
     async def shut_down(self) -> None:
-        """Wait for posts in progress, within a time limit, and then release everything."""
+        """Wait up to `limits.STOP_S` for posts in progress, and then close producers, spool and threads."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=limits.STOP_S)
         await asyncio.to_thread(self.producers.close)
@@ -301,7 +301,7 @@ def _form(accept: str) -> record_pages.Form:
     """Return the format of a page.
 
     Raises:
-        Problem: 406: the caller accepts no supported format.
+        Problem: 406: the header Accept names no supported format.
     """
     accepted = [one.partition(";")[0].strip().lower() for one in accept.split(",")]
     if ARROW in accepted:
@@ -332,7 +332,7 @@ def _committed(records: Records, outcome: Outcome, named: tuple[str, int] | None
 
 
 def _receipt_fields(records: Records, done: asyncio.Task[Outcome], named: tuple[str, int] | None) -> dict[str, Any]:
-    """Return the outcome of a post that did not wait, as fields of its receipt."""
+    """Return the outcome of a post with wait=false, as fields of its receipt."""
     if done.cancelled():
         return {"state": "failed", "status": 503, "message": "the process ended before the outcome", "committed": "unknown"}
     error = done.exception()

@@ -5,30 +5,30 @@ from __future__ import annotations
 from tutti import limits
 
 # Connections
-CONNECTIONS_MAX = 1024  # above this number, a new connection closes the one that has waited longest without a request
+CONNECTIONS_MAX = 1024  # at this limit, a new connection evicts one that has no request, from the network with the most of these
 HEADER_BYTES_MAX = 16 * limits.KIB  # size of a request's head
-HEAD_S = 10.0  # time for a request's head, after the connection or the previous answer
+HEAD_S = 10.0  # time for a request's head; starts with the connection or the previous answer
 BODY_S = 30.0  # time for a request's body
 SEND_S = 30.0  # a connection is closed if its peer does not read an answer for this time
-# time and bytes for reading the rest of a body that is too large; without this, the peer may not receive the answer
+# limits for reading the rest of a rejected body: a peer that is disconnected while it sends may not receive the answer
 LINGER_S, LINGER_BYTES_MAX = 2.0, 64 * limits.MIB
-STOP_S = 10  # time for requests in progress when the process ends
+STOP_S = 10  # time for requests in progress after SIGTERM
 
 # Posts
-BODY_BYTES_MAX = 16 * limits.MIB  # size of a JSON body; the converted frame has the limits of a frame
+BODY_BYTES_MAX = 16 * limits.MIB  # size of a request body; the frame made from it has its own limit
 RAW_BYTES_MAX = limits.RAW_BYTES_MAX  # decompressed size of an Arrow stream
 FRAME_BYTES_MAX = limits.BODY_BYTES_MAX
 RECORDS_A_POST_MAX = 65_536  # number of records in one post
 ARROW_BATCHES_MAX = 1024  # number of batches in one stream
 BODIES_BYTES_MAX = 128 * limits.MIB  # received bytes of all requests in progress
-LOOP_BYTES_MAX = 256 * limits.KIB  # a larger body is parsed in a thread, so that other requests are answered in the meantime
+LOOP_BYTES_MAX = 256 * limits.KIB  # a thread parses larger bodies, so that the event loop can answer other requests meanwhile
 PARSERS = 2  # threads that parse bodies
-POSTS_MAX = 256  # number of concurrent posts with complete bodies
+POSTS_MAX = 256  # number of posts in progress; a post counts once its body is complete
 BUFFER_BYTES = 64 * limits.MIB  # buffer of the producer for posts without a producer name
 DELIVERY_S = 10.0  # time to wait for a post's outcome
-POST_S = 25.0  # time to determine the outcome of a post with a producer name, with new epochs if needed
-TRIES_MAX = 8  # number of epochs that a post may start while other processes use the same producer name
-FENCED_S_MIN, FENCED_S_MAX = 0.05, 1.0  # delay before the next epoch of a fenced producer; doubles
+POST_S = 25.0  # time for a post with a producer name, including the epochs that determine its outcome
+TRIES_MAX = 8  # attempts of one post, for example while other processes take over its producer
+FENCED_S_MIN, FENCED_S_MAX = 0.05, 1.0  # delay before the next attempt; doubles with each failure
 CONNECT_S = 5.0  # time for a producer to connect
 
 # Producers by name
@@ -37,13 +37,13 @@ PRODUCER_BUFFER_BYTES = 2 * FRAME_BYTES_MAX  # holds one post at a time
 OPENERS = 8  # threads that open and close producers
 WAITING_A_PRODUCER_MAX = 16  # number of posts that wait for earlier posts of the same producer
 PRODUCER_NAME_BYTES_MAX = 140  # length of a caller's producer name; in the log, the connector's name and a dot precede it
-SEQUENCE_MAX = 2**53  # largest integer that all JSON implementations represent exactly
-POSTS_REMEMBERED = 1024  # number of posts of one producer that are kept to answer repeated posts
-SEARCH_S = 5.0  # time to search the log for a repeated post that is not in the history
+SEQUENCE_MAX = 2**53  # JSON implementations that use floats represent all integers up to this one exactly
+POSTS_REMEMBERED = 1024  # number of a producer's recent posts that a process keeps to recognise repeats
+SEARCH_S = 5.0  # time to search the log for a repeated post whose offset is unknown
 SEARCHERS = 2  # threads that search the log for repeated posts
 
 # Spool
-SPOOLERS = 16  # number of posts that wait for the spool's disk at the same time
+SPOOLERS = 16  # threads in which posts wait for the spool's disk
 SPOOL_S = 10.0  # time to wait for the spool's disk
 
 # Receipts of posts that do not wait
@@ -55,18 +55,18 @@ PAGE_RECORDS, PAGE_RECORDS_MAX = 1_000, 10_000
 PAGE_BYTES_MAX = 8 * limits.MIB  # size of an answer; one more record always fits
 PAGE_S = 5.0  # time for scanning records that do not match
 PAGE_ROWS = 1_000  # number of records scanned in one step
-READERS = 8  # number of pages computed at the same time
+READERS = 8  # threads that compute pages
 READS_WAITING_MAX = 64  # number of requests that wait for a reader thread
 STREAMS_MAX = 32  # number of concurrent streams; each uses a thread and up to one batch of the log
 STREAM_ROWS = 256  # number of records sent in one write
-STREAM_POLL_S = 1.0  # longest wait of a stream for records, before it checks whether it must end
+STREAM_POLL_S = 1.0  # longest wait of a stream for records; afterwards the stream checks whether it must end
 HEARTBEAT_S = 10.0  # a stream without records sends a heartbeat after this time
 READ_S = 10.0  # time for a gateway to answer
 
 # Health
-ARENAS_MAX = 2  # number of allocator arenas; with more, each thread would keep freed memory
+ARENAS_MAX = 2  # number of malloc arenas; each arena keeps freed memory, and by default there is about one for each thread
 POLL_S = 1.0  # interval between polls of the group
-POLL_WAIT_S = 3.0  # longest wait for the first poll if there is a spool, and for the last poll at the end
+POLL_WAIT_S = 3.0  # longest poll; with a spool also the longest wait at the start
 CERTIFICATE_POLL_S = 10.0  # interval between checks for a renewed certificate
 
 RETRY_AFTER_S = 1  # value of the Retry-After header

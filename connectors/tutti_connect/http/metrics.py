@@ -15,10 +15,10 @@ _SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 5.0, 25.0)
 
 
 class Metrics:
-    """Counts events, and computes the other metrics at each scrape.
+    """Metrics of one process: counts posts and answers as they occur, and reads all other values at each scrape.
 
     Attributes:
-        turned_away: counters of rejected connections (`tutti.runtime.http_server`), set when the port is served.
+        turned_away: reason -> number of rejected connections, counted by `tutti.runtime.http_server`.
     """
 
     def __init__(self, service: Service) -> None:

@@ -1,4 +1,4 @@
 """Kafka connectors: copy topics to the log and back, each record once.
 
-NOTES.md has the theory of operation and the failure table.
+NOTES.md describes the rules of both connectors and the effects of failures.
 """

@@ -1,4 +1,4 @@
-"""Helpers around Kafka's client for both directions: settings, errors in the project's terms, throttled log lines."""
+"""Helpers around Kafka's client, for both connectors: settings, conversion of errors to `TuttiError`, throttled log lines."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ FINAL_ERRORS = {
 def client_settings(
     servers: str, given: Mapping[str, Any], fixed: Mapping[str, Any], defaults: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the checked settings for Kafka's client.
+    """Merge the settings for Kafka's client: the user's settings replace defaults, but must not contain a fixed setting.
 
     Raises:
-        ConfigError: a given setting is reserved for the connector.
+        ConfigError: the user has set a fixed setting.
     """
     own = {**fixed, "bootstrap.servers": servers}
     for name in given.keys() & own.keys():
@@ -85,9 +85,9 @@ def converted_errors(admin: Any, where: str) -> Iterator[None]:
 
     Raises:
         Unavailable: Kafka does not answer; the message names the cause.
-        ConfigError: a retry does not help.
+        ConfigError: a retry cannot help, for example because a topic does not exist.
     """
-    admin.poll(0)  # the client delivers its log lines during a poll
+    admin.poll(0)  # a poll writes the client's queued log lines, so that old failures do not count as the cause
     started = time.monotonic()
     try:
         yield
@@ -97,9 +97,9 @@ def converted_errors(admin: Any, where: str) -> Iterator[None]:
 
 
 def end_offset(admin: Any, one: TopicPartition, isolation: Any) -> int:
-    """Return the offset after the last message of a partition; wait for its leader.
+    """Return the offset after the last message of a partition; wait up to `KAFKA_S` for the partition's leader.
 
-    With READ_COMMITTED, the offset is before the first undecided message.
+    With isolation READ_COMMITTED, return the offset of the first message of an open transaction if there is one.
 
     Raises:
         KafkaException: Kafka does not answer, or the partition has no leader for `KAFKA_S`.
@@ -116,7 +116,9 @@ def end_offset(admin: Any, one: TopicPartition, isolation: Any) -> int:
 
 
 def ignore_error(_error: KafkaError) -> None:
-    """Ignore an error callback (`error_cb`): the client also logs the error, and each call reports its own failure."""
+    """Ignore an error that Kafka's client passes to `error_cb`, because the client also logs it and each call reports its
+    failure.
+    """
 
 
 class ConnectionFailureFilter(logging.Filter):
@@ -130,7 +132,7 @@ class ConnectionFailureFilter(logging.Filter):
         self._last = -1.0, ""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Keep the line if it reports a connection failure."""
+        """Store the line's text if it reports a connection failure; always return True, which passes the line."""
         if found := self._FAILED.match(record.getMessage()):
             self._last = time.monotonic(), found[1]
         return True

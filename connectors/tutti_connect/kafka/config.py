@@ -12,7 +12,7 @@ from tutti.toml.loader import load_struct
 from tutti_connect.config import check_connector_name, check_gateways, check_topic, example
 from tutti_connect.kafka import limits
 
-#: Topics reserved for Kafka. Creating such a topic breaks the broker, and clients must not write to them.
+#: Internal topics of Kafka. Clients must not write to these topics, and a client that creates one breaks the broker.
 INTERNAL_TOPICS = frozenset(
     {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata", "__remote_log_metadata"}
 )
@@ -22,10 +22,10 @@ class Source(Struct, frozen=True):
     """Table [kafka] of kafka-in.
 
     Attributes:
-        servers: bootstrap servers, `HOST:PORT[,HOST:PORT...]`.
-        topics: names of the topics.
-        start: first position at the first start of a topic; a partition added later starts at its beginning.
-        lost: reaction if Kafka's retention has deleted messages that are not in the log.
+        servers: bootstrap servers, as `HOST:PORT[,HOST:PORT...]`.
+        topics: names of the topics to copy.
+        start: position at which a topic's first copy begins; a partition added later begins at its first message.
+        lost: reaction if Kafka's retention has deleted messages before they were copied.
         settings: settings of Kafka's client (librdkafka), as `"security.protocol" = "SSL"`.
     """
 
@@ -41,12 +41,12 @@ class SourceConfig(Struct, frozen=True):
 
     Attributes:
         name: name of the connector, shared by its instances, and prefix of its producers' names in the log.
-        gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
-        kafka: the source.
-        topic: topic of all records; by default each record goes to the topic of the same name.
+        gateways: addresses of the gateways, as `tutti://HOST:PORT[,HOST:PORT...]`.
+        kafka: table [kafka], the source.
+        topic: topic of all records in the log; by default, a record keeps the name of its topic in Kafka.
         quarantine: directory for records that the log rejects.
-        metrics: HOST:PORT of the Prometheus page; by default none.
-        insecure: True to allow other hosts to reach the metrics page, which has no TLS or token.
+        metrics: address of the Prometheus page, as HOST:PORT; by default, there is no page.
+        insecure: allow other hosts to reach the metrics page, which has neither TLS nor a token.
     """
 
     name: Annotated[str, example("orders")]
@@ -62,7 +62,7 @@ def load_source_config(path: str) -> SourceConfig:
     """Load the configuration of kafka-in.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
     """
     config = load_struct(path, SourceConfig)
     check_connector_name(path, config.name)
@@ -81,8 +81,8 @@ class Transaction(Struct, frozen=True):
     """Table [transaction]: size of a transaction. Larger transactions raise the throughput; smaller ones lower the latency.
 
     Attributes:
-        records, bytes: limits at which the transaction is committed.
-        wait_ms: longest time between the first record of the transaction and the commit.
+        records, bytes: size at which the connector commits a transaction.
+        wait_ms: longest time from the first record of a transaction to its commit.
     """
 
     records: Annotated[int, Meta(ge=1, le=limits.TRANSACTION_RECORDS_MAX)] = limits.TRANSACTION_RECORDS
@@ -94,14 +94,14 @@ class Target(Struct, frozen=True):
     """Table [kafka] of kafka-out.
 
     Attributes:
-        servers: bootstrap servers, `HOST:PORT[,HOST:PORT...]`.
-        topic: topic of all records; by default each record goes to the topic of the same name.
-        names: topics whose name in Kafka differs: name in the log -> name in Kafka.
-        order: "key" keeps the order of records with equal keys, and of records without a key; "total" uses one partition for each
-            topic.
-        partitions: partition count of topics that the connector creates; 0 creates none.
-        offset_header: header with each record's offset in the log; by default none.
-        position_topic: topic with the connector's position; by default `tutti.NAME.position`.
+        servers: bootstrap servers, as `HOST:PORT[,HOST:PORT...]`.
+        topic: topic of all records in Kafka; by default, a record keeps the name of its topic in the log.
+        names: name in the log -> name in Kafka, for topics whose names differ.
+        order: "key" keeps the order of records with equal keys and of records without a key; "total" keeps the order of all records
+            of a topic, in one partition.
+        partitions: number of partitions of topics that the connector creates; 0 if it must not create topics.
+        offset_header: name of a header with the record's offset in the log; by default, there is no such header.
+        position_topic: topic in Kafka for the connector's position; by default `tutti.NAME.position`.
         settings: settings of Kafka's client (librdkafka), as `"security.protocol" = "SSL"`.
     """
 
@@ -120,15 +120,15 @@ class SinkConfig(Struct, frozen=True):
 
     Attributes:
         name: name of the connector, used in its transactional id and position.
-        gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
-        kafka: the target.
+        gateways: addresses of the gateways, as `tutti://HOST:PORT[,HOST:PORT...]`.
+        kafka: table [kafka], the target.
         quarantine: directory for records that Kafka rejects.
-        topics: topics of the log; by default all.
-        start: first position if Kafka has no stored position of the connector.
-        lost: reaction if the log's retention has deleted records that are not in Kafka.
-        metrics: HOST:PORT of the Prometheus page; by default none.
-        insecure: True to allow other hosts to reach the metrics page, which has no TLS or token.
-        transaction: size of a transaction.
+        topics: topics of the log to copy; by default all.
+        start: position in the log at which the copy begins if Kafka has no position of the connector.
+        lost: reaction if the log's retention has deleted records before they were copied.
+        metrics: address of the Prometheus page, as HOST:PORT; by default, there is no page.
+        insecure: allow other hosts to reach the metrics page, which has neither TLS nor a token.
+        transaction: table [transaction], the size of a transaction.
     """
 
     name: Annotated[str, example("orders-out")]
@@ -152,7 +152,7 @@ def load_sink_config(path: str) -> SinkConfig:
     """Load the configuration of kafka-out.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
     """
     config = load_struct(path, SinkConfig)
     check_connector_name(path, config.name)

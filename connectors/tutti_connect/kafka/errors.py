@@ -1,4 +1,4 @@
-"""Errors of writing to Kafka; each class stands for a required reaction."""
+"""Errors of writing to Kafka; the class of an error decides how the connector reacts."""
 
 from __future__ import annotations
 
@@ -6,15 +6,12 @@ from tutti.errors import TuttiError, Unavailable
 
 
 class RetryTransaction(Unavailable):
-    """A retry can succeed, because Kafka is unreachable or a transaction was abandoned.
-
-    Kafka has the outcome of the last transaction.
-    """
+    """Kafka is unreachable or has aborted the transaction: open the producer again, and read from Kafka what is committed."""
 
 
 class RecordRejected(TuttiError):
-    """Kafka rejects a record of the transaction, but not known which. The whole transaction was aborted."""
+    """Kafka rejects an unknown record of the transaction, and has aborted the whole transaction: halve it to find the record."""
 
 
 class TopicRejected(RecordRejected):
-    """Kafka rejects all records for a topic until the operator changes something. The message is the reason."""
+    """Kafka rejects every record of a topic, so the connector must end. The message gives the reason, for an operator."""

@@ -1,4 +1,4 @@
-"""Clients of the gateways: the committed log for kafka-out, producers for kafka-in."""
+"""Clients of the gateways: readers of the log for kafka-out, and producers for kafka-in."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tutti_connect.kafka.sink.messages import COLUMNS
 
 
 class CommittedLog:
-    """The log of a group, or some of its topics."""
+    """Read access to the log of a group, or to some of its topics."""
 
     def __init__(self, url: str, topics: Sequence[str]) -> None:
         """Prepare without connecting. An empty `topics` means all topics."""
@@ -55,7 +55,7 @@ class CommittedLog:
 
 
 def gateway_check(url: str) -> Callable[[], object]:
-    """Return a function that checks that a gateway answers."""
+    """Return a function that connects to a gateway, and raises `Unavailable` if no gateway answers."""
 
     def check() -> object:
         with AdminClient(url, timeout=limits.KAFKA_S) as control:

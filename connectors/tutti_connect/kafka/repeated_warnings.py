@@ -18,7 +18,9 @@ def shape(text: str) -> str:
 
 
 class RepeatFilter(logging.Filter):
-    """Log filter that passes equal lines once in an interval. Kafka's client repeats its warnings every second for each broker."""
+    """Log filter that passes a repeated line only every ten minutes. Kafka's client repeats a warning each second for each
+    broker.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         """Start with no line seen."""
@@ -27,7 +29,7 @@ class RepeatFilter(logging.Filter):
         self._muted_until: dict[str, float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """True if the line is new; lines that differ only in numbers are equal."""
+        """True if no equal line passed in the last ten minutes; lines are equal if they differ only in numbers or parentheses."""
         text, now = shape(record.getMessage()), self._clock()
         if now < self._muted_until.get(text, 0.0):
             return False

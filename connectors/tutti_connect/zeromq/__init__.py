@@ -1,4 +1,4 @@
 """ZeroMQ connectors: copy messages to the log, and publish records of the log to subscribers.
 
-NOTES.md describes possible losses.
+NOTES.md describes the delivery guarantees, and when messages can be lost.
 """

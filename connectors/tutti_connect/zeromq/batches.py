@@ -1,4 +1,4 @@
-"""Conversion of ZeroMQ messages to record batches by topic, and detection of messages that the log rejects."""
+"""Conversion of ZeroMQ messages to record batches, one topic in each, and detection of messages that the log rejects."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class TopicBatch(NamedTuple):
     size: int
 
 
-#: Callback for a rejected topic, with the reason and the topic's buffered records, which are not sent to the log.
+#: Callback for a topic that the log rejects: (topic, reason, buffered records of the topic, which the log will not get).
 OnRejectedTopic = Callable[[str, str, Sequence[TopicBatch]], None]
 
 
 class _Column:
-    """Collects the columns of one topic's records."""
+    """Columns of the records of one topic, while messages are converted."""
 
     __slots__ = ("keys", "sizes", "values")
 
@@ -51,10 +51,10 @@ class _Column:
 
 
 class MessageConverter:
-    """Maps the parts of a message to record fields, and tracks the topics."""
+    """Converts messages to records: maps their frames to topic, key and value, and rejects messages of rejected topics."""
 
     def __init__(self, frames: Sequence[Role], topic: str) -> None:
-        """Use these roles of the message parts; `topic` applies if no part has the role "topic"."""
+        """Take the role of each frame of a message, and the topic for all records if no frame has the role "topic"."""
         self._frames = tuple(frames)
         self._count = len(frames)
         self._topic_at, self._key_at, self._value_at = (
@@ -65,17 +65,17 @@ class MessageConverter:
         self._rejected_topics: dict[bytes, str] = {}  # topic -> reason
 
     def reject_topic(self, topic: str, reason: str) -> None:
-        """Reject further messages of a topic."""
+        """Reject all further messages of a topic, with this reason."""
         self._topics.pop(topic.encode(), None)
         self._rejected_topics[topic.encode()] = reason
 
     def original_messages(self, part: TopicBatch) -> Iterator[Message]:
-        """Yield the original messages of these records. Skipped parts are empty."""
+        """Yield the messages from which records were made; frames with the role "skip" are empty, because records lack them."""
         for row in part.records.to_pylist():
             yield [part.topic.encode() if role == "topic" else row.get(role) or b"" for role in self._frames]
 
     def to_batches(self, messages: Sequence[Message]) -> tuple[list[TopicBatch], list[RejectedMessage]]:
-        """Convert messages in order of arrival, by topic; the timestamp is the current time."""
+        """Convert messages; return the records by topic, in order of arrival and with the current time, and rejected messages."""
         columns: dict[str, _Column] = {}
         rejected: list[RejectedMessage] = []
         for message in messages:

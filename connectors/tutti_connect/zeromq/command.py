@@ -18,8 +18,8 @@ def zeromq_in(path: str) -> int:
     """Copy messages from ZeroMQ PUSH or PUB sockets to the log.
 
     One line of JSON on standard output reports the connector as ready, with its bound addresses; logs go to standard error. After
-    SIGTERM or Ctrl-C, it delivers the messages that it has received, and ends. Exit codes: 2 for a wrong configuration, 3 if no
-    gateway answers.
+    SIGTERM or Ctrl-C, the connector delivers the messages that it has received, and ends. Exit codes: 2 for a wrong configuration,
+    3 if no gateway answers.
     """
     from tutti_connect.zeromq.config import load_source_config
 
@@ -42,7 +42,8 @@ def zeromq_out(path: str) -> int:
     """Publish the log's records to ZeroMQ subscribers, in total order.
 
     One line of JSON on standard output reports the connector as ready, with its bound addresses; logs go to standard error. After
-    SIGTERM or Ctrl-C, it commits its offset to the log, and ends. Exit codes: 2 for a wrong configuration, 3 if no gateway answers.
+    SIGTERM or Ctrl-C, the connector commits its offset to the log, and ends. Exit codes: 2 for a wrong configuration, 3 if no
+    gateway answers.
     """
     from tutti_connect.zeromq.config import load_sink_config
     from tutti_connect.zeromq.metrics import OutMetrics
@@ -59,7 +60,7 @@ def zeromq_out(path: str) -> int:
 
 @contextmanager
 def _library() -> Iterator[None]:
-    """Name the command that installs ZeroMQ's library where it is missing."""
+    """Convert a failed import of ZeroMQ's library in the block to an error that names the package to install."""
     try:
         yield
     except ImportError as error:

@@ -20,9 +20,9 @@ class Curve(Struct, frozen=True):
     """Table [curve]: encryption and authentication. Without this table, there is neither.
 
     Attributes:
-        certificate: file with the connector's key pair, as ZeroMQ's tools create it (`NAME.key_secret`).
-        server: file with the public key of the peer, for `connect`.
-        clients: directory with the public keys (`*.key`) of the peers that may connect, for `bind`.
+        certificate: file with the key pair of the connector, such as `NAME.key_secret` from ZeroMQ's tools.
+        server: file with the public key of the peer; required by `connect`.
+        clients: directory with the public keys (`*.key`) of the peers that may connect; required by `bind`.
     """
 
     certificate: str = ""
@@ -34,12 +34,11 @@ class Source(Struct, frozen=True):
     """Table [zeromq] of zeromq-in.
 
     Attributes:
-        socket: "pull" reads from PUSH sockets, with back pressure; "sub" reads from PUB sockets, which drop messages under
-            overload.
-        bind, connect: endpoints, as `tcp://127.0.0.1:5555`.
-        subscribe: message prefixes for "sub"; by default all messages.
+        socket: type of the socket; "pull" slows its PUSH peers under overload, and "sub" drops messages of PUB peers.
+        bind, connect: endpoints, such as `tcp://127.0.0.1:5555`.
+        subscribe: prefixes of the messages to receive with "sub"; by default all messages.
         frames: role of each frame of a message.
-        high_water_mark: messages that ZeroMQ buffers for one connection.
+        high_water_mark: number of messages that ZeroMQ buffers for one connection.
     """
 
     socket: Annotated[Literal["pull", "sub"], Meta(extra_json_schema={"examples": ["pull"]})]
@@ -55,13 +54,13 @@ class SourceConfig(Struct, frozen=True):
 
     Attributes:
         name: name of the connector and of its producer in the log.
-        gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
-        zeromq: the source.
+        gateways: addresses of the gateways, as `tutti://HOST:PORT[,HOST:PORT...]`.
+        zeromq: table [zeromq], the source.
         quarantine: directory for messages that the log rejects.
         topic: topic of all records, if no frame has the role "topic".
-        spool: directory for messages that are received but not committed; by default they are in memory.
-        metrics: HOST:PORT of the Prometheus page; by default none.
-        insecure: True to allow other hosts to reach sockets without [curve], and the metrics page, which has no TLS or token.
+        spool: directory for received messages until they are committed; by default, they stay in memory.
+        metrics: address of the Prometheus page, as HOST:PORT; by default, there is no page.
+        insecure: allow other hosts to reach sockets without [curve], and the metrics page, which has neither TLS nor a token.
     """
 
     name: Annotated[str, example("quotes")]
@@ -80,9 +79,9 @@ class Target(Struct, frozen=True):
 
     Attributes:
         bind, connect: endpoints of the PUB socket.
-        nobody: action without subscribers: "wait" for one, or "publish" and lose the records.
-        slow: action for a slow subscriber: "drop" its messages, or "wait" for it and delay all others.
-        high_water_mark: messages that ZeroMQ buffers for one subscriber.
+        nobody: whether to "wait" while there is no subscriber, or to "publish" records that nobody receives.
+        slow: whether to "drop" messages to a slow subscriber, or to "wait" for it and delay all others.
+        high_water_mark: number of messages that ZeroMQ buffers for one subscriber.
     """
 
     bind: list[str] = field(default_factory=list)
@@ -97,13 +96,13 @@ class SinkConfig(Struct, frozen=True):
 
     Attributes:
         name: name of the connector and of its reader in the log.
-        gateways: `tutti://HOST:PORT[,HOST:PORT...]`.
-        zeromq: the target.
-        topics: topics of the log; by default all.
-        start: first position of a connector that has not published under its name yet.
-        lost: reaction if retention has deleted records before publication.
-        metrics: HOST:PORT of the Prometheus page; by default none.
-        insecure: True to allow other hosts to reach sockets without [curve], and the metrics page, which has no TLS or token.
+        gateways: addresses of the gateways, as `tutti://HOST:PORT[,HOST:PORT...]`.
+        zeromq: table [zeromq], the target.
+        topics: topics of the log to publish; by default all.
+        start: position in the log at which publication begins, if the log has no offset of a reader `name`.
+        lost: reaction if retention has deleted records before they were published.
+        metrics: address of the Prometheus page, as HOST:PORT; by default, there is no page.
+        insecure: allow other hosts to reach sockets without [curve], and the metrics page, which has neither TLS nor a token.
     """
 
     name: Annotated[str, example("quotes-out")]
@@ -121,7 +120,7 @@ def load_source_config(path: str) -> SourceConfig:
     """Load the configuration of zeromq-in.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
     """
     config = load_struct(path, SourceConfig)
     check_connector_name(path, config.name)
@@ -146,7 +145,7 @@ def load_sink_config(path: str) -> SinkConfig:
     """Load the configuration of zeromq-out.
 
     Raises:
-        ConfigError: the file is unreadable or wrong; names the place, the problem and the remedy.
+        ConfigError: the file is unreadable or wrong; the message names the key, the problem and the remedy.
     """
     config = load_struct(path, SinkConfig)
     check_connector_name(path, config.name)
@@ -187,5 +186,5 @@ def _check_endpoints(path: str, bind: list[str], connect: list[str], curve: Curv
 
 
 def _host_of(endpoint: str) -> str:
-    """Return the host of tcp://[SOURCE;]HOST:PORT; an interface name, or `*`, counts as reachable from other hosts."""
+    """Return the host of an endpoint tcp://[SOURCE;]HOST:PORT, which may also be the name of an interface, or `*`."""
     return endpoint.removeprefix("tcp://").rpartition(";")[2].rpartition(":")[0].removeprefix("[").removesuffix("]")

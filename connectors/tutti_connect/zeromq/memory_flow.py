@@ -1,8 +1,8 @@
-"""Messages that are received but not committed. Each record is sent once; after a failure, it is sent again under a new epoch.
+"""Flow through a buffer in memory: keeps received messages until they are committed, and sends them again after a failure.
 
-Each frame's progress is the record count of this run at the end of the frame. So after a failure, the log returns the number of
-committed records, as long as this process is running. With a spool, the producer itself sends the uncommitted records again, and
-records survive the end of the process (`spooled_flow.py`).
+The progress of each frame is the number of records that this process has received up to the end of the frame. After a failure, a
+new producer reads this number from the log, so that the flow sends only the other records again. A crash of the process loses the
+records in the buffer. With a spool, records survive a crash, and the producer itself sends them again (`spooled_flow.py`).
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ FATAL_ERRORS = (ConfigError, Fenced, FormatError, UsageError)
 
 
 class RunProgress(JsonProgress, frozen=True):
-    """Number of committed records of a run of the connector."""
+    """Number of committed records of one run (process) of the connector, with the random id of this run."""
 
     run: str
     count: int
 
 
 class _InFlight(NamedTuple):
-    """Records in flight, and the record count of the run at their end."""
+    """Buffered records, and `end`, the number of records that this run has received up to the last of them."""
 
     part: TopicBatch
     end: int
 
 
 class Flow:
-    """Flow through a buffer in memory. One thread uses it; outcomes arrive in the producer's thread.
+    """Flow through a buffer in memory. One thread calls the methods; an I/O thread of the producer calls `on_delivery`.
 
     Attributes:
-        records: records committed by this instance.
+        records: number of records that this instance has committed.
         failures: number of restarts of the producer.
     """
 
@@ -57,14 +57,14 @@ class Flow:
         """Prepare without connecting."""
         self._config = config
         self._on_rejected_topic = on_rejected_topic
-        # topic -> reason, until the log returns which records of the topic are committed
+        # topic -> reason, for topics whose uncommitted records go to quarantine once a new producer knows which ones these are
         self._rejected_topics: dict[str, str] = {}
-        self._removed = 0  # number of received records of rejected topics
+        self._removed = 0  # number of records that left the buffer to quarantine
         self._run = secrets.token_hex(8)
         self._buffer: collections.deque[_InFlight] = collections.deque()
         self._buffer_bytes = 0
         self._received = 0
-        self._sent = 0  # number of buffered parts that are sent; these are the first parts in the buffer
+        self._sent = 0  # number of parts at the start of the buffer that are sent, and wait for their outcome
         self._producer: Producer | None = None
         self._outcomes: collections.deque[tuple[Producer, TuttiError | None, int]] = collections.deque()
         self._pool = ThreadPoolExecutor(1, "opener")
@@ -106,10 +106,10 @@ class Flow:
             self._buffer_bytes += part.size
 
     def run_once(self, now: float) -> None:
-        """Process outcomes, open a producer if there is none, and send as many records as its buffer can hold.
+        """Process outcomes, open a producer if there is none, and pass it buffered records until its own buffer is full.
 
         Raises:
-            TuttiError: a retry does not help.
+            TuttiError: the flow has failed, and a retry cannot help.
         """
         self._outcome_event.clear()
         try:
@@ -127,10 +127,10 @@ class Flow:
         self._outcome_event.wait(seconds)
 
     def close(self, seconds: float) -> int:
-        """Deliver the buffered records within `seconds`, and return the number of records that are not known to be committed.
+        """Deliver the buffered records within `seconds`, counted from this call; return the number that may not be committed.
 
         Raises:
-            TuttiError: a retry does not help.
+            TuttiError: the flow has failed, and a retry cannot help.
         """
         deadline = time.monotonic() + seconds
         try:
@@ -147,7 +147,7 @@ class Flow:
         while self._outcomes:
             producer, error, end = self._outcomes.popleft()
             if producer is not self._producer:
-                continue  # the new producer's progress counts this frame if it was committed
+                continue  # ignore outcomes of an old producer: the new one has read from the log what is committed
             if error is not None:
                 raise error
             self._committed(end)
@@ -155,7 +155,7 @@ class Flow:
             self._last_error = ""
 
     def _committed(self, end: int) -> None:
-        """Release all parts up to record count `end`, because they are committed."""
+        """Remove all parts up to record number `end` from the buffer, because they are committed."""
         while self._buffer and self._buffer[0].end <= end:
             entry = self._buffer.popleft()
             self._buffer_bytes -= entry.part.size
@@ -174,7 +174,7 @@ class Flow:
             self._drop_rejected_topics()
 
     def _drop_rejected_topics(self) -> None:
-        """Pass the uncommitted records of rejected topics to `on_rejected_topic`; the other topics continue."""
+        """Remove the uncommitted records of rejected topics from the buffer, and pass them to `on_rejected_topic`."""
         for topic, reason in self._rejected_topics.items():
             parts = [entry.part for entry in self._buffer if entry.part.topic == topic]
             self._on_rejected_topic(topic, reason, parts)
@@ -184,7 +184,7 @@ class Flow:
         self._rejected_topics.clear()
 
     def _open_producer(self) -> tuple[Producer, int]:
-        """Open a producer with a new epoch, and return it with the number of committed records of this run."""
+        """Open a producer, which starts an epoch; return it, and the number of records of this run that are committed."""
         producer = Producer(
             self._config.gateways,
             producer=self._config.name,
@@ -210,13 +210,13 @@ class Flow:
             except BufferFull:
                 return
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # stop here, because the progress of a later frame would also cover this frame
+                raise receipt.error  # send no later frame: its progress would also count the records of this frame
             self._sent += 1
 
     def _fail(self, error: TuttiError, now: float) -> None:
         self.failures += 1
         if isinstance(error, Refused) and error.topic and not self._config.topic:
-            # peers choose the topics, so a rejected topic must not block the others
+            # A rejected topic must not block the others, because any peer can name a topic.
             self._rejected_topics[error.topic] = str(error)
             self._retry_at = now
         else:
@@ -230,6 +230,6 @@ class Flow:
             self._pool.submit(old.close)
 
     def on_delivery(self, producer: Producer, end: int, error: TuttiError | None, _receipt: Receipt) -> None:
-        """Receive the outcome of one frame, in an I/O thread of the client."""
+        """Queue the outcome of one frame for the flow's thread; the producer calls this in an I/O thread."""
         self._outcomes.append((producer, error, end))
         self._outcome_event.set()

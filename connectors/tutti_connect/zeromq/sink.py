@@ -31,10 +31,10 @@ class Publisher:
     """Publishes the log. One thread calls `run`; other threads may read the counters.
 
     Attributes:
-        records: records published by this instance, with or without subscribers.
+        records: number of records that this instance has published, with or without subscribers.
         failures: number of failed requests to gateways, and of restarts of the reader.
         position: offset after the last published record.
-        subscriptions: number of subscribed prefixes; ZeroMQ reports the first and the last subscriber of each prefix.
+        subscriptions: number of prefixes with at least one subscriber.
     """
 
     def __init__(self, config: SinkConfig) -> None:
@@ -43,7 +43,7 @@ class Publisher:
         self.records = self.failures = self.position = 0
         self.subscriptions = 0
         self.ready_fields: dict[str, object] = {}
-        self._since = 0  # all records from this offset on were published, and their topics are in `_previous`
+        self._since = 0  # the topics of all records from this offset on are in `_previous`
         self._previous: dict[str, int] = {}
         self._saved = -1
         self._save_at = 0.0
@@ -55,7 +55,7 @@ class Publisher:
             ConfigError: an endpoint or a key is invalid.
             Unavailable: no gateway answers at the start.
             OffsetOutOfRange: retention has deleted unpublished records.
-            Refused: another instance of the same name is ahead.
+            Refused: another instance of the same name has committed a higher offset.
         """
         target = self.config.zeromq
         if self.config.start == "latest":
@@ -87,17 +87,17 @@ class Publisher:
                         LOG.warning("%s: %s: retrying", self.config.name, error)
                         continue
                     if batch is not None and not self._publish(socket, batch, stop):
-                        return  # the saved offset is before the batch, so a restart repeats it
+                        return  # do not save the reader's offset, which is after the batch: a restart must repeat the batch
                     self._save(reader, at_once=batch is None)
                 self._save(reader, at_once=True)
         finally:
             reader.close()
 
     def _resolve_latest(self, stop: threading.Event) -> None:
-        """Commit the end of the log as the reader's offset, unless an offset is committed. So a restart does not skip later
-        records.
+        """Commit the end of the log as the reader's offset, unless the log already has an offset of this reader.
 
-        Before the group is founded, there is no log. This instance waits for the log, and reports ready afterwards.
+        The commit ensures that a restart before the first published record does not skip records. If the group is not founded yet,
+        wait for its log, and commit the start of the log.
 
         Raises:
             Unavailable: no gateway answers.
@@ -111,7 +111,7 @@ class Publisher:
                 if stop.wait(limits.START_POLL_S):
                     return
             if self.config.name not in progress.readers():
-                # all records of a log that started after this instance are also new
+                # Start at the beginning of a log that is younger than this instance, because all its records are new.
                 progress.save_offset(self.config.name, frontier.start if waited else frontier.offset)
 
     def _reader(self, start: str | None) -> Reader:
@@ -135,13 +135,15 @@ class Publisher:
     def _reader_after_loss(self, error: OffsetOutOfRange) -> Reader:
         """Open a reader after the deleted records, if the configuration allows it."""
         if self.config.lost == "fail":
-            raise OffsetOutOfRange(f'{error}. To publish what is there, set lost = "skip" at the top of the file') from error
+            raise OffsetOutOfRange(
+                f'{error}. To publish the remaining records, set lost = "skip" at the top of the file'
+            ) from error
         self.failures += 1
         LOG.warning("%s: %s: continues after the deleted records", self.config.name, error)
         return self._reader("earliest")
 
     def _read_subscriptions(self, socket: Socket, wait_ms: int) -> None:
-        """Read subscription messages. Their number is limited, so that publishing continues under a flood of them."""
+        """Read new subscriptions, at most `SUBSCRIPTIONS_A_CHECK`, so that a flood of them cannot stop publication."""
         for _ in range(limits.SUBSCRIPTIONS_A_CHECK):
             if not socket.poll(wait_ms):
                 return
@@ -150,12 +152,12 @@ class Publisher:
             wait_ms = 0
 
     def _publish(self, socket: Socket, batch: pa.RecordBatch, stop: threading.Event) -> bool:
-        """Publish all records of a batch; return False if stopped before its end."""
+        """Publish all records of a batch; return False if the connector stops before the end of the batch."""
         for number, (offset, message) in enumerate(self._messages(batch)):
             if number % limits.SUBSCRIPTION_CHECK_RECORDS == 0:
                 self._read_subscriptions(socket, 0)
             wait_ms = 1
-            while not self._try_send(socket, message):  # wait for a slow subscriber, or for the first subscriber
+            while not self._try_send(socket, message):  # False while a slow subscriber's buffer is full, or nobody subscribes
                 self._read_subscriptions(socket, wait_ms)
                 wait_ms = min(2 * wait_ms, limits.SLOW_MS_MAX)
                 if stop.is_set():
@@ -180,7 +182,7 @@ class Publisher:
             fields: dict[str, Any] = {"offset": offset, "timestamp": _time(stamp)}
             previous = self._previous.get(topic)
             if previous is None:
-                fields["since"] = self._since  # no record of this topic exists between this offset and the current one
+                fields["since"] = self._since  # from this offset to the current record, the topic has no other record
             else:
                 fields["previous"] = previous
             null = [name for name, data in (("key", key), ("value", value)) if data is None]
@@ -192,14 +194,14 @@ class Publisher:
             yield offset, [topic.encode(), key or b"", value or b"", orjson.dumps(fields)]
 
     def _record_offset(self, topic: str, offset: int) -> None:
-        """Record the last offset of a topic. A topic missing in `_previous` has no record from `_since` on."""
+        """Record the last offset of a topic; drop the topic with the lowest last offset if there are too many."""
         self._previous.pop(topic, None)
-        self._previous[topic] = offset  # reinserted at the end, so that the order is by offset
+        self._previous[topic] = offset  # insert again, so that the dict stays in the order of the offsets
         if len(self._previous) > limits.PREVIOUS_MAX:
             self._since = 1 + self._previous.pop(next(iter(self._previous)))
 
     def _save(self, reader: Reader, *, at_once: bool = False) -> None:
-        """Commit the offset to the log."""
+        """Commit the reader's offset to the log if it has changed, at most each `SAVE_S` unless `at_once`."""
         now = time.monotonic()
         position = int(reader.position)
         if position == self._saved or (now < self._save_at and not at_once):
@@ -219,7 +221,7 @@ def _time(stamp: datetime) -> str:
 
 
 def _text(data: bytes | None) -> str | dict[str, str | None] | None:
-    """Return UTF-8 bytes as text, and other bytes as `{"base64": ...}` to distinguish them from text."""
+    """Return UTF-8 bytes as text, and other bytes as `{"base64": ...}`, which a subscriber can tell from text."""
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Creation of ZeroMQ sockets from a configuration: limits, keys, endpoints."""
+"""Creation of ZeroMQ sockets with the limits, keys and endpoints of a configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def open_socket(
         bind, connect: endpoints.
         curve: keys, if any.
         mark: high-water mark of one connection, in messages.
-        linger_ms: time at the end to send buffered messages.
+        linger_ms: time after the close of the socket to send buffered messages.
 
     Raises:
         ConfigError: an endpoint or a key is invalid.
@@ -47,7 +47,7 @@ def open_socket(
         socket.set(zmq.SNDHWM, mark)
         socket.set(zmq.MAXMSGSIZE, limits.SUBSCRIPTION_BYTES_MAX if kind == zmq.XPUB else limits.MESSAGE_BYTES_MAX)
         socket.set(zmq.IPV6, 1)
-        # Detect peers that vanish without closing the connection (host or cable failure), and reconnect.
+        # Send heartbeats, so that ZeroMQ notices a peer that vanishes without closing the connection (host or cable failure).
         socket.set(zmq.HEARTBEAT_IVL, 2000)
         socket.set(zmq.HEARTBEAT_TIMEOUT, 10_000)
         if curve.certificate:
@@ -62,7 +62,7 @@ def open_socket(
 
 
 def _bound_address(socket: Socket) -> str:
-    """Return the last bound address; a dual-stack socket reports an IPv4 address in IPv6 form, which is converted back."""
+    """Return the address of the last bind, with an IPv4 address in its usual form instead of [::ffff:A.B.C.D]."""
     endpoint: Any = socket.get(zmq.LAST_ENDPOINT)
     return _MAPPED.sub(r"\1", endpoint.rstrip(b"\0").decode())
 

@@ -1,4 +1,4 @@
-"""ZeroMQ source: one thread reads messages from the socket while the buffer has free space."""
+"""zeromq-in: one thread reads messages from a ZeroMQ socket, while the buffer has space, and passes them to the log."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class SourceConnector:
     """Copies messages to the log. One thread calls `run`; other threads may read the counters.
 
     Attributes:
-        messages, bytes: amounts that this instance has read from the socket.
-        dropped: number of messages dropped because the buffer was full ("sub" only).
-        flow: messages in flight to the log.
+        messages, bytes: number and size of the messages that this instance has read from the socket.
+        dropped: number of messages that this instance has dropped because the buffer was full ("sub" only).
+        flow: buffer of the received messages, and producer that sends them to the log.
     """
 
     def __init__(self, config: SourceConfig) -> None:
@@ -57,7 +57,7 @@ class SourceConnector:
         source = self.config.zeromq
         pull = source.socket == "pull"
         self.flow.open()
-        drain_s = 0.0  # after an error, no more records can be delivered
+        drain_s = 0.0  # do not wait for outcomes after an error, because the flow cannot deliver more records
         try:
             kind = zmq.PULL if pull else zmq.SUB
             with open_socket(kind, source.bind, source.connect, self.config.curve, source.high_water_mark) as (socket, addresses):
@@ -78,7 +78,7 @@ class SourceConnector:
         self.flow.run_once(time.monotonic())
         has_space = self.flow.has_space
         if pull and not has_space:
-            self.flow.wait(limits.SOCKET_POLL_S)  # ZeroMQ buffers the messages, and back pressure slows the PUSH peers
+            self.flow.wait(limits.SOCKET_POLL_S)  # do not read the socket, so that ZeroMQ's buffers fill and slow the PUSH peers
             return
         if not socket.poll(int(limits.SOCKET_POLL_S * 1000)):
             return
@@ -93,7 +93,7 @@ class SourceConnector:
         self._dropping = True
 
     def _receive(self, socket: Socket) -> list[Message]:
-        """Read the available messages, within the limits of one batch."""
+        """Read the messages that ZeroMQ has buffered, at most one batch."""
         messages: list[Message] = []
         size = 0
         while len(messages) < limits.MESSAGES_A_BATCH and size < limits.BYTES_A_BATCH:
@@ -114,15 +114,12 @@ class SourceConnector:
         self.flow.run_once(time.monotonic())
 
     def _quarantine(self, rejected: list[RejectedMessage]) -> None:
-        """Quarantine rejected messages.
-
-        Untrusted peers can send such messages, so the work is bounded: one write for each batch, which never blocks.
-        """
+        """Quarantine rejected messages with one write, because any peer can send many of them."""
         if rejected:
             self.quarantine.append([(one.reason, _shown(one.message)) for one in rejected])
 
     def _reject_topic(self, topic: str, reason: str, parts: Sequence[TopicBatch]) -> None:
-        """Quarantine the records of a rejected topic; the other topics continue."""
+        """Quarantine the buffered records of a rejected topic, and reject its further messages; other topics continue."""
         LOG.warning(
             "%s: messages to topic %s go to quarantine: %s. When the log accepts the topic, restart the connector",
             self.config.name, topic, reason,
@@ -132,14 +129,14 @@ class SourceConnector:
             self._quarantine([RejectedMessage(message, reason) for message in self._converter.original_messages(part)])
 
     def _drain(self, socket: Socket) -> None:
-        """Read the messages that ZeroMQ has buffered, within a time limit."""
+        """Process the messages that ZeroMQ has buffered, for at most `limits.DRAIN_S` from this call."""
         deadline = time.monotonic() + limits.DRAIN_S
         while time.monotonic() < deadline and self.flow.has_space and socket.poll(int(limits.SOCKET_POLL_S * 1000)):
             self._process(self._receive(socket))
 
 
 def _shown(message: Message) -> dict[str, Any]:
-    """Return the quarantined form of a message: its number of frames, and the first bytes of its first frames."""
+    """Return a message in the form for quarantine: its number of frames, and the first bytes of its first frames."""
     frames = [
         {"bytes": len(frame), "base64": as_base64(frame[: limits.KEPT_BYTES_MAX])} for frame in message[: limits.KEPT_FRAMES_MAX]
     ]

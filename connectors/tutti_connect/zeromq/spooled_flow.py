@@ -1,4 +1,4 @@
-"""Flow through a producer with a spool: records survive a crash of this process and an outage of the gateways."""
+"""Flow through a producer with a spool on disk: records survive a crash of this process and an outage of the gateways."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ LOG = logging.getLogger("tutti.zeromq")
 
 
 class _NamedTopics(Producer):
-    """A producer that dead-letters records of a topic that the token does not allow, so that other topics continue."""
+    """A producer that moves records for a topic without permission to the folder `refused`, so that other topics continue."""
 
     dead_letters_denied = True
 
 
 class SpooledFlow:
-    """On-disk variant of `Flow`. A failure needs an operator; until then the spool stays unchanged.
+    """Variant of `Flow` that keeps records on disk. After a failure, the spool stays as it is until an operator restarts the
+    connector.
 
-    The first records of each topic have a delivery callback, which reports a rejected topic. Later records of a rejected topic go
-    to quarantine. The topic's records that are already in the spool go to the spool's folder `refused`.
+    The first records of each topic have a delivery callback, which reports if the log rejects the topic. Records of a rejected
+    topic that are in the spool go to its folder `refused`; later messages of the topic go to quarantine.
     """
 
     failures = 0
@@ -40,7 +41,7 @@ class SpooledFlow:
         """Prepare without opening the spool."""
         self._config = config
         self._on_rejected_topic = on_rejected_topic
-        self._known_topics: set[str] = set()  # topics with committed records, or with a pending callback
+        self._known_topics: set[str] = set()  # topics with a delivery callback, which the log has not rejected
         self._outcomes: collections.deque[tuple[str, TuttiError | None]] = collections.deque()
         self._buffer: collections.deque[TopicBatch] = collections.deque()
         self._producer: Producer | None = None
@@ -55,10 +56,10 @@ class SpooledFlow:
 
     @property
     def waiting(self) -> int:
-        """Return the number of uncommitted records, including those of earlier runs.
+        """Return the number of uncommitted records, including those of earlier runs. Any thread may call this.
 
-        Other threads may call this. The buffer is counted before the producer. So a part that moves to the producer during the call
-        may be counted twice, but is never missed.
+        The method counts the buffer before the producer, because a part may move to the producer during the call: it may be counted
+        twice, but is never missed.
         """
         buffered = sum(part.records.num_rows for part in list(self._buffer))
         return buffered + (len(self._producer) if self._producer is not None else 0)
@@ -70,7 +71,7 @@ class SpooledFlow:
 
     @property
     def records(self) -> int:
-        """Return the number of records committed by this instance, after those of earlier runs. The value never decreases."""
+        """Return the number of records that this instance has received and committed. The number never decreases."""
         with self._count_lock:
             self._committed = max(self._committed, self._received - self.waiting)
             return self._committed
@@ -101,7 +102,7 @@ class SpooledFlow:
 
     def add(self, parts: list[TopicBatch]) -> None:
         """Add records to the buffer."""
-        # extend the buffer before the count, because a counted record that is not in the buffer is treated as committed
+        # Extend the buffer before the count: `records` takes a counted record that is not in the buffer for committed.
         self._buffer.extend(parts)
         self._received += sum(part.records.num_rows for part in parts)
 
@@ -120,12 +121,12 @@ class SpooledFlow:
             except BufferFull:
                 return
             if self._last.done() and isinstance(self._last.error, TooLarge):
-                raise self._last.error  # parts are split to fit, so this would be a defect
+                raise self._last.error  # a defect, because all parts are small enough for a frame
             self._known_topics.add(part.topic)
             self._buffer.popleft()
 
     def on_delivery(self, topic: str, error: TuttiError | None, _receipt: Receipt) -> None:
-        """Receive the outcome of the first records of a topic, in an I/O thread of the client."""
+        """Queue the outcome of the first records of a topic for the flow's thread; the producer calls this in an I/O thread."""
         self._outcomes.append((topic, error))
 
     def _process_outcomes(self) -> None:
@@ -141,11 +142,11 @@ class SpooledFlow:
                 self._received -= sum(part.records.num_rows for part in parts)
 
     def wait(self, seconds: float) -> None:
-        """Wait `seconds`, so that the producer can free space."""
+        """Wait `seconds`, in which the producer can send records and so free space in its buffer."""
         time.sleep(seconds)
 
     def close(self, seconds: float) -> int:
-        """Pass the buffered records to the producer within `seconds`; return the number of records that did not fit in the spool.
+        """Write the buffered records to the spool within `seconds`, counted from this call; return the number left in memory.
 
         Raises:
             TuttiError: the error that ended the producer.

@@ -1,13 +1,12 @@
-"""The work of the socket thread without its sockets. It processes messages and events, steps the stack, and executes the resulting
-actions.
+"""The driver: the work of the socket thread, except for the sockets themselves.
 
-The order within an iteration:
+In each iteration, the driver processes messages and events, steps the stack, and executes the stack's actions in this order:
 
-1. the frontier that readers see moves;
-2. messages to other gateways and replies to clients are sent;
-3. the disk thread is woken for writes; this follows the sends, because frames become durable later at the other gateways than here,
-   and because a woken thread competes for the interpreter;
-4. decided runs go to the index, because no client waits for it.
+1. Move the frontier that readers see.
+2. Send messages to other gateways and replies to clients.
+3. Wake the disk thread for writes. The sends come first, because the network and the other disks take longer than the local disk,
+   and because a woken thread competes with the sends for the interpreter lock.
+4. Pass decided runs to the index, because no client waits for the index.
 """
 
 from __future__ import annotations
@@ -114,8 +113,8 @@ class Driver:
 
         Args:
             stack: the protocol.
-            clock, disk, lanes, clients, lookups, lane_lookups, network: the parts that do I/O. The driver queues work for them.
-            frontier: publishes (last decided position, next offset) to readers on this machine. Called before any receipt is sent.
+            clock, disk, lanes, clients, lookups, lane_lookups, network: the parts that do I/O, for which the driver queues work.
+            frontier: publishes (last decided position, next offset) to readers on this machine, before any receipt is sent.
             documents: creates the gateway's status documents from the state of this driver.
             counters, log: counters and messages for the operator.
             sessions_max: largest number of client sessions.
@@ -142,7 +141,7 @@ class Driver:
         self._request_handler = RequestHandler(
             self.sessions, self.replies, self._fences, self._read_indexes, self.documents, counters, log, authorizer
         )
-        # Events that result from actions. `step` is not reentrant, so they wait for the end of the current step.
+        # Events that result from actions wait here for the end of the current step, because `step` is not reentrant.
         self._next: deque[Event] = deque()
         self._disk_actions: list[tuple[Callable[[Any], None], Action]] = []  # writes and reads, in order
         self._delivered: list[Deliver] = []
@@ -150,15 +149,15 @@ class Driver:
         self._in_flight = OrderedInFlight()
         self._unordered_in_flight = UnorderedInFlight()
         self._committed_batches, self._committed_unordered = ArrivalTimes(), ArrivalTimes()  # batches decided in this iteration
-        self._voted, self._decided = ArrivalTimes(), ArrivalTimes()  # votes and decisions of this iteration, for the latencies
+        self._voted, self._decided = ArrivalTimes(), ArrivalTimes()  # start times for `vote_us` and `decide_us`
         self._now = clock.now()  # all events of an iteration have the same time
         self._timer_us: int | None = None
         self._closing: list[Session] = []
         self.view: ViewInstalled | None = None
         self.position = self.offset = 0
         self.halted = ""
-        self.removed = ""  # reason why this gateway is no longer in the group; empty while it is
-        self._blocking: dict[int, str] = {}  # members that have blocked decisions since the last decided frame, with reasons
+        self.removed = ""  # why the group removed this gateway; empty while it is a member
+        self._blocking: dict[int, str] = {}  # members that block decisions, with reasons; each decision clears them
         self.disk_low = ""  # reason why the disk accepts no new records; empty if it accepts them
         self.leaving = self.stopped = False
 
@@ -202,9 +201,9 @@ class Driver:
 
     @property
     def accepts_messages(self) -> bool:
-        """True if the client port must be drained, because lookups and undecided frames are below their limits.
+        """True if lookups and undecided frames are below their limits, so that the loop drains the client port.
 
-        A halted gateway always drains its port, so that clients get refusals. Its undecided frames do not increase.
+        A halted gateway drains its port even with too many undecided frames, so that its clients get refusals.
         """
         ordered, unordered = self._lookups
         return ordered.waiting + unordered.waiting < limits.LOOKUPS_MAX and (
@@ -213,7 +212,7 @@ class Driver:
         )
 
     def wait_us(self) -> int:
-        """Return the time until the next timer, us. It is at most the poll interval."""
+        """Return the time until the next timer, us, at most the poll interval."""
         if self._timer_us is None:
             return common_limits.POLL_US_MAX
         return min(common_limits.POLL_US_MAX, max(0, self._timer_us - self._clock.mono_us()))
@@ -225,7 +224,7 @@ class Driver:
         recovered: Recovered = started.recovered
         self.position, self.offset = recovered.state.position, recovered.state.next_offset
         self._in_flight.decided = self.position
-        # The undecided tail on the disk counts against the limits.
+        # Undecided frames found in the log count against the limits too, because the group may still decide them.
         self._in_flight.add(recovered.tail)
         self._lanes.set_recovered(recovered.lanes)
         self._now = self._clock.now()
@@ -233,7 +232,7 @@ class Driver:
         self.flush()
 
     def leave(self) -> None:
-        """Begin to leave the group in order."""
+        """Begin an orderly leave: step the stack with `LeaveAsked`. A second call has no effect."""
         if not self.leaving:
             self.leaving = True
             self._now = self._clock.now()
@@ -256,7 +255,7 @@ class Driver:
                 events.append(self._read_indexes.begin(item.answer))
             else:
                 if isinstance(item, WriteFailed):
-                    self.halted = item.reason  # set before the step, so that the port is drained and clients are refused
+                    self.halted = item.reason  # set before the step, so that the loop drains the port and clients get refusals
                 elif isinstance(item, SpaceChanged):
                     self.disk_low = item.reason if item.low else ""
                 elif isinstance(item, Persisted):
@@ -266,7 +265,7 @@ class Driver:
             self._step_each(events)
             self.flush()
         if self._timer_us is not None and now.mono_us >= self._timer_us:
-            self._timer_us = None
+            self._timer_us = None  # cleared before the step, which may set the next timer
             self._step(TimeAdvanced())
         if messages:
             for event in self._request_handler.receive(messages, now.mono_us):
@@ -276,7 +275,7 @@ class Driver:
     def sweep(self) -> None:
         """Close silent sessions, notify clients of changes, and pass the time to the stack. Called about once a second.
 
-        An idle group of one sets no timer, so only this call shows the stack that the wall clock has jumped.
+        The stack of an idle single gateway sets no timer, so only this call makes it notice a jump of the wall clock.
         """
         self._now = self._clock.now()
         self._step(TimeAdvanced())
@@ -295,7 +294,7 @@ class Driver:
 
     def _on_disconnect(self, session: Session) -> None:
         self.sessions.remove(session)
-        self._closing.append(session)  # the send failed during a flush, so the stack gets SessionClosed after the flush
+        self._closing.append(session)  # `flush` steps the stack with SessionClosed, after the remaining replies are sent
 
     # Actions of the stack
 
@@ -310,6 +309,7 @@ class Driver:
 
     def _execute(self, event: Event) -> None:
         self.counters.steps += 1
+        # Batches are tracked before the step, because the step may already answer them.
         if isinstance(event, SubmittedUnordered):
             self._unordered_in_flight.track(event.frames, self._now.mono_us)
         handlers = self._handlers
@@ -360,7 +360,7 @@ class Driver:
             self._log.warning("a member blocks the group", member=name or action.member, reason=action.reason)
 
     def _persist(self, action: Persist) -> None:
-        # A truncation precedes the frames of the same action.
+        # One Persist may truncate the log and then append frames, so its truncation is counted first.
         if action.cut is not None:
             self._in_flight.truncate(action.cut)
         if action.frames:
@@ -392,7 +392,7 @@ class Driver:
         )
         self.position, self.offset = last, run.next_offset
         self._blocking.clear()
-        # Published before any receipt is sent, so that a client that has the receipt of a record can read that record.
+        # Publish the frontier before any receipt is sent, so that a client with the receipt of a record can read the record.
         self._frontier(last, run.next_offset)
         self._delivered.append(run)
         counters = self.counters
@@ -423,7 +423,7 @@ class Driver:
         )
         self.position, self.offset = action.position, action.next_offset
         self._frontier(action.position, action.next_offset)
-        # The log now ends where the snapshot ends, so it has no undecided frames.
+        # The replaced log ends with the snapshot, so it has no undecided frames.
         self._in_flight.reset(action.position)
 
     def _read_index(self, action: ReadIndex) -> None:
@@ -438,8 +438,8 @@ class Driver:
 
     def flush(self) -> None:
         """Send messages and replies. Then queue writes and reads for the disks, and decided runs for the index."""
-        # Peers and clients come first, because the network takes longer than the disk, and a woken disk thread competes for the
-        # interpreter.
+        # Peers and clients come first, because the network takes longer than the disk.
+        # A disk thread that wakes now would also compete with the sends for the interpreter lock.
         self.network.flush()
         self.replies.flush()
         while self._closing:
@@ -458,7 +458,7 @@ class Driver:
         self._delivered_lanes.clear()
 
     def _measure(self) -> None:
-        """Add the latencies of the batches that this iteration acknowledged or decided to the histograms."""
+        """Add the latencies of this iteration's batches to the histograms."""
         now_us, counters = self._clock.mono_us(), self.counters
         for since, histogram in (
             (self._committed_batches, counters.commit_us),

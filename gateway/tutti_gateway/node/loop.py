@@ -53,7 +53,7 @@ class Loop:
         self._log = log
         self._every_second = every_second
         self._transport_sockets = frozenset(transport.descriptors())
-        # The second poller is used above the limits, while clients are not read.
+        # Above the limits of undecided work, the loop uses the second poller, which does not report new client messages.
         self._poller, self._poller_without_clients = select.poll(), select.poll()
         for poller in (self._poller, self._poller_without_clients):
             for fd in (inbox.fd, *self._transport_sockets):
@@ -63,7 +63,7 @@ class Loop:
         self._housekeeping_at = 0.0
         self._last_message_at = time.monotonic()
         self._trimmed = False
-        self._clients_closed = False  # True if closing the client connections has not freed enough memory
+        self._clients_closed = False  # True if the last measure against too much memory closed the client connections
 
     def run(self, done: Callable[[], bool]) -> None:
         """Run until `done` returns True. `done` is called at least twice a second."""
@@ -71,7 +71,7 @@ class Loop:
         ready: Collection[int] = (port.fd, *self._transport_sockets)
         while not done():
             inputs = inbox.drain(limits.MAILBOX_DRAIN_ITEMS_MAX)
-            # Messages of other gateways are always read. Their votes decide frames, so that the client port can open again.
+            # Messages of other gateways are always read, because their votes decide frames, which reopens the client port.
             if not self._transport_sockets.isdisjoint(ready):
                 inputs += transport.drain(limits.MESH_DRAIN_MESSAGES_MAX, limits.MESH_DRAIN_BYTES_MAX, ready)
             if inputs:
@@ -81,7 +81,7 @@ class Loop:
                 messages = port.drain(limits.DRAIN_MESSAGES_MAX, limits.DRAIN_BYTES_MAX)
             elif port.writable_fd in ready:
                 port.flush()  # replies are sent even if the port is not drained
-            # If there are no messages, this runs only when a timer is due.
+            # Without client messages, the stack needs a step only if a timer is due.
             if messages or not driver.wait_us():
                 driver.run_once(messages, ())
             if transport.next_us() is not None:
@@ -98,7 +98,7 @@ class Loop:
     def _wait(self, with_clients: bool) -> Collection[int]:
         """Sleep until input arrives. Return the descriptors that are ready."""
         inbox = self._inbox
-        # Messages that were received but not drained do not make a descriptor readable, so they prevent the sleep.
+        # No descriptor signals the messages that this process has received but not drained, so the loop must not sleep then.
         unread = [self._port.fd] if with_clients and self._port.unread else []
         if self._transport.unread:
             unread += self._transport_sockets
@@ -124,7 +124,7 @@ class Loop:
         resident = process_memory.resident_bytes()
         if resident > limits.NODE_MEMORY_BYTES_MAX:
             self._free_memory(resident)
-        # This is done once for each idle period.
+        # Trim the heap only once in each idle period, because an idle process frees no further memory.
         elif not self._trimmed and now - self._last_message_at > limits.TRIM_IDLE_US / US:
             malloc.release_free_memory()
             self._trimmed = True
@@ -132,9 +132,9 @@ class Loop:
             self._clients_closed = False
 
     def _free_memory(self, resident: int) -> None:
-        """Free memory by closing the client connections.
+        """Close the client connections to free memory.
 
-        If memory stays above its limit, close the connections of the other gateways.
+        If memory is still above its limit at the next call, close the connections of the other gateways instead.
         """
         if not self._clients_closed:
             self._log.error("memory is above its limit: all client connections are closed", resident_bytes=resident)
@@ -143,6 +143,6 @@ class Loop:
         else:
             self._log.error("memory is above its limit: all connections of other gateways are closed", resident_bytes=resident)
             self._transport.release_memory()
-        # If this does not help, the next call uses the other measure.
+        # If memory stays above its limit, the next call closes the other kind of connections.
         self._clients_closed = not self._clients_closed
         malloc.release_free_memory()

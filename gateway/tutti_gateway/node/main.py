@@ -1,7 +1,7 @@
-"""Entry point of a gateway process. It checks the ports, starts the reads process, runs the gateway, and returns the exit code.
+"""Entry point of a gateway process: checks the ports, starts the reads process, runs the gateway, and returns the exit code.
 
-The reads process needs as long to import its libraries as this process. It is started first, so that both import at the same time.
-For the same reason, this module imports little at the top.
+Importing the libraries takes long in the gateway and in the reads process. The reads process starts first, so that both processes
+import at the same time. This module imports little at the top, so that the reads process starts early.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def run(config: Config, record: str = "") -> int:
         config: the gateway's configuration.
         record: directory in which to record all events of the protocol (`node.replay.recorder`); empty for none.
 
-    Return the exit code: 0 after an orderly stop, 1 if the gateway had halted or the stop took too long.
+    Return the exit code: 0 after a stop, 1 if the gateway had halted or the stop took too long.
 
     Raises:
         TuttiError: the gateway cannot start, because of a port in use, a refused directory or corruption. `exit_code` gives the
             kind.
     """
-    # Set before the reads process starts, because that process inherits the limit.
+    # Raise the limit of open files before the reads process starts, because that process inherits the limit.
     raise_limit()
     wait_free(
         {
@@ -58,7 +58,7 @@ def run(config: Config, record: str = "") -> int:
         # A new directory has no records to read, and a refused directory must not be served.
         if _holds_our_log(config):
             reads.start()
-        from tutti_gateway.node.process import Gateway  # noqa: PLC0415 - a slow import, while the reads process starts
+        from tutti_gateway.node.process import Gateway  # noqa: PLC0415 - imported late, so that the reads process starts first
 
         gateway = Gateway(config, reads, notifier, status_socket, opened, record)
         sys.setswitchinterval(limits.SWITCH_INTERVAL_US / US)
@@ -67,10 +67,10 @@ def run(config: Config, record: str = "") -> int:
 
 
 def _holds_our_log(config: Config) -> bool:
-    """True if reads may be served before the directory is opened.
+    """True if the directory holds the log of this gateway, so that the reads process may serve it before the gateway opens it.
 
     False if the directory is new, belongs to another gateway or group, is in use by another process, or belongs to a gateway that
-    was removed from its group. The reason is reported when the directory is opened later.
+    was removed from its group. Opening the directory later reports the reason.
     """
     try:
         identity = json.loads(Path(config.data, IDENTITY).read_bytes())

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import pyarrow.compute  # noqa: F401 - pyarrow imports it at first use, which fails if no file descriptor is left then
+import pyarrow.compute  # noqa: F401 - pyarrow would import it at first use, which fails without a free descriptor
 
 from tutti import limits as common_limits
 from tutti.data.lane_name import LaneName
@@ -76,7 +76,7 @@ FAILED = 1
 
 
 class Gateway:
-    """The parts of one gateway process. If opening one of them fails, all parts opened before are closed."""
+    """The parts of one gateway process. If a part cannot be opened, all parts that are already open are closed."""
 
     def __init__(
         self,
@@ -91,13 +91,13 @@ class Gateway:
 
         Args:
             config: the gateway's configuration.
-            reads: supervisor of the reads process. That process is already running, or starts when there is a log to read.
+            reads: supervisor of the reads process, which is already running or starts once there is a log to read.
             notifier: the pipe to the reads process.
             status_socket: the socket at which the reads process requests the status.
-            opened: exit stack that closes all opened parts, in reverse order.
+            opened: exit stack that closes the opened parts in reverse order.
             record: directory in which to record the run; empty for none.
         """
-        # Set before any thread starts, because the settings apply to the whole process.
+        # Configure the allocator before any thread starts, because glibc gives each new thread a heap.
         process_memory.tune()
         self._handlers: dict[int, Any] = {}
         opened.callback(self._restore_signals)  # runs last, so that no signal kills the process while its parts are being closed
@@ -125,17 +125,17 @@ class Gateway:
             writer, self._recovered = LogWriter.open(self._directory, options, self._storage)
         if self._directory.renewed:
             log.warning(self._directory.renewed)
-        # This stack closes the log if the start fails. After that the disk thread closes the log.
+        # `writing` closes the log only if the start fails; a started disk thread closes the log itself.
         writing = opened.enter_context(contextlib.ExitStack())
         writing.callback(writer.close)
         if not self._recovered.log:
             check_free_space(self._directory, options)
-        reads.attach(log, self._inbox.wake)  # when the reads process is ready, it wakes the loop, which prints the ready line
+        reads.attach(log, self._inbox.wake)  # once reads are served, the loop wakes and prints the ready line
         self._disk = LogThread(writer, self._inbox.put, notifier.notify, log)
         lanes = self._open_lanes(options, notifier, opened)
         path = self._directory.path
         self._lookups = DuplicateLookup(lambda: LogReader(path), self._inbox.put, log)
-        # In a lane, sequences begin with 1 in each epoch.
+        # The lookup in a lane is by epoch, because the sequences of each epoch start at 1.
         self._lane_lookups = DuplicateLookup(
             lambda: LogReader(path_of_disk(path, self._directory.incarnation)), self._inbox.put, log, by_epoch=True
         )
@@ -162,7 +162,7 @@ class Gateway:
         config = self._config
         if self._keyring is None:
             return ClientPort(*config.client_address)
-        from tutti.zmtp.curve import key_pair_from_text  # noqa: PLC0415 - loads cryptography that only keys need
+        from tutti.zmtp.curve import key_pair_from_text  # noqa: PLC0415 - only a gateway with keys needs the cryptography
 
         own = self._keyring.own
         return ClientPort(
@@ -179,7 +179,7 @@ class Gateway:
         """Return the authorizer of clients, or None if clients need no token."""
         if self._keyring is None or self._tokens is None:
             return None
-        from tutti_gateway.node.clients.authorization import Authorizer  # noqa: PLC0415 - only a gateway with tokens needs it
+        from tutti_gateway.node.clients.authorization import Authorizer  # noqa: PLC0415 - only a gateway with tokens needs this import
 
         return Authorizer(self._tokens, self._keyring, self._port.peer, lambda: stack.decided.topics)
 
@@ -238,7 +238,7 @@ class Gateway:
         )
 
     def _documents(self, stack: Stack, authorizer: Authorizer | None) -> Callable[[DriverSnapshot], StatusDocuments]:
-        """Return the function that creates the status documents from the state of the driver and of all other parts."""
+        """Return a function that takes the state of the driver and returns the status documents of the gateway."""
         identity = GatewayIdentity.of(self._config, self._directory.incarnation, release(), time.time_ns() // NS_PER_US)
 
         def documents(driver: DriverSnapshot) -> StatusDocuments:
@@ -259,14 +259,14 @@ class Gateway:
         return documents
 
     def _log_changes(self) -> None:
-        """Log the action that the operator must take, whenever it changes. Called once a second."""
+        """Log the reason why this gateway accepts no records, whenever the reason changes. Called once a second."""
         reason = self._group.reason
         if reason != self._logged_reason:
             self._logged_reason = reason
             if reason:
                 self._log.warning(reason)
         self._check_clock()
-        waits = self._driver.documents().waits  # the same text as in the status, which includes the refusals of peers
+        waits = self._driver.documents().waits  # unlike `GroupStatus.waits`, this text includes the refusals of peers
         self._waited_s = self._waited_s + 1 if waits == self._waits else 0
         self._waits = waits
         if waits and self._waited_s == limits.WAIT_LOG_S:
@@ -291,7 +291,7 @@ class Gateway:
         identity = Identity(config.name, self._directory.incarnation, config.group.name, config.founders)
         self._log.info("starting", listen=config.listen, data=self._directory.path, pid=os.getpid())
         self._driver.start(Started(identity, os.urandom(16), self._recovered))
-        # No effect if the process is already running. With a new directory, the log to read exists only now.
+        # In a new directory the log exists only now, so the reads process starts here; otherwise it is already running.
         self._reads.start()
         self._loop.run(self._is_done)
         return self._end()
@@ -312,7 +312,7 @@ class Gateway:
         if not self._ready_printed and self._reads.ready and not self._driver.halted and self._group.state == PRIMARY:
             self._ready_printed = True
             self._print_ready()
-            malloc.use_huge_pages()  # huge pages for code are useful only after all libraries are loaded
+            malloc.use_huge_pages()  # moves resident heap memory, so the call comes after all imports
         return False
 
     def _print_ready(self) -> None:
@@ -329,11 +329,11 @@ class Gateway:
             print(json.dumps(line), flush=True)  # noqa: T201 - the process that started the gateway waits for this line
         except OSError as error:  # a closed pipe or a full disk must not stop the gateway
             self._log.warning("the ready line could not be written", error=str(error))
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the flush of stdout at exit does not raise
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the flush of stdout at exit raises again
         self._log.info("ready", url=line["url"], frontier=self._driver.offset)
 
     def _end(self) -> int:
-        self._port.close()  # the port is closed before the slow steps, so that clients at once reconnect to other gateways
+        self._port.close()  # closed before the slow steps, so that clients reconnect to other gateways at once
         driver = self._driver
         if driver.removed:
             self._directory.mark_left(driver.removed)
@@ -361,7 +361,7 @@ class Gateway:
     def handle_signals(self) -> None:
         """Handle SIGTERM and SIGINT until all parts are closed.
 
-        The first signal begins the orderly stop, a second one ends it at once.
+        The first signal begins an orderly stop. A second signal ends the process without waiting for other gateways or the disk.
         """
 
         def on_signal(_number: int, _frame: FrameType | None) -> None:
@@ -378,7 +378,7 @@ class Gateway:
 
 
 def _security(config: Config) -> tuple[Keyring | None, Tokens | None]:
-    """Return the keys of gateways and the tokens of clients. Each is None if it is not configured.
+    """Return the keys of gateways and the tokens of clients, each None if it is not configured.
 
     Raises:
         ConfigError: a key or token file is invalid.
@@ -386,14 +386,14 @@ def _security(config: Config) -> tuple[Keyring | None, Tokens | None]:
     security = config.security
     if not (security.secret_key and security.public_keys):
         return None, None
-    from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - loads cryptography that only keys need
+    from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - only a gateway with keys needs the cryptography
 
     tokens = None if security.tokens is None else Tokens(security.tokens)
     return Keyring.open(security.secret_key, security.public_keys, config.name), tokens
 
 
 def stop_us_max(heartbeat_us: int) -> int:
-    """Return the time limit of an orderly stop, us: the stack's wait for the other gateways, plus two heartbeats."""
+    """Return the time limit of an orderly stop, us: 30 s, or two heartbeats more than the stack waits for the other gateways."""
     return max(common_limits.STOP_US_MAX, (limits.LEAVE_HEARTBEATS + 2) * heartbeat_us)
 
 
@@ -401,7 +401,7 @@ def check_free_space(directory: DataDirectory, options: LogOptions) -> None:
     """Check that the disk has free space for the first segment. Without that space the gateway would start but accept no records.
 
     Raises:
-        DiskFull: the free space does not suffice.
+        DiskFull: the disk has less free space than a segment needs.
     """
     if prepared_paths(directory.path) or os.path.exists(os.path.join(directory.path, RESERVE)):
         return
@@ -441,10 +441,10 @@ def _log_options(config: Config) -> LogOptions:
 
 @contextlib.contextmanager
 def _remedy_named(config: Config) -> Iterator[None]:
-    """Add the remedy to the error of a corrupt directory.
+    """Add two remedies to the error of a corrupt directory: one for a group with other gateways, one for a single gateway.
 
-    The remedy depends on whether other gateways have the log. Only the operator knows this, because the configuration lists only
-    the founders, and the log, which contains the roster, is unreadable.
+    Only the operator knows which remedy applies: the configuration lists only the founders, and the roster is in the unreadable
+    log.
     """
     try:
         yield

@@ -4,11 +4,11 @@ import logging
 import os
 import signal
 
-# Arrow's own allocator keeps 4 MB after its first use. It saves no time here, because most work is in mapped files.
+# Arrow's own allocator would keep 4 MB after its first use and save no time, because most reads use mapped files.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
 
 if __name__ == "__main__":
-    # Imported libraries start threads. SIGTERM is blocked before, because a thread that does not block it would end the process.
+    # Block SIGTERM before imported libraries start threads: SIGTERM would end the process in any thread that does not block it.
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     from tutti_gateway.reads.main import main
 

@@ -44,7 +44,7 @@ from tutti_gateway.reads.logs.served_logs import ServedLogs
 US = 1_000_000
 LOG = logging.getLogger("tutti.reads")
 HOUSEKEEPING_S = 1.0
-NICENESS = 5  # on a machine with few cores the gateway's votes take priority over scans
+NICENESS = 5  # gives the gateway's votes priority over scans on a machine with few cores
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -76,10 +76,10 @@ def listen(address: str, what: str) -> socket.socket:
         family, kind, protocol, _, socket_address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = socket.socket(family, kind, protocol)  # asyncio sets TCP_NODELAY only for a socket with an explicit protocol
+        listener = socket.socket(family, kind, protocol)  # without an explicit protocol, asyncio does not set TCP_NODELAY
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(socket_address)
-        listener.listen(limits.HTTP_CONNECTIONS_MAX)  # connections that arrive before the server starts wait in the backlog
+        listener.listen(limits.HTTP_CONNECTIONS_MAX)  # the backlog holds connections until the server starts
     except OSError as error:
         raise Unavailable(
             f"the {what} port {address} cannot be opened: {error.strerror or error}; "
@@ -162,7 +162,7 @@ class Process:
         return 0
 
     def _certificate_renewed(self) -> bool:
-        """True if there is a new valid certificate; this process then ends, and its successor loads the certificate."""
+        """True if a new valid certificate exists. The process then ends, so that the next reads process loads the certificate."""
         try:
             renewed = self._guard.renewed()
         except ConfigError as error:
@@ -177,7 +177,7 @@ class Process:
     _logged_error = ""
 
     def _check_liveness(self) -> None:
-        """Send followers to another gateway while this gateway makes no progress."""
+        """Make followers continue at another gateway while this gateway's heartbeat has stopped."""
         silent = self._liveness.silent()
         if silent != self.watch.silent:
             LOG.warning("the gateway does not respond: followers go to another gateway" if silent else "the gateway responds again")
@@ -214,7 +214,7 @@ def _location(host: str, port: int, guard: ReadsAuthorizer) -> str:
 def _sigterm_within(seconds: float) -> bool:
     """Wait for SIGTERM, at most `seconds`; return True if it arrived.
 
-    After a SIGSTOP that outlasts the timeout, CPython 3.11 returns uninitialised memory instead of None, so the number is checked.
+    The signal's number is checked, because CPython 3.11 returns uninitialised memory after a SIGSTOP that outlasts the timeout.
     """
     received = signal.sigtimedwait([signal.SIGTERM], seconds)
     return received is not None and received.si_signo == signal.SIGTERM
@@ -226,18 +226,19 @@ def _terminate() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the process; return the exit code: 0 after SIGTERM, otherwise that of the error."""
+    """Run the process. Return the exit code: 0 after SIGTERM, else the exit code of the error."""
     if arguments is None:
         block_pandas()
     options = parse(sys.argv[1:] if arguments is None else arguments)
     if options.parent is not None:
-        end_with_parent(options.parent, signal.SIGKILL)  # a hanging process does not read the pipe, but must release its ports
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # before this process starts threads, which inherit the mask
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the gateway decides when to end
+        end_with_parent(options.parent, signal.SIGKILL)  # even a hanging process must release its ports
+    # blocked before the first thread starts, because threads inherit this
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C also signals this process, but the gateway decides when it ends
     process_memory.tune()
     reserved_fds.reserve_descriptors()
     for variable in (FILE_VARIABLE, TOKEN_VARIABLE):
-        os.environ.pop(variable, None)  # this process authenticates with the gateway's key, never with an operator's token
+        os.environ.pop(variable, None)  # authenticate with the gateway's key, never with an operator's token
     logging_setup.set_up()
     with contextlib.suppress(OSError):
         os.nice(NICENESS)

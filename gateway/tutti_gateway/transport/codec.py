@@ -5,12 +5,12 @@ The first byte of the first part is the kind:
 - `I` introduction: msgpack of `Introduction`.
 - `C` control: msgpack of one message without frames.
 - `F` frames: mode u8, frame count u16, head length u32; then the message without its frames (msgpack), padded to 8 bytes; then the
-  frames one after another in their disk format. In mode 1, each body over 8 KiB is a separate part. A separate part takes longer
-  than a copy of 8 KiB, but less time than a copy of a large body.
+  frames one after another in their disk format. In mode 1, each body over 8 KiB is a separate part: sending a separate part takes
+  longer than copying 8 KiB, but less time than copying a large body.
 - `R` refusal: msgpack of `Refusal`, on the connection of the refused introduction.
 
-This module checks structure and lengths of received bytes. The core checks the content of frames and the CRC of each body, and
-requests corrupt frames again.
+This module checks the structure of received messages and the lengths in them. The core checks the content of frames and the CRC of
+each body, and requests corrupt frames again.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tutti_gateway.core.protocol.messages import Fetched, Forward, LaneFetched, 
 from tutti_gateway.transport.interface import Introduction
 
 CONTROL, FRAMES, INTRODUCTION, REFUSAL = b"C", b"F", b"I", b"R"
-JOINED, SEPARATE = 0, 1  # modes of F: all bodies in the first part, or large bodies in separate parts
+JOINED, SEPARATE = 0, 1  # modes of kind F: all bodies in the first part, or large bodies in separate parts
 WITH_FRAMES = (Forward, Order, Repair, Fetched, Post, LaneFetched, LaneTail)
 
-_PREFIX = struct.Struct("<cBHI")  # 8 bytes, so that the frames after the padded message are aligned as on disk
+_PREFIX = struct.Struct("<cBHI")  # has 8 bytes, so that the frames after the padded message are aligned as on disk
 _PADDING = tuple(bytes(n) for n in range(8))
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The reason why a gateway refuses another gateway's messages. All other fields describe the refusing gateway."""
+    """The reason why a gateway refuses another gateway's messages; the other fields describe the refusing gateway."""
 
     protocol: int
     group: str
@@ -94,9 +94,9 @@ def decode_refusal(data: Buffer) -> Refusal:
 
 
 def encode(message: Message, *, single_part: bool = False) -> list[Buffer]:
-    """Encode a message as parts. Large bodies are separate parts and are not copied, so they must not change.
+    """Encode a message as parts. Large bodies become separate parts without a copy, so the caller must not change them.
 
-    If `single_part` is True, bodies are copied into the first part, for transports that carry only one part.
+    With `single_part`, all bodies are copied into the first part, for transports that carry only one part.
     """
     if not isinstance(message, WITH_FRAMES) or not message.frames:
         return [CONTROL + _ENCODER.encode(message)]
@@ -132,7 +132,7 @@ def decode(parts: Sequence[Buffer]) -> Message:
         message = _MESSAGES.decode(memoryview(data)[_PREFIX.size : _PREFIX.size + length])
     except _DECODE_ERRORS as error:
         raise FormatError(f"a message of a gateway is malformed: {error}") from error
-    # `message.frames` must be empty here, because frames in the msgpack part would bypass the checks below.
+    # A message that already has frames is malformed: frames inside of the msgpack part would bypass the checks below.
     if not isinstance(message, WITH_FRAMES) or message.frames or not count or mode not in (JOINED, SEPARATE):
         raise FormatError(f"a {type(message).__name__} cannot have {count} frames (mode {mode})")
     frames = _frames(
@@ -141,7 +141,7 @@ def decode(parts: Sequence[Buffer]) -> Message:
         count,
         limits.JOINED_BODY_BYTES_MAX if mode == SEPARATE else common_limits.BODY_BYTES_MAX,
     )
-    # the struct is frozen, but no other code has a reference to it yet
+    # The struct is frozen, but may change here, because no other code has a reference to the new message yet.
     msgspec.structs.force_setattr(message, "frames", tuple(frames))
     return message
 
@@ -167,7 +167,7 @@ def _frames(parts: Sequence[Buffer], offset: int, count: int, joined_max: int) -
         if len(frame.progress) != length or len(frame.body) != frame.body_length:
             raise FormatError(f"the body of position {frame.position} has {len(frame.body)} bytes, not {frame.body_length}")
         frames.append(frame)
-    # Bytes or parts that belong to no frame mean that both ends disagree about the format.
+    # Left-over bytes or parts belong to no frame, so the two ends disagree about the format.
     if offset != len(data) or separate != len(parts) - 1:
         raise FormatError(
             f"a message has {len(data)} bytes and {len(parts)} parts, and its frames need {offset} bytes and {1 + separate} parts"

@@ -1,6 +1,6 @@
 """Checks of introductions: whether two gateways may communicate, and which of their settings differ.
 
-Each reason names both sides and the remedy, because an operator may see it in the log of only one of them.
+Each refusal names both gateways and the remedy, because an operator may read the log of only one of the gateways.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from tutti_gateway.transport.interface import Introduction
 SEAL_BYTES = 32
 ID_BYTES = 16  # uuids of logs, and incarnations
 TEXT_CHARACTERS_MAX = 512  # length of an address, a timer or a release
-_SHOWN_MAX = 8  # number of differing names that a message lists
-TIMERS_MAX = 32  # more than any release has, so that later releases can add timers
-PRESET = "preset"  # key of the preset's name in `timers`; it is only shown, because each timer can be set separately
+_SHOWN_MAX = 8  # largest number of differing settings that a message lists
+TIMERS_MAX = 32  # more than this release has, so that later releases can add timers
+PRESET = "preset"  # key of the preset's name in `timers`; the name is shown but not compared, because the timers are
 
 
 def parse_introduction(data: Buffer) -> Introduction:
-    """Decode and validate an introduction. No part of an invalid introduction is kept or shown.
+    """Decode and validate an introduction. The error for an invalid introduction shows none of its content.
 
     Raises:
         FormatError: it is malformed.
@@ -37,9 +37,9 @@ def parse_introduction(data: Buffer) -> Introduction:
 def refusal_reason(mine: Introduction, theirs: Introduction) -> str:
     """Return the reason why this gateway refuses another gateway; empty if it accepts that gateway.
 
-    `duplicate_reason` finds a second process of one gateway, which takes two connections to detect.
+    A second process of the same gateway is not detected here but by `duplicate_reason`, which compares two connections.
     """
-    # The protocol is checked first, because fields of a different version may have a different meaning.
+    # The protocol is compared first, because in another version the other fields may have another meaning.
     for reason in (_protocol_mismatch, _group_mismatch, _name_conflict, _log_mismatch):
         found = reason(mine, theirs)
         if found:
@@ -93,7 +93,7 @@ def _log_mismatch(mine: Introduction, theirs: Introduction) -> str:
 
 
 def duplicate_reason(known: Introduction, other: Introduction) -> str:
-    """Return why `other` is refused while a gateway of the same name is connected; empty if both are one process."""
+    """Return the reason to refuse `other` while `known`, of the same name, is connected; empty if both are the same process."""
     if other.process == known.process:
         return ""
     if other.incarnation == known.incarnation:
@@ -108,18 +108,17 @@ def duplicate_reason(known: Introduction, other: Introduction) -> str:
 
 
 def differences(mine: Introduction, theirs: Introduction) -> str:
-    """Return the configuration differences that delay the foundation of the group or the reaction to failures; empty if there are
-    none.
+    """Return the differences between two configurations that delay the founding of the group or the reaction to failures.
 
-    They are only reported. The gateways communicate in spite of them.
+    The result is empty if there are none. Such differences are only reported: the gateways still communicate.
     """
     return "; ".join(filter(None, (_member_differences(mine, theirs), _timer_differences(mine, theirs))))
 
 
 def _member_differences(mine: Introduction, theirs: Introduction) -> str:
-    """Compare the configured members.
+    """Compare the configured members, unless one of the gateways has a log.
 
-    Once a log exists, its roster counts, and the configured members are only the addresses to contact first.
+    Once a log exists, the roster in the log counts, and the configured members are only the addresses to contact first.
     """
     if mine.log or theirs.log or mine.configured == theirs.configured:
         return ""
@@ -130,7 +129,7 @@ def _member_differences(mine: Introduction, theirs: Introduction) -> str:
 
 
 def _timer_differences(mine: Introduction, theirs: Introduction) -> str:
-    """Compare the timers. Older releases send none. The name of the preset alone does not count as a difference."""
+    """Compare the timers, but not the names of the presets. Introductions of older releases have no timers."""
     if not theirs.timers or not mine.timers or mine.timers | {PRESET: ""} == theirs.timers | {PRESET: ""}:
         return ""
     return (

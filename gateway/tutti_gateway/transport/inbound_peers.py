@@ -1,7 +1,7 @@
-"""The gateways that opened the accepted connections: their numbers, and which of them are refused.
+"""The peers of accepted connections: the number of each peer, and which peers are refused.
 
 The log identifies gateways by number. A peer's log may be ahead of this gateway's log, or blank. So a peer's number is the number
-that this log has for its name, or a higher number that the peer states for the same log.
+that this gateway's log has for the peer's name, or a higher number that the peer states for the same log.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from tutti_gateway.transport.interface import Introduction
 
 
 def number_of(name: str, claimed: int, numbers: Mapping[str, int], me: int) -> int:
-    """Return the number of a gateway; 0 for none.
+    """Return the number of a gateway, 0 if it has none.
 
     A log assigns each number once, and later numbers are higher. If a gateway states a higher number than this log has for its
-    name, it was removed and added again, in frames that are not here yet. If it states a lower number, it has not read those frames
-    itself.
+    name, the gateway was removed and added again, in frames that are not here yet. If a gateway states a lower number, its own log
+    does not have those frames yet.
 
     Args:
         name: name of the gateway.
-        claimed: number that it states for the log of this gateway; 0 if it has another log, or none.
-        numbers: numbers in this gateway's log, by name. Each of them belongs to one gateway only.
+        claimed: number that the gateway states for the log of this gateway; 0 if the gateway has another log, or none.
+        numbers: numbers in this gateway's log, by name, each of which belongs to one gateway only.
         me: number of this gateway.
     """
     listed = numbers.get(name, 0)
@@ -35,9 +35,9 @@ class Verdict(NamedTuple):
     """Result of an introduction.
 
     Attributes:
-        number: number of the peer; 0 if its messages are refused.
-        connect: True if this log does not have the peer's number, so that a link to the peer must be opened.
-        reason: message for the local log; empty for none.
+        number: number of the peer, 0 if the peer's messages are refused.
+        connect: whether this gateway must open a link to the peer, because this log does not have the peer's number.
+        reason: message for the local log, empty for none.
         refusal: reason that is sent to the peer.
     """
 
@@ -48,7 +48,7 @@ class Verdict(NamedTuple):
 
 
 class InboundPeer:
-    """The peer of one accepted connection. `number` is 0 while its messages are refused."""
+    """The peer of one accepted connection. `number` is 0 while the peer's messages are refused."""
 
     __slots__ = ("incarnation", "introduced_us", "introduction", "last_received_us", "name", "number")
 
@@ -70,7 +70,7 @@ class InboundPeers:
         self._numbers: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[InboundPeer]:
-        """Iterate over the introduced peers, including those with number 0."""
+        """Iterate over the introduced peers, including peers whose messages are refused (number 0)."""
         return iter(self._peers.values())
 
     def is_accepted(self, routing: bytes) -> bool:
@@ -88,9 +88,9 @@ class InboundPeers:
         self.reassess()
 
     def reassess(self) -> None:
-        """Update all peers after a change of this gateway's identity, or of the numbers in its log."""
+        """Compute the numbers of all peers again, after a change of this gateway's number or log, or of the numbers in its log."""
         for peer in self._peers.values():
-            # If the identity of this gateway has changed, a peer may now belong to a different log.
+            # This gateway may have got a log that differs from a peer's log, so that the peer is now refused.
             peer.number = self._number(peer.introduction) if self._rejected(peer.introduction) is None else 0
 
     def unlisted(self) -> dict[int, tuple[str, str]]:
@@ -103,7 +103,7 @@ class InboundPeers:
         """Return the configuration differences of the active peers, by name."""
         since_us = self._clock_us() - limits.GUEST_SILENT_US
         peers = [peer for peer in self._peers.values() if peer.number and peer.last_received_us > since_us]
-        peers.sort(key=lambda peer: peer.introduced_us)  # so the dict below keeps the latest process of each name
+        peers.sort(key=lambda peer: peer.introduced_us)  # the dict below keeps the last process of each name, here the newest
         found = {peer.name: differences(self.me, peer.introduction) for peer in peers}
         return {name: what for name, what in found.items() if what}
 
@@ -122,14 +122,13 @@ class InboundPeers:
         Args:
             routing: routing id of the connection.
             introduction: the introduction that the peer sent.
-            broke_us: time at which this gateway's own link to that name last broke. A process that was introduced before that time
-                has ended.
-            is_open: returns True for the routing id of an open connection. If the connection of a process has ended, the process
-                has ended too, even if its messages are read only later.
+            broke_us: time at which this gateway's own link to that name last broke; earlier processes of the name count as ended.
+            is_open: returns True for the routing id of an open connection; the process of a closed connection counts as ended,
+                even if this gateway reads its last messages only later.
         """
         rejected = self._rejected(introduction)
         if rejected is not None:
-            self._peers.pop(routing, None)  # a later introduction on the connection replaces an accepted one
+            self._peers.pop(routing, None)  # the last introduction on a connection counts, even if an earlier one was accepted
             return rejected
         now = self._clock_us()
         number = self._number(introduction)
@@ -140,25 +139,25 @@ class InboundPeers:
                 reason = duplicate_reason(duplicate.introduction, introduction)
                 return Verdict(reason=reason, refusal=reason)
         if routing not in self._peers and len(self._peers) >= limits.MESH_INTRODUCED_MAX:
-            # The connection stays open. If the peer sends again, it is asked to introduce itself again.
+            # Forget the longest silent peer. Its connection stays open, and its next message makes it introduce itself again.
             del self._peers[min(self._peers, key=lambda one: self._peers[one].last_received_us)]
         self._peers[routing] = InboundPeer(introduction, number, now)
         if number:
             return Verdict(number, not self._is_listed(number), differences(self.me, introduction))
         reason = f"is not a member of group {self.me.group!r}: add it with `tutti members add {introduction.gateway} HOST:PORT`"
-        # Both texts contain the peer's name. The peer logs its text next to this gateway's name, so a pronoun would be ambiguous.
+        # Both texts name the peer, because the peer logs its text next to this gateway's name, where "it" would be ambiguous.
         return Verdict(
             reason=f"{introduction.gateway} at {introduction.address} {reason}", refusal=f"{introduction.gateway} {reason}"
         )
 
     def _rejected(self, other: Introduction) -> Verdict | None:
-        """Return the refusal that applies to any number; None if there is none."""
+        """Return the refusal that does not depend on the peer's number; None if there is none."""
         reason = refusal_reason(self.me, other)
         return Verdict(reason=reason, refusal=reason) if reason else None
 
     def _number(self, introduction: Introduction) -> int:
-        """Return the number of a gateway; 0 for none."""
-        # A number counts only for this log, because another log may have assigned it to a different gateway.
+        """Return the number of a gateway, 0 if it has none."""
+        # A stated number counts only for this log, because another log may have assigned the number to a different gateway.
         same_log = bool(self.me.log) and introduction.log == self.me.log
         return number_of(introduction.gateway, introduction.number if same_log else 0, self._numbers, self.me.number)
 
@@ -168,7 +167,7 @@ class InboundPeers:
     def _duplicate(
         self, routing: bytes, introduction: Introduction, broke_us: int, is_open: Callable[[bytes], bool]
     ) -> InboundPeer | None:
-        """Return another active process with the same name."""
+        """Return another process that uses the same name and has neither ended nor fallen silent; None if there is none."""
         since_us = self._clock_us() - limits.DUPLICATE_SILENT_US
         for other_routing, peer in self._peers.items():
             other = peer.introduction

@@ -1,8 +1,8 @@
-"""Interface of a transport between gateways. One thread makes all calls, and none of them blocks.
+"""Interface of a transport between gateways. One thread makes all calls, and no call blocks.
 
-A transport may lose, duplicate and reorder messages. It reports broken connections. It never alters a message, never delivers a
-message of another group or protocol, and never queues without a limit. It counts lost messages; the layers above recover them
-(docs/explanation/protocol/transport.md).
+A transport may lose, duplicate and reorder messages, and reports broken connections. A transport never alters a message, never
+delivers a message of another group or protocol, and never queues without a limit. The transport counts lost messages, and the
+layers above recover from the loss (docs/explanation/protocol/transport.md).
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
         group, gateway: names.
         incarnation: id of the data directory.
         number: number in the log, or in the configuration before the gateway has a log; 0 for none.
-        log: uuid of the log; empty for a blank directory.
-        process: 8 random bytes of this run. Two different values with the same incarnation mean that a directory was copied.
+        log: uuid of the log, empty for a blank directory.
+        process: 8 random bytes of this run; two concurrent values with one incarnation mean that a directory was copied.
         address: HOST:P for clients, as in a roster.
         configured: configured members, name -> address, to report differences.
-        timers: settings of `[timers]` and the preset, to report differences. Older releases send none.
-        seal: 32 random bytes that authenticate multicast datagrams. Sent only over an encrypted connection; otherwise empty.
+        timers: settings of `[timers]` and the preset, to report differences; empty from older releases.
+        seal: 32 random bytes, the key that authenticates multicast datagrams; empty on an unencrypted connection.
     """
 
     protocol: int = PROTOCOL
@@ -50,7 +50,10 @@ class Introduction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trouble(NamedTuple):
-    """A problem for the operator: the gateway or address concerned (empty for this gateway's port), the cause and the remedy."""
+    """A problem for the operator.
+
+    `peer` is the gateway or address concerned, empty for this gateway's own port. `reason` has the cause and the remedy.
+    """
 
     peer: str
     reason: str
@@ -66,32 +69,32 @@ class Transport(Protocol):
         """Set the gateways to connect to, each with number, name and client address HOST:P. The list replaces the previous one."""
 
     def send(self, to: int, message: Message) -> None:
-        """Queue a message for a gateway, by number. The next `flush` sends it, or it is lost.
+        """Queue a message for the gateway with number `to`. The next `flush` sends the message, or the message is lost.
 
-        Pass the same object for all receivers of a message, so that it is encoded once.
+        Pass the same object for all receivers of a message, so that the transport encodes the message once.
         """
 
     def flush(self) -> None:
         """Send the queued messages."""
 
     def drain(self, messages_max: int, bytes_max: int, ready: Container[int] | None = None) -> list[Received | LinkChanged]:
-        """Return received messages and link changes, in order for each sender.
+        """Return received messages and link changes; those of one sender are in order.
 
-        Stop at `messages_max` messages or `bytes_max` bytes. If `ready` is given, check only those of the `descriptors`.
+        Stop at `messages_max` messages or `bytes_max` bytes. Check only the descriptors in `ready`, or all if `ready` is None.
         """
 
     @property
     def unread(self) -> bool:
-        """True if there is something to drain that none of the `descriptors` signals."""
+        """True if there are messages to drain that none of the `descriptors` signals."""
 
     def descriptors(self) -> Sequence[int]:
-        """Return the descriptors that become readable when there is something to drain. They never change."""
+        """Return the descriptors that become readable when there are messages to drain, always the same ones."""
 
     def next_us(self) -> int | None:
-        """Return the time until `flush` must run even if no message arrives, us; None if it need not run."""
+        """Return the time until `flush` must run even if no message arrives, us; None if there is no such time."""
 
     def maintain(self) -> list[Trouble]:
-        """Maintain keys and connections. Return the problems since the last call, for the log. Called about once a second."""
+        """Refresh keys, send heartbeats and renew connections. Return the problems since the last call. Called once a second."""
 
     def release_memory(self) -> None:
         """Drop received messages and close every accepted connection, because memory is low.

@@ -49,7 +49,7 @@ class Keys(NamedTuple):
     secret: str
 
     def __repr__(self) -> str:
-        """Return a representation without the secret, because it may be logged."""
+        """Return a representation without the secret, because the text may be logged."""
         return f"<keys of {self.gateway}, public {self.public}>"
 
 
@@ -64,14 +64,14 @@ def new_keys(gateway: str) -> Keys:
 
 
 def generate(directory: str | Path, gateways: Iterable[str]) -> list[Path]:
-    """Create keys for gateways in `directory`: a secret file for each gateway, and their lines in `group.keys`, which may already
-    exist.
+    """Create keys for gateways in `directory`: a secret file for each gateway, and a line for each in a new or existing
+    `group.keys`.
 
-    Return the files written, the public one last.
+    Return the paths of the written files, the public one last.
 
     Raises:
         UsageError: a name is invalid, or is given twice.
-        ConfigError: a gateway already has keys there, or a file there is malformed. No file is written then.
+        ConfigError: a gateway already has keys there, or a file there is malformed; no file is written.
         OSError: a file cannot be written.
     """
     names = [check_name("gateway", name) for name in gateways]
@@ -88,7 +88,7 @@ def generate(directory: str | Path, gateways: Iterable[str]) -> list[Path]:
             )
     if len(known) + len(names) > limits.ROSTER_MAX:
         raise ConfigError(f"{public} would list {len(known) + len(names)} gateways, above the limit of {limits.ROSTER_MAX}")
-    make_directory(folder, 0o777)  # minus the umask; the directory is public, and only the secret files are private
+    make_directory(folder, 0o777)  # the umask applies; the directory is public, because each secret file has its own mode
     created = [new_keys(name) for name in names]
     for keys, path in zip(created, secrets, strict=True):
         write_new(path, _secret_text(keys), 0o600)
@@ -121,10 +121,10 @@ def _public_text(keys: Mapping[str, str]) -> str:
 def read_secret(path: str | Path) -> Keys:
     """Return the key pair in a secret file.
 
-    The content is checked before the mode, because a file without a secret need not be private.
+    The content is checked before the mode of the file, because only a file with a secret must be private.
 
     Raises:
-        ConfigError: it cannot be read, is malformed, or other users can read it; the message has the remedy.
+        ConfigError: the file cannot be read, is malformed, or is readable by other users; the message has the remedy.
     """
     tree, found = read_toml(path, _MADE_BY)
     if _is_public_file(tree):
@@ -152,7 +152,7 @@ def read_public(path: str | Path) -> dict[str, str]:
     """Return the public keys in a public file, by gateway.
 
     Raises:
-        ConfigError: it cannot be read, is malformed, or lists a key twice; the message has the remedy.
+        ConfigError: the file cannot be read, is malformed, or lists a key twice; the message has the remedy.
     """
     tree, _ = read_toml(path, _MADE_BY)
     if _is_secret_file(tree):
@@ -180,7 +180,7 @@ def read_either(path: str | Path) -> dict[str, str]:
     """Return the public keys in a public or a secret file, by gateway.
 
     Raises:
-        ConfigError: as `read_secret` and `read_public`.
+        ConfigError: the file is neither a valid public nor a valid secret file.
     """
     tree, _ = read_toml(path, _MADE_BY)
     if not _is_secret_file(tree):
@@ -226,7 +226,7 @@ class Keyring:
 
     Attributes:
         own: key pair of this gateway.
-        trouble: error of the last reload; empty if the reload succeeded. After an error, the earlier keys stay valid.
+        trouble: error of the last reload, after which the earlier keys stay valid; empty if the reload succeeded.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class Keyring:
         seen: Stamp,
         clock_us: Callable[[], int] = monotonic_us,
     ) -> None:
-        """Use keys that `open` has read and checked. `seen` is the stamp of the public file before it was read."""
+        """Use keys that `open` has read and checked. `seen` is the stamp of the public file, taken before the read."""
         self.own = own
         self.trouble = ""
         self._path = Path(public_path)
@@ -260,7 +260,7 @@ class Keyring:
             raise ConfigError(
                 f"{secret_path} is the secret key of {own.gateway!r} and this gateway is {gateway!r}: name its own file"
             )
-        seen = file_stamp(public_path)  # before the read, so that a write during the read counts as a change
+        seen = file_stamp(public_path)  # taken before the read, so that a write during the read counts as a change
         public = read_public(public_path)
         if gateway not in public:
             raise ConfigError(
@@ -274,11 +274,11 @@ class Keyring:
         return cls(own, public_path, public, seen, clock_us)
 
     def name_of(self, public: str) -> str:
-        """Return the gateway with a public key; empty if the key is not listed."""
+        """Return the name of the gateway that has a public key; empty if the key is not listed."""
         return self._names.get(public, "")
 
     def public_of(self, gateway: str) -> str:
-        """Return the public key of a gateway; empty if it is not listed."""
+        """Return the public key of a gateway; empty if the gateway is not listed."""
         return self._public.get(gateway, "")
 
     def refresh(self) -> bool:
@@ -288,7 +288,7 @@ class Keyring:
             return False
         try:
             public = read_public(self._path)
-        except ConfigError as error:  # retried even if the file stays unchanged, because the cause can be temporary
+        except ConfigError as error:  # without `mark_read`, the next check reads the file again: the cause can be temporary
             self.trouble = f"the public keys read before stay valid: {error}"
             return False
         self._changes.mark_read(seen)

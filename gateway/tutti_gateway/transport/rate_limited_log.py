@@ -1,4 +1,4 @@
-"""Rate limit for problems in the log. Problems are logged often enough to be seen, but too rarely to fill the log."""
+"""Rate limit for logged problems: often enough for an operator to see them, but too rarely to fill the log."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from tutti_gateway.transport.interface import Trouble
 
 
 class TroubleLog:
-    """Collects problems. Each problem is reported once in `WARNING_REPEAT_US`, and at most `CONNECTION_PROBLEMS_MAX` different
-    problems in that time.
+    """Collects problems for the log: each problem once in `WARNING_REPEAT_US`, and at most `CONNECTION_PROBLEMS_MAX` in that time.
 
     Attributes:
-        suppressed: number of problems that were not reported.
+        suppressed: number of reports that did not reach the log.
     """
 
     def __init__(self) -> None:
@@ -21,7 +20,7 @@ class TroubleLog:
         self.suppressed = 0
 
     def report(self, peer: str, reason: str, now_us: int) -> None:
-        """Add a problem. A problem that was reported recently is only counted. `now_us` is monotonic time."""
+        """Add a problem; a problem that was reported recently only counts as suppressed. `now_us` is monotonic time."""
         trouble = Trouble(peer, reason)
         reported_us = self._reported_us.get(trouble)
         if reported_us is not None and now_us - reported_us < common_limits.WARNING_REPEAT_US:

@@ -1,4 +1,4 @@
-"""Selection of the files to read, by comparison of the directory with the ledger."""
+"""Selection of the files to read: compares the scanned directory with the ledger of known files."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class CandidateFinder:
     """Compares a scan with the ledger: complete files by name, renamed and growing files by inode."""
 
     def __init__(self, config: SourceConfig, ledger: Ledger) -> None:
-        """Prepare the comparison for one session, which owns the ledger."""
+        """Prepare for one session, which owns the ledger."""
         self._root = Path(config.files.directory)
         self._form = config.files.format
         self._grows = config.files.grows
         self._quiet_ns = config.files.quiet_ms * 1_000_000
         self._ledger = ledger
-        # name -> size, modification time, and start of the unchanged period (monotonic)
+        # file name -> size, modification time, and monotonic time since which both are unchanged
         self._watched: dict[str, tuple[int, int, int]] = {}
-        # growing file -> its size and modification time when it was last read to its end
+        # id of a growing file -> its size and modification time at the last read to its end
         self.read_to_end: dict[int, tuple[int, int]] = {}
         self.renamed: list[File] = []  # complete files that were renamed since the previous scan
         self._deferred: set[int] = set()  # inodes of new growing files whose names belonged to other files at the previous scan
@@ -101,7 +101,7 @@ class CandidateFinder:
             self.renamed.append(file)
 
     def _has_copied_content(self, seen: ScannedFile, file: File) -> bool:
-        """True if the file has the content that was copied. The check is needed because file systems reuse inodes."""
+        """True if the file has the content that was copied. An equal inode is no proof, because file systems reuse inodes."""
         try:
             descriptor = os.open(self._root / seen.name, os.O_RDONLY)
         except OSError:
@@ -115,7 +115,7 @@ class CandidateFinder:
             os.close(descriptor)
 
     def _is_quiet(self, seen: ScannedFile, watched: dict[str, tuple[int, int, int]]) -> bool:
-        """True if the file is unchanged for long enough by this process's clock, which may differ from the file system's."""
+        """True if the file is unchanged for `quiet_ms` by this process's clock, because the file system's clock may differ."""
         now_ns = time.monotonic_ns()
         size, changed_ns, since_ns = watched.get(seen.name, (-1, -1, now_ns))
         if (size, changed_ns) != (seen.size, seen.changed_ns):
@@ -140,11 +140,11 @@ class CandidateFinder:
                 if not seen.wanted:
                     continue
                 if before is not None and before.state is State.OPEN and seen.inode not in deferred:
-                    # The previous file of this name may have been renamed during the scan. Its end must be read first.
+                    # Defer the new file to the next scan: the old file of this name may only be renamed, and its end comes first.
                     self._deferred.add(seen.inode)
                     del unmatched[seen.name]
                     continue
-                # A file that was rewritten under the name of a deleted file may continue that file.
+                # Pair the file with the deleted file of this name, because a rewritten file may begin with the same content.
                 new.append(Candidate(seen, unmatched.pop(seen.name, None)))
                 matched.add(seen.inode)
                 continue
@@ -162,7 +162,7 @@ class CandidateFinder:
         return chosen + new
 
     def _mark_missing(self, files: Iterable[File]) -> None:
-        """Log once each file that disappeared before it was completely copied."""
+        """Mark files as missing; log each file that disappeared before it was completely copied."""
         for file in files:
             if file.done < file.size or not self._grows:
                 LOG.warning("%s is gone, and is in the log up to row %d: its later rows were not copied", file.name, file.row)
@@ -170,7 +170,7 @@ class CandidateFinder:
             self._ledger.put(file)
 
     def _evict(self, found: list[ScannedFile]) -> None:
-        """Delete the ledger's oldest entries of missing files, down to the limit."""
+        """Delete the oldest entries of missing files, until the ledger has at most `limits.FILES_MAX` entries."""
         excess = len(self._ledger.files) - limits.FILES_MAX
         if excess <= 0:
             return

@@ -1,4 +1,4 @@
-"""Scan of the configured directory, with the order of the files."""
+"""Scan of the configured directory: finds files in the order in which they are read."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tutti_connect.files import limits
 if TYPE_CHECKING:
     from tutti_connect.files.config import SourceConfig
 
-#: Prefix of files during their disposal. Connectors ignore such files.
+#: Prefix of a file's name during its disposal; scans ignore files with this prefix.
 RESERVED_PREFIX = ".tutti-"
 _GZIP = ".gz"
 _OUTSIDE_TOPICS = "a file outside the topic directories; move it to the directory of its topic, or set topic"
 
 
 class ScannedFile(NamedTuple):
-    """A file in the directory at this moment: its path below the directory, its topic, and its stat fields."""
+    """A file that a scan found: its path below the directory, its topic, its stat fields, and whether to copy it."""
 
     name: str
     topic: str
@@ -50,7 +50,7 @@ class Directory:
         """Check at the start that the directory is readable, and that files can be moved to their target.
 
         Raises:
-            ConfigError: names the problem and the remedy.
+            ConfigError: a directory is unusable; the message names the directory, the problem and the remedy.
         """
         files = self._config.files
         try:
@@ -68,7 +68,7 @@ class Directory:
                         f"files.done {done} is on another file system than {self.root}: choose a directory on the same one"
                     )
                 if done.resolve() == self.root.resolve():
-                    raise ConfigError(f"files.done {done} is the same directory: choose another one")
+                    raise ConfigError(f"files.done {done} is files.directory itself: choose another directory")
             for key, path in (("state", self._config.state), ("quarantine", self._config.quarantine)):
                 if self._is_scanned(Path(path).resolve()):
                     raise ConfigError(f"{key} {path} is inside the scanned directories: choose a directory outside {self.root}")
@@ -79,7 +79,7 @@ class Directory:
             ) from error
 
     def scan(self) -> list[ScannedFile]:
-        """Return all files in the directory in reading order. Unwanted files are last.
+        """Return all files in the order of reading; files that are not copied come last.
 
         Raises:
             Unavailable: the directory is unreadable at this moment.
@@ -141,5 +141,5 @@ def _shown(name: str) -> str:
 
 
 def is_opaque(name: str, form: str) -> bool:
-    """True if a position in the file does not map to a byte position on disk."""
+    """True for gzip and Parquet files, in which a position of the connector is not a byte position on disk."""
     return form == "parquet" or name.lower().endswith(_GZIP)

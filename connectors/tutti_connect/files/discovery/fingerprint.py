@@ -21,7 +21,7 @@ def fingerprint(descriptor: int, at: int) -> str:
 
 
 def _mark(read: Callable[[int, int], bytes], at: int) -> str:
-    """Return a digest of the first and the last bytes before `at`; `read` returns `count` bytes from a position."""
+    """Return a digest of the first `WINDOW_BYTES` of a file and of those before position `at`, from `read(count, position)`."""
     if not at:
         return ""
     digest = hashlib.blake2b(digest_size=_MARK_BYTES)
@@ -33,10 +33,10 @@ def _mark(read: Callable[[int, int], bytes], at: int) -> str:
 
 
 class ReadContent:
-    """The part of the bytes read from a file that fingerprints need.
+    """The start and the most recent part of the bytes read from a file, from which fingerprints are computed.
 
-    Fingerprints are computed from the bytes read, never from the file's present content. Otherwise a file that was truncated and
-    rewritten after the read would be mistaken for the file that was read.
+    A fingerprint must describe the bytes that were read. A fingerprint of the file itself would also match a file that was
+    truncated and rewritten after the read.
     """
 
     def __init__(self, descriptor: int, at: int) -> None:
@@ -53,7 +53,7 @@ class ReadContent:
         self._last_mark = at, _mark(self._bytes, at)
 
     def is_unchanged(self) -> bool:
-        """True if the file still has the bytes read, so that the next block belongs to the same content.
+        """True if the file still has the bytes that were read, so that its next block continues them.
 
         Raises:
             OSError: the file cannot be read.
@@ -69,7 +69,7 @@ class ReadContent:
             self._drop(self._end - limits.BLOCK_BYTES)  # needed inside a row above the size limit
 
     def advance_to(self, at: int) -> None:
-        """Release the bytes before `at`, because no fingerprint will be requested for an earlier position."""
+        """Release bytes that fingerprints of positions from `at` on do not need; earlier positions are no longer valid."""
         self._last_mark = at, self.mark(at)
         self._drop(at)
 

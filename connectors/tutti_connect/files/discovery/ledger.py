@@ -1,8 +1,8 @@
-"""SQLite ledger of the known files, and of their pieces in sending order.
+"""SQLite ledger of the known files and their pieces. A piece is a part of one file; pieces are numbered in the order of sending.
 
-The ledger is a plan; only the log decides what is copied. Before a frame names a piece, the piece's start and the ends of all
-earlier pieces are durable in the ledger. The progress in the log then shows which part of the plan was carried out
-(`Ledger.take_over`).
+The ledger is a plan; only the log shows which rows are copied. Before the connector sends a frame of a piece, the ledger has the
+start of this piece and the ends of all earlier pieces on disk. After a restart, the progress in the log names the last piece and
+the position in it, so the ledger knows which pieces are committed (`Ledger.take_over`).
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ CREATE TABLE pieces (number INTEGER PRIMARY KEY, file INTEGER, ended INTEGER, at
 
 
 class State(StrEnum):
-    """State of a file. The ledger stores the values, so they never change."""
+    """State of a file. Ledgers on disk contain the values, so a new release must not change them."""
 
-    OPEN = "open"  # a part of the file remains to be copied, or may be added
+    OPEN = "open"  # the file has rows that are not copied, or may get further rows
     COPIED = "taken"  # the whole file is in the log, or in quarantine
     UNREADABLE = "refused"  # the rest of the file is unreadable
-    CHANGED = "changed"  # the file differs from the copied content, and this was logged
+    CHANGED = "changed"  # the content changed after it was copied; the connector has logged this and ignores the file
     MISSING = "gone"  # the file is no longer in the directory
-    DISPOSING = "away"  # the file is complete and was renamed for its disposal, so its name is free
+    DISPOSING = "away"  # the file is copied and has its reserved name, so a new file may use its old name
 
 
 @dataclass(slots=True)
@@ -74,9 +74,10 @@ class File:
 
 @dataclass(slots=True)
 class Piece:
-    """Part of a file.
+    """Part of a file, from the file's `done` to `at`.
 
-    When the piece has `ended`, it reaches from the file's `done` to `at`. Its `state` and `bad` then become those of the file.
+    Once the piece is committed, its `at`, `row`, `mark`, `state` and `bad` become those of the file. A piece has `ended` when the
+    connector has read it to its end.
     """
 
     number: int
@@ -93,10 +94,10 @@ class Ledger:
     """The ledger. `files` holds all entries in memory; `write` makes changes durable. One thread uses it."""
 
     def __init__(self, directory: str, name: str, *, grows: bool) -> None:
-        """Open the ledger, and create it if missing.
+        """Open the ledger, or create it.
 
         Raises:
-            ConfigError: the directory is not writable, or the ledger is for the other kind of files (growing or complete).
+            ConfigError: the directory is not writable, or the ledger is for growing files and `grows` is False, or vice versa.
             Unavailable: another process holds the ledger, or a disk write failed.
             Damaged: the file is not a ledger.
         """
@@ -124,7 +125,7 @@ class Ledger:
             raise
 
     def _set_write_ahead(self) -> None:
-        """Set write-ahead logging. Retry, because SQLite does not wait here if another process holds a lock."""
+        """Set write-ahead logging; retry for `limits.LEDGER_WAIT_S`, because SQLite's own lock timeout does not apply here."""
         deadline = time.monotonic() + limits.LEDGER_WAIT_S
         while True:
             try:
@@ -157,13 +158,12 @@ class Ledger:
         """Take over the ledger for an epoch of the producer, and apply the log's progress to it.
 
         Raises:
-            Fenced: a newer instance has the ledger.
+            Fenced: a newer instance has taken over the ledger.
             Unavailable: another process holds the ledger, or a disk write failed.
             WrongDirectory: the log's progress refers to a different ledger.
         """
         with self._converted_errors():
-            # Take over first. Afterwards no older instance can write, and its earlier entries belong to frames that the log
-            # rejects.
+            # Take over before reading: afterwards no older instance can write to the ledger.
             with self._transaction():
                 self._next_file, self._next_piece, self._sent = (int(self._meta(name)) for name in ("file", "piece", "sent"))
                 self._check_progress(position, producer)
@@ -188,7 +188,7 @@ class Ledger:
             invariant(piece.ended, f"piece {piece.number} has no end, but the log has records of piece {position.piece}")
             self.apply_piece(piece, sent=True)
         elif position is not None and piece.number == position.piece:
-            # The recorded end is not used, because rows after the last record must be read again.
+            # Use the log's position instead of the recorded end: rows between the two are not committed, and are read again.
             self.apply_piece(
                 Piece(piece.number, piece.file, True, position.at, position.row, position.mark, bad=piece.bad), sent=True
             )
@@ -196,21 +196,21 @@ class Ledger:
             self._pieces[piece.number] = None
 
     def _check_progress(self, position: FilePosition | None, producer: str) -> None:
-        """Reject a ledger that does not match the log's progress."""
+        """Reject another connector's ledger, and one that is older or newer than the log's progress."""
         forget = (
             f"or, to copy all files again, remove the ledger and delete the producer's state: tutti producers forget {producer}"
         )
         if position is None:
             if self._sent:
                 raise WrongDirectory(
-                    f"{self._path} has files in the log, but the log has no producer {producer}: it is "
-                    f"another log, or the producer's state was deleted. To copy all files again, remove the ledger; otherwise "
-                    f"give the right gateways"
+                    f"{self._path} records that files were copied, but the log has no producer {producer}: the gateways "
+                    f"have another log, or the producer's state was deleted. Give the gateways of the right log, or remove the "
+                    f"ledger to copy all files again"
                 )
         elif position.ledger != self.id:
             raise WrongDirectory(
-                f"{self._path} is another ledger than the one that the log's progress is about (file {position.file}, row "
-                f"{position.row}): restore the other one, {forget}"
+                f"{self._path} is not the ledger to which the log's progress (file {position.file}, row {position.row}) belongs: "
+                f"restore the right ledger, {forget}"
             )
         elif not self._sent <= position.piece <= self._next_piece:
             age = "an older copy of the ledger" if position.piece > self._next_piece else "a newer ledger than the log"
@@ -228,7 +228,7 @@ class Ledger:
         return file
 
     def put(self, file: File) -> None:
-        """Record a change of a file."""
+        """Record a change of a file for the next `write`."""
         self._files[file.id] = file
 
     def remove(self, file: File) -> None:
@@ -237,18 +237,18 @@ class Ledger:
         self._files[file.id] = None
 
     def new_piece(self, file: File) -> Piece:
-        """Add the next piece of a file, which starts at the file's `done`."""
+        """Add a piece that starts after the copied part of the file."""
         self._next_piece += 1
         piece = Piece(self._next_piece, file.id, at=file.done, row=file.row, mark=file.mark, bad=file.bad)
         self.put_piece(piece)
         return piece
 
     def put_piece(self, piece: Piece) -> None:
-        """Record a change of a piece."""
+        """Record a change of a piece for the next `write`."""
         self._pieces[piece.number] = piece
 
     def apply_piece(self, piece: Piece, *, sent: bool) -> File | None:
-        """Apply a piece that is committed, or has no records (`sent` is False), to its file, and return the file."""
+        """Apply a committed piece to its file, and return the file. `sent` is False if the piece has no records."""
         self._pieces[piece.number] = None
         if sent:
             self._sent = max(self._sent, piece.number)
@@ -267,7 +267,7 @@ class Ledger:
         """Write all recorded changes durably in one transaction.
 
         Raises:
-            Fenced: a newer instance has the ledger.
+            Fenced: a newer instance has taken over the ledger.
             Unavailable: another process holds the ledger, or a disk write failed.
         """
         if not self.pending:
@@ -303,13 +303,13 @@ class Ledger:
             yield
             self._database.execute("COMMIT")
         except BaseException:
-            if self._database.in_transaction:  # after most disk errors, SQLite has already rolled back
+            if self._database.in_transaction:  # False after most disk errors, because SQLite then rolls back by itself
                 self._database.execute("ROLLBACK")
             raise
 
     @contextmanager
     def _converted_errors(self) -> Iterator[None]:
-        """Convert SQLite's errors to this project's errors."""
+        """Convert SQLite's errors in the block to `TuttiError`."""
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -323,8 +323,8 @@ class Ledger:
             raise Damaged(f"{self._path} is not a valid ledger ({error}): restore a copy that is as new as the log") from error
 
     def _holders(self) -> str:
-        """Return the processes that hold locks on the ledger, as part of a sentence; "" if the kernel reports none."""
-        # Do not use fcntl for this: closing a file drops the locks that this process holds through other descriptors.
+        """Return the processes that lock the ledger, as text for an error message; "" if the kernel reports none."""
+        # Do not use fcntl here: closing the file would release this process's own locks on it (a POSIX rule).
         files: set[str] = set()
         pids: set[int] = set()
         for name in (self._path, f"{self._path}-shm"):
@@ -339,7 +339,7 @@ class Ledger:
 
 
 def _is_busy(error: sqlite3.OperationalError) -> bool:
-    """True if another process holds the ledger; SQLite reports PROTOCOL for a process that was suspended while opening it."""
+    """True if another process locks the ledger; SQLite reports PROTOCOL if that process is suspended while it opens the file."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_PROTOCOL)
 
 

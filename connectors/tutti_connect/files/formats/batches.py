@@ -1,4 +1,4 @@
-"""Conversion of rows to record batches, one for each frame, with the position after its last record."""
+"""Conversion of rows to record batches. Each batch becomes one frame, with the position after its last record."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Frame(NamedTuple):
 
 
 class Builder:
-    """Collects rows from successive files, small files together, and splits them into frames."""
+    """Collects the rows of successive files, and divides them into frames; one frame can have rows of several small files."""
 
     def __init__(self, ledger: str) -> None:
-        """Start without rows; `ledger` is the id of the ledger, which is part of each position."""
+        """Start without rows; each position will contain `ledger`, the id of the ledger."""
         self._ledger = ledger
         self._topic = ""
         self._position: FilePosition | None = None  # position after the last waiting record
@@ -73,7 +73,7 @@ class Builder:
             end = int(np.searchsorted(totals, done + limits.FRAME_BYTES - self._bytes, "right"))
             end = min(end, start + limits.FRAME_RECORDS - len(self._values))
             if end <= start and self._values:
-                yield from self.flush()  # the next record does not fit into the present frame
+                yield from self.flush()  # the frame has no space for the next record
                 continue
             end = max(end, start + 1)
             self._values += rows.values[start:end]
@@ -107,7 +107,7 @@ def _column(values: list[bytes | None]) -> pa.Array[Any]:
 
 
 def _times(times: list[int]) -> pa.Array[Any]:
-    """Return the timestamp column; records without a time get the present time."""
+    """Return the timestamp column, with the current time for records without a time."""
     stamps = np.array(times, np.int64)
     stamps[stamps == NOW] = time.time_ns() // 1000
     return pa.array(stamps).cast(TIMESTAMP)

@@ -35,7 +35,7 @@ _WIDE = (b"\xff\xfe", b"\xfe\xff")
 
 
 class FileReader:
-    """An open file. A context manager; `status` holds its stat fields at the time of opening."""
+    """An open file, as a context manager; `status` has the file's stat fields at the time of opening."""
 
     def __init__(self, path: str, config: SourceConfig) -> None:
         """Open the file.
@@ -53,8 +53,9 @@ class FileReader:
         self._file_mark = self._copied_mark = ""
 
     def mark(self, at: int) -> str:
-        """Return the fingerprint of the content read up to `at`. For gzip and Parquet, return the file's fingerprint at the start
-        of reading.
+        """Return the fingerprint of the content up to `at`, from the bytes that were read.
+
+        For gzip and Parquet, whose positions are not byte positions, return the fingerprint that the whole file had at first.
 
         Raises:
             OSError: the file cannot be read.
@@ -67,20 +68,20 @@ class FileReader:
         return fingerprint(self._file.fileno(), self.status.st_size if self._opaque and at else at)
 
     def has_copied_content(self, at: int, mark: str) -> bool:
-        """True if the file still has the content of fingerprint `mark`."""
+        """True if the content before position `at` still has the fingerprint `mark`."""
         self._copied_mark = mark
         return (self._opaque or self.status.st_size >= at) and self._mark_now(at) == mark
 
     def changed(self) -> bool:
-        """True if the file was written to since it was opened."""
+        """True if the size or modification time of the file has changed since it was opened."""
         now = os.fstat(self._file.fileno())
         return (now.st_size, now.st_mtime_ns) != (self.status.st_size, self.status.st_mtime_ns)
 
     def rows(self, at: int, row: int) -> Iterator[Rows]:
-        """Yield the rows from a position to the present end.
+        """Yield the rows from a position to the current end of the file.
 
         Raises:
-            Unreadable: the rest of the file is invalid.
+            Unreadable: the rest of the file is invalid, so a retry cannot help.
             OSError: the file cannot be read at this moment.
         """
         if self._form == "parquet":
@@ -108,20 +109,20 @@ class FileReader:
             def read(count: int) -> bytes:
                 block = stream.read(count)
                 if not complete and not content.is_unchanged():
-                    return b""  # the file was truncated: the next scan reports this; a complete file is checked after its end
+                    return b""  # the file was rewritten; the next scan reports that and reads it again
                 content.add(block)
                 return block
 
             if not complete and at and at == begin and content.mark(at) != self._copied_mark:
-                return  # the file was truncated, which the next scan reports
+                return  # the file was rewritten after `has_copied_content`; the next scan reports that
             for rows in text_rows(read, form, begin, lines, bytes_left, complete=complete):
                 yield rows
                 content.advance_to(rows.at)
 
     def _read_header(self, stream: IO[bytes]) -> tuple[int, int, RowParser | None]:
-        """Return the position of the first row, the number of lines before it, and the row parser.
+        """Return the position of the first row, the number of lines before it, and the parser of the rows.
 
-        The parser is None while the header is incomplete.
+        The parser is None if the file does not have its complete header yet.
         """
         config = self._config
         start = _read_some(stream.read, len(_BOM))
@@ -175,11 +176,11 @@ def text_rows(
     """Yield the rows of a stream at position `at`, after line `row`.
 
     Args:
-        read: returns up to the given number of bytes, and b"" at the end.
+        read: function that returns up to the given number of bytes, and b"" at the end.
         form: parser of the rows.
-        at, row: position of the stream.
-        bytes_left: limit of the bytes read; None for no limit.
-        complete: True if nothing follows the end, so that a last line without a newline is a row.
+        at, row: position of the stream, and number of lines before it.
+        bytes_left: number of bytes to read at most, or None to read to the end.
+        complete: whether the file is complete, so that a last line without a newline is a row.
     """
     buffer = b""
     while True:
@@ -196,7 +197,7 @@ def text_rows(
         if len(buffer) > limits.ROW_BYTES_MAX:
             line = _first_line(read, buffer, complete=complete)
             if line is None:
-                return  # the end of the line is not written yet
+                return  # the file does not have the end of this line yet
             kept, size, buffer = line
             reason = f"its row does not end within {limits.ROW_BYTES_MAX} bytes; the limit of a record is {limits.RECORD_BYTES_MAX}"
             bad = BadRow(row + 1, at, kept, reason, size)
@@ -207,8 +208,9 @@ def text_rows(
 
 
 def _first_line(read: Callable[[int], bytes], buffer: bytes, *, complete: bool) -> tuple[bytes, int, bytes] | None:
-    """Return the start of the first line in `buffer`, its size and the bytes after it; None if the end of the line is not written
-    yet.
+    """Return the start of the first line, its size, and the bytes after it, or None if a growing file has no end of this line yet.
+
+    The bytes in `buffer` are the start of the line, and `read` returns the bytes after them.
     """
     kept, size = buffer[: limits.KEPT_BYTES_MAX], 0
     while (newline := buffer.find(b"\n")) < 0:
@@ -220,7 +222,7 @@ def _first_line(read: Callable[[int], bytes], buffer: bytes, *, complete: bool) 
 
 
 def _read_some(read: Callable[[int], bytes], count: int) -> bytes:
-    """Return `count` bytes, or all remaining bytes if there are fewer."""
+    """Return `count` bytes, or fewer at the end of the stream."""
     data = b""
     while len(data) < count and (block := read(count - len(data))):
         data += block
@@ -228,14 +230,14 @@ def _read_some(read: Callable[[int], bytes], count: int) -> bytes:
 
 
 def _skip_to(stream: IO[bytes], at: int) -> None:
-    """Move the stream to a position; compressed streams are read forward, or from the start."""
+    """Move the stream to a position. A gzip stream has to decompress everything before that position."""
     if stream.seek(at) < at:
         raise Unreadable(f"it ends before byte {at}, its last copied position")
 
 
 @contextmanager
 def _converted_errors() -> Iterator[None]:
-    """Convert errors of the file's content to `Unreadable`; other system errors stay `OSError`."""
+    """Convert errors in the file's content to `Unreadable`, but not errors of the operating system."""
     try:
         yield
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -243,7 +245,7 @@ def _converted_errors() -> Iterator[None]:
     except pa.ArrowException as error:
         raise Unreadable(f"it is not a readable Parquet file ({_first_error_line(error)})") from error
     except OSError as error:
-        if error.errno is None:  # Arrow raises an error without errno for invalid content
+        if error.errno is None:  # Arrow raises OSError without errno if the content is invalid
             raise Unreadable(f"it is not a readable Parquet file ({_first_error_line(error)})") from error
         raise
 

@@ -1,9 +1,8 @@
 """Conversion of Parquet rows to records.
 
-Arrow's conversion to Python loses values for which Python has no type. Examples are nanoseconds and a time of day beyond 24 h.
-INT96 times outside of the years 1677 to 2262 wrap around. JSON has no NaN and no infinity. This module therefore defines one exact
-form for each value. A row with a value that has no exact form goes to quarantine, and the quarantine file names the column and the
-value.
+Arrow's conversion to Python objects loses digits of some values, such as nanoseconds, and wraps INT96 times outside the years 1677
+to 2262 around. JSON has no NaN and no infinity. This module therefore defines one exact JSON form for each Parquet type. A row goes
+to quarantine if one of its values, such as the year 20000, has no exact form. The quarantine file names the column and the value.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class ParquetFile:
         """Open the file.
 
         Raises:
-            Unreadable: the schema lacks a column, or has a type without a unique JSON form.
+            Unreadable: the schema lacks a column that [record] names, or has a column that cannot be converted to JSON.
             pa.ArrowException, OSError: the file is not a readable Parquet file.
         """
         self._extractor = extractor
@@ -54,7 +53,7 @@ class ParquetFile:
         _check_fields(list(schema), "")
         self._int96: list[str] = []
         if any(self._table.schema.column(number).physical_type == "INT96" for number in range(len(self._table.schema))):
-            # INT96 in nanoseconds wraps around; the same column in seconds gives the number of wraps.
+            # Nanoseconds wrap around in 64 bits, so read each INT96 column a second time in seconds: both together are exact.
             self._seconds = pq.ParquetFile(file, pre_buffer=False, coerce_int96_timestamp_unit="s")
             self._int96 = [
                 one.name for one, other in zip(schema, self._seconds.schema_arrow, strict=True) if one.type != other.type
@@ -78,7 +77,7 @@ class ParquetFile:
             begin = end
 
     def _batches(self, group: int) -> Iterator[tuple[pa.RecordBatch, Mapping[str, pa.Array[Any]] | None]]:
-        """Yield the batches of a row group, each with its INT96 columns in seconds."""
+        """Yield the batches of a row group, each with a copy of its INT96 columns in seconds."""
         batches = self._table.iter_batches(limits.PARQUET_ROWS, row_groups=[group], use_threads=False)
         if not self._int96:
             yield from ((batch, None) for batch in batches)
@@ -93,7 +92,7 @@ class ParquetFile:
 def parquet_rows(
     batch: pa.RecordBatch, at: int, extractor: FieldExtractor, int96_seconds: Mapping[str, pa.Array[Any]] | None = None
 ) -> Rows:
-    """Convert a batch that follows `at` rows of its file; `int96_seconds` holds its INT96 columns in seconds."""
+    """Convert a batch that starts after `at` rows of its file; `int96_seconds` has the INT96 columns of the batch in seconds."""
     names = batch.schema.names
     given = int96_seconds or {}
     columns = [
@@ -102,7 +101,7 @@ def parquet_rows(
     ]
     all_exact = all(exact for _, exact in columns)
     encode = to_json_exactly if any(_needs_exact_json(field.type) for field in batch.schema) else to_json
-    # A timestamp column has its unit in its type; its values are datetimes or ISO 8601 text.
+    # Ignore the configured unit for a timestamp column, whose values are already datetimes or ISO 8601 text.
     form = (
         "iso"
         if extractor.timestamp in names and _types.is_timestamp(batch.schema.field(extractor.timestamp).type)
@@ -131,10 +130,11 @@ def parquet_rows(
 
 
 class _InexactValue(NamedTuple):
-    """Placeholder of a field whose value has no exact form.
+    """Placeholder for a field whose value has no exact form.
 
-    `shown`: the field as written to quarantine, with the number or the bytes (base64) from the file. `reason`: why there is no
-        exact form.
+    Attributes:
+        shown: the field for quarantine, with the number or the bytes (in base64) that the file has.
+        reason: why the value has no exact form.
     """
 
     shown: object
@@ -142,7 +142,7 @@ class _InexactValue(NamedTuple):
 
 
 def _values_of(column: pa.Array[Any]) -> tuple[list[Any], bool]:
-    """Return the values of a column, and True if all are exact; others, such as the year 20000, become an `_InexactValue`."""
+    """Return the values of a column, with an `_InexactValue` for each one without exact form, and True if all are exact."""
     try:
         return _exact(column), True
     except _CONVERSION_ERRORS:
@@ -156,22 +156,22 @@ def _value_of(one: pa.Array[Any]) -> object:
 
 
 def _exact_or_stored(column: pa.Array[Any], reasons: list[str]) -> list[Any]:
-    """Return the values of a column in exact or stored form; `reasons` collects why values have no exact form."""
+    """Return each value of a column in exact form, or in stored form; append the reason for each stored form to `reasons`."""
     try:
         return _exact(column)
     except _CONVERSION_ERRORS as error:
-        if len(column) > 1:  # split in halves, because a list may have millions of values of which only one is inexact
+        if len(column) > 1:  # halving finds one inexact value among millions in few conversions
             half = len(column) // 2
             return _exact_or_stored(column.slice(0, half), reasons) + _exact_or_stored(column.slice(half), reasons)
         if column.null_count:
-            return [None]  # the value itself is exact; only the dictionary of its type has an inexact value
+            return [None]  # the value is null; another value in the dictionary of its type caused the error
         if column.type.num_fields or isinstance(column, pa.ExtensionArray | pa.DictionaryArray):
             return [_nested_parts(column, reasons)]
         return [_stored(column, error, reasons)]
 
 
 def _nested_parts(one: pa.Array[Any], reasons: list[str]) -> object:
-    """Return one nested value, as `_exact_or_stored` does."""
+    """Return one nested value (struct, map, list), with each part in exact or stored form."""
     kind: Any = one.type
     if isinstance(one, pa.ExtensionArray):
         return _exact_or_stored(one.storage, reasons)[0]
@@ -202,7 +202,7 @@ def _check_row(row: Mapping[str, Any]) -> None:
     """Reject a row with a field that has no exact form.
 
     Raises:
-        ValueError: names the field and the reason.
+        ValueError: the message names the column and the reason.
     """
     for name, value in row.items():
         if isinstance(value, _InexactValue):
@@ -210,15 +210,11 @@ def _check_row(row: Mapping[str, Any]) -> None:
 
 
 class _Inexact(ValueError):
-    """A value without an exact form; the message is the reason."""
+    """A value has no exact form; the message gives the reason."""
 
 
 def _exact(column: pa.Array[Any]) -> list[Any]:
-    """Return the values of a column in exact form.
-
-    Raises:
-        _CONVERSION_ERRORS: a value has no exact form.
-    """
+    """Return the values of a column in exact form; raise one of `_CONVERSION_ERRORS` if a value has no exact form."""
     plain, finite = column, True
     for leaf in _leaves(column):
         _check_leaf(leaf)
@@ -231,7 +227,7 @@ def _exact(column: pa.Array[Any]) -> list[Any]:
 
 
 def _with_float_names(value: Any) -> Any:
-    """Return a value in which floats that JSON does not have are replaced by their names."""
+    """Replace NaN and infinity, which JSON lacks, by the texts "NaN", "Infinity" and "-Infinity", also inside nested values."""
     if isinstance(value, float):
         return value if math.isfinite(value) else _FLOAT_NAMES.get(value, "NaN")
     if isinstance(value, dict):
@@ -242,7 +238,7 @@ def _with_float_names(value: Any) -> Any:
 
 
 def _leaves(column: pa.Array[Any]) -> Iterator[pa.Array[Any]]:
-    """Yield the arrays of numbers, texts and bytes in a column."""
+    """Yield the arrays without nested parts (numbers, texts, bytes) that a column consists of."""
     kind = column.type
     if isinstance(column, pa.ExtensionArray):
         yield from _leaves(column.storage)
@@ -263,7 +259,7 @@ def _check_leaf(leaf: pa.Array[Any]) -> None:
     """Reject values that Arrow converts to another value without an error.
 
     Raises:
-        _Inexact: names the reason.
+        _Inexact: one of the values has no exact form.
     """
     kind: Any = leaf.type
     if _types.is_time(kind):
@@ -284,7 +280,7 @@ def _range(leaf: pa.Array[Any], kind: pa.DataType) -> tuple[int, int]:
 
 
 def _check_offsets(leaf: pa.Array[Any]) -> None:
-    """Reject nanosecond times whose text would be wrong: Arrow truncates an offset of +00:19:32 to +0019."""
+    """Reject nanosecond times in zones with an offset such as +00:19:32, because Arrow writes that offset as +0019."""
     low, high = _range(leaf, pa.int64())
     if min(low + _INT64 // 2, _INT64 // 2 - 1 - high) < _DAY_S * _PER_S["ns"]:
         raise _Inexact("its local time exceeds the range of 64-bit nanoseconds")
@@ -293,11 +289,11 @@ def _check_offsets(leaf: pa.Array[Any]) -> None:
     offsets: Any = pc.subtract(local.cast(pa.int64()), leaf.cast(pa.int64()))
     minute = 60 * _PER_S["ns"]
     if any(offset is not None and offset % minute for offset in pc.unique(offsets).to_pylist()):
-        raise _Inexact("the UTC offset of its zone was not in whole minutes then: write it in UTC")
+        raise _Inexact("its time zone then had a UTC offset with seconds, which Arrow cannot write: write the time in UTC")
 
 
 def _plain_type(kind: Any) -> Any:
-    """Return the type to which a column is cast, so that Python can represent all its values. Nanoseconds become text."""
+    """Return a type whose values Python can represent exactly, for a cast of a column: text for times in nanoseconds."""
     if _types.is_timestamp(kind) and kind.unit == "ns":
         return pa.string()
     if _types.is_duration(kind) or (_types.is_time64(kind) and kind.unit == "ns"):
@@ -318,7 +314,7 @@ def _plain_type(kind: Any) -> Any:
 
 
 def _int96_texts(nanos: pa.Array[Any], seconds: pa.Array[Any]) -> tuple[list[Any], bool]:
-    """Return an INT96 column as text (from nanoseconds mod 2**64 and seconds), and True if all values have an exact form."""
+    """Return an INT96 column as text, and True if all values are exact; the inputs are nanoseconds modulo 2**64, and seconds."""
     found: list[Any] = []
     exact = True
     for wrapped, second in zip(nanos.cast(pa.int64()).to_pylist(), seconds.cast(pa.int64()).to_pylist(), strict=True):
@@ -338,7 +334,7 @@ def _int96_texts(nanos: pa.Array[Any], seconds: pa.Array[Any]) -> tuple[list[Any
 
 
 def _check_fields(fields: Sequence[pa.Field[Any]], parent: str) -> None:
-    """Reject fields without a unique JSON form; `parent` is the name of the enclosing column."""
+    """Reject columns that JSON cannot represent: two with one name, or an unknown time zone. `parent` is the enclosing column."""
     names = [field.name for field in fields]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
@@ -369,7 +365,7 @@ def _has_zone(kind: Any) -> bool:
 
 
 def _needs_exact_json(kind: Any) -> bool:
-    """True if orjson would write a wrong value: a time of day (0.010 s becomes 0.10), or a time in a regional zone before 1972."""
+    """True if orjson might write a wrong value: for times of day (0.010 s becomes 0.10), and for times in zones other than UTC."""
     if _types.is_timestamp(kind):
         return bool(kind.tz) and kind.tz != "UTC"
     if _types.is_dictionary(kind):

@@ -1,7 +1,7 @@
-"""Parsing of text lines to rows: key, value and time of a record, and rejected rows.
+"""Parsing of text lines to rows. A row becomes a record (key, value, time), or is rejected with a reason.
 
-The boundaries and the validity of rows depend only on the file's bytes from its start, never on the end of a block or a run. So the
-same file always gives the same records.
+Only the bytes of a file determine where its rows end and which rows are valid. The division into blocks, and restarts in the middle
+of a file, have no influence: a file always gives the same records.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from tutti_connect.files.formats.times import DIGITS_MAX, UNITS_US, time_us
 #: Raise the csv module's limit of 128 KiB, because one field may fill a row.
 csv.field_size_limit(limits.ROW_BYTES_MAX)
 
-#: Placeholder for the time at which the record is sent.
+#: Placeholder in a time column: the record gets the time at which it is sent.
 NOW = TIME_US_MIN - 1
 _NOT_TEXT = "it is not text in the configured encoding"
 Record = tuple[bytes | None, bytes | None, int]  # key, value, time
 
 
 class Unreadable(FormatError):
-    """The rest of a file is unreadable, and a retry does not help."""
+    """The rest of a file is invalid, so a retry cannot help."""
 
 
 class BadRow(NamedTuple):
     """A rejected row: its number (from 1), its position, its bytes and the reason.
 
-    `size`: size of the row, if `data` is only its start.
+    If `data` is only the start of the row, `size` is the size of the whole row; otherwise `size` is 0.
     """
 
     row: int
@@ -49,11 +49,15 @@ class BadRow(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """Consecutive rows.
+    """Consecutive rows of a file.
 
-    `values`, `keys`, `times` (us, or `NOW`): columns of the valid rows. `ends`, `numbers`: the position after each valid row, and
-    the number of lines or rows up to that position. `at`, `row`: position and number at the end of all processed data. `bad`: the
-    rejected rows.
+    Attributes:
+        values, keys, times: columns of the valid rows; times are in microseconds, or `NOW`.
+        ends: position after each valid row.
+        numbers: number of lines (Parquet: rows) up to that position.
+        bad: the rejected rows.
+        at: position after all parsed rows, from which parsing continues.
+        row: number of lines (Parquet: rows) up to that position.
     """
 
     values: list[bytes | None]
@@ -70,9 +74,9 @@ class RowParser(Protocol):
     """Parser of a text format."""
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
-        """Parse the rows in `data`, which starts at position `at` after line `row`. `final` means that no data follows.
+        """Parse the rows in `data`, which starts at position `at`, after `row` lines of the file.
 
-        Without `final`, a possibly incomplete last row is not parsed. `Rows.at` is the position to continue from.
+        If `final` is False, more data follows, and the parser leaves a last row that may be incomplete to the next call.
         """
 
 
@@ -80,10 +84,10 @@ class FieldExtractor:
     """Extracts key, value and time from a row, by column name."""
 
     def __init__(self, columns: Columns) -> None:
-        """Extract the columns that `columns` maps to key, value and time."""
+        """Use the columns that table [record] of the configuration names."""
         self.key, self.value, self.timestamp = columns.key, columns.value, columns.timestamp
         self.form: TimeForm = columns.time
-        # True if a record is a whole row, without key and time
+        # True if the configuration names no column, so that the whole row is the value
         self.whole_row = not (columns.key or columns.value or columns.timestamp)
 
     def check(self, names: list[str], what: str) -> None:
@@ -97,10 +101,10 @@ class FieldExtractor:
                 raise Unreadable(f"{what} has no column {name!r}, which record.{use} names: it has {', '.join(names)[:500]}")
 
     def extract(self, row: dict[str, Any], encoded: Callable[[], bytes], form: TimeForm | None = None) -> Record:
-        """Return key, value and time of a row; `encoded` returns the row as JSON. `form` overrides the time format.
+        """Return key, value and time of a row. `encoded` returns the row as JSON; `form` replaces the configured time format.
 
         Raises:
-            ValueError: the row is rejected; the message is the reason.
+            ValueError: a field is missing, too large or not a time; the message gives the reason.
         """
         key = _bytes_of(row.get(self.key)) if self.key else None
         if not self.value:
@@ -115,7 +119,7 @@ class FieldExtractor:
         return key, value, stamp
 
     def missing_value_error(self) -> ValueError:
-        """Return the error for a row that lacks the field of the value."""
+        """Return the error for a row that lacks the field that record.value names."""
         return ValueError(f"it has no field {self.value!r}, which record.value names")
 
 
@@ -131,7 +135,7 @@ def check_size(key: bytes | None, value: bytes | None) -> None:
 
 
 def _bytes_of(value: object) -> bytes | None:
-    """Return a field as bytes: text unchanged, any other value as JSON."""
+    """Return a field as bytes: text as its UTF-8 bytes, any other value as JSON."""
     if value is None or isinstance(value, bytes):
         return value
     return value.encode() if isinstance(value, str) else to_json_exactly(value)
@@ -143,7 +147,7 @@ def to_json(value: object) -> bytes:
 
 
 def to_json_exactly(value: object) -> bytes:
-    """Encode as JSON, with exact times. orjson would round the offset +00:19:32, and drop zeros of a time of day (0.010 s)."""
+    """Encode as JSON, with times by `isoformat`: orjson rounds the offset +00:19:32, and writes the time of day 0.010 s as 0.10."""
     return orjson.dumps(value, _plain, orjson.OPT_PASSTHROUGH_DATETIME)
 
 
@@ -175,7 +179,7 @@ class _RowsBuilder:
 
 
 def _lines(data: bytes, at: int, *, final: bool) -> tuple[bytes, list[bytes], list[int]]:
-    """Return the complete lines of `data`: their bytes, the lines without newlines, and the positions after them."""
+    """Split `data` into complete lines; return their bytes, the lines without newlines, and the position after each line."""
     whole = data if final else data[: data.rfind(b"\n") + 1]
     lines = whole.split(b"\n")
     ends = list(accumulate((len(line) + 1 for line in lines), initial=at))[1:]
@@ -188,7 +192,7 @@ def _lines(data: bytes, at: int, *, final: bool) -> tuple[bytes, list[bytes], li
 
 
 class PlainLines:
-    """Each line is a value, unchanged; its bytes need not be text."""
+    """Parser that makes each line a value, byte for byte; the line may have any bytes."""
 
     def parse(self, data: bytes, at: int, row: int, *, final: bool) -> Rows:
         """Parse as `RowParser` requires."""
@@ -216,10 +220,10 @@ def _too_large(size: int) -> str:
 
 
 class JsonLines:
-    """Each line is a JSON value; blank lines are skipped."""
+    """Parser of lines that are JSON values; skips blank lines."""
 
     def __init__(self, extractor: FieldExtractor, encoding: str) -> None:
-        """Parse lines of text in `encoding`; `extractor` returns the fields of each row."""
+        """Parse lines of text in `encoding`; `extractor` names the fields of a record."""
         self._extractor, self._encoding = extractor, encoding
         names = (extractor.key, extractor.value, extractor.timestamp)
         self._fields = JsonFields([name for name in names if name])
@@ -269,7 +273,7 @@ class JsonLines:
 
     def _time(self, field: bytes) -> int:
         if not field:
-            raise ValueError(f"{self._extractor.timestamp} is missing, the field that record.timestamp names")
+            raise ValueError(f"it has no field {self._extractor.timestamp!r}, which record.timestamp names")
         if self._unit_us and field.isdigit() and len(field) < DIGITS_MAX:
             stamp = int(field) * self._unit_us
             if stamp <= TIME_US_MAX:
@@ -278,7 +282,7 @@ class JsonLines:
 
 
 def _number_or_text(field: bytes) -> object:
-    """Return a JSON field as a candidate for a time: a number with all its digits, or text."""
+    """Return a JSON field in a form that `time_us` accepts: a Decimal with all digits, or text."""
     if field == b"null":
         return None
     if field[0] in b"-0123456789":
@@ -295,7 +299,7 @@ def _is_utf8(data: bytes) -> bool:
 
 
 def _rejection_reason(error: ValueError) -> str:
-    """Return the reason of a rejected row."""
+    """Return the reason for the rejection of a row, in place of the codec's own text for invalid bytes."""
     return _NOT_TEXT if isinstance(error, UnicodeError) else str(error)
 
 
@@ -334,7 +338,7 @@ class CsvRows:
             except csv.Error as error:
                 if row_start + reader.line_num == len(texts) and not final and _is_open(error):
                     break  # the row continues in the next block
-                # Reject only the first line, because the intended end of an open quote is unknown.
+                # Reject only one line and parse the next, because nobody knows where an unclosed quote was meant to end.
                 reason = f"it is not valid CSV ({error}): check for an unclosed quote"
                 builder.bad.append(BadRow(row + first + 1, begins[first], lines[first], reason))
                 first += 1
@@ -361,7 +365,9 @@ def decoded(whole: bytes, lines: list[bytes], encoding: str) -> list[str]:
 
 
 def header(data: bytes, encoding: str, delimiter: str) -> tuple[list[str], int, int] | None:
-    """Return the names in the first row that is not blank, the position after it and its line count; None if incomplete.
+    """Return the column names in the first row that is not blank, the position after this row, and the number of lines up to there.
+
+    Return None if `data` has no complete row.
 
     Raises:
         Unreadable: the row is not a valid header.

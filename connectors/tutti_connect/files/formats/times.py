@@ -1,4 +1,4 @@
-"""Parsing of times in files: ISO 8601 or numbers, to microseconds since 1970."""
+"""Parsing of times in files: converts ISO 8601 text and numbers to microseconds since 1970."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tutti.data.frames.schema import TIME_US_MAX, TIME_US_MIN
 from tutti_connect.files.config import TimeForm
 
 UNITS_US = {"s": 1_000_000, "ms": 1000, "us": 1}
-DIGITS_MAX = 25  # digits of a number before its decimal point; a longer number is not a time in any unit
+DIGITS_MAX = 25  # digits before the decimal point; a longer number is outside the years 1 to 9999 in any unit
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _EXACT = Context(prec=MAX_PREC, Emax=MAX_EMAX, Emin=MIN_EMIN)
@@ -28,7 +28,7 @@ def time_us(value: object, form: TimeForm, name: str) -> int:
         if isinstance(value, datetime):
             stamp = value
         elif form == "iso":
-            stamp = datetime.fromisoformat(value)  # type: ignore[arg-type]  # a value that is not text raises below
+            stamp = datetime.fromisoformat(value)  # type: ignore[arg-type]  # raises TypeError for a value that is not text
         else:
             return _checked(_number_us(value, UNITS_US[form]), value, name)
         aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
@@ -48,7 +48,7 @@ _FORMS = {
 
 
 class _Range(ValueError):
-    """A valid time that is too early or too late."""
+    """The time is outside the years 1 to 9999."""
 
 
 def _checked(stamp_us: int, value: object, name: str) -> int:
@@ -58,10 +58,9 @@ def _checked(stamp_us: int, value: object, name: str) -> int:
 
 
 def _number_us(value: object, unit_us: int) -> int:
-    """Convert a number in a unit to microseconds. The result is exact, or rounded to the nearest microsecond if there are more
-    digits.
+    """Convert a number of units to microseconds, rounded to the nearest microsecond.
 
-    A 64-bit float cannot represent microseconds for every year, so the conversion uses the number's decimal digits.
+    The conversion uses decimal digits, because a 64-bit float cannot represent every microsecond of the years 1 to 9999.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return int(value) * unit_us

@@ -53,7 +53,7 @@ def _endpoint(service: Service, operation: Operation) -> Endpoint:
             response = _answer(problem_of(error))
         except ClientDisconnect:
             response = Response(status_code=400)  # the caller has disconnected
-        except Exception:  # a defect in the handling of one request is answered and counted; it must not end other requests
+        except Exception:  # a defect in one handler must not end other requests, so answer 500 and count it
             LOG.exception("%s %s failed", request.method, operation.path)
             response = _answer(Problem(500, "a defect in the connector: see its log"))
         service.metrics.answered(operation.handler, response.status_code)
@@ -63,7 +63,7 @@ def _endpoint(service: Service, operation: Operation) -> Endpoint:
 
 
 def _check_head(request: Request) -> None:
-    """Reject a head above the size limit. The parser's own limit does not apply to a head that arrives in one read.
+    """Reject a request head above the size limit. The parser's own limit misses a head that arrives in one read.
 
     Raises:
         Problem: 431.

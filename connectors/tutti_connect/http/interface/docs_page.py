@@ -9,7 +9,7 @@ from html import escape
 from tutti_connect.http.interface.openapi import ALWAYS
 from tutti_connect.http.interface.operations import OPERATIONS, Operation
 
-#: The page must not load or run external resources.
+#: The browser must not load external resources or run scripts for this page.
 HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; base-uri 'none'",
     "x-content-type-options": "nosniff",

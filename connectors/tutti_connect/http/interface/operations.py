@@ -1,4 +1,4 @@
-"""Table of the operations: source of the routes, of `/v1/openapi.json` and of `/docs`."""
+"""Table of the HTTP operations, from which the connector makes its routes, `/v1/openapi.json` and `/docs`."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class Operation(NamedTuple):
     Attributes:
         method, path: method and path of the request.
         handler: name of the method of `Service` that answers the request.
-        summary, about: the description in one line, and further text.
-        parameters: all accepted query parameters, and parameters in the path or in headers.
+        summary, about: description in one line, and further sentences.
+        parameters: parameters in the path, in the query (all that are accepted) and in headers.
         bodies: content type -> schema of the request body.
         answers: status -> meaning; answers that any request may get are omitted.
         media: content types of the successful answer.

@@ -1,4 +1,4 @@
-"""Error answers: a status, and JSON with the problem, its place and the remedy."""
+"""Error answers: an HTTP status, and JSON with the problem, its position in the request and the remedy."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from tutti.errors import (
 )
 from tutti_connect.http import limits
 
-_SPOOL = "spool"  # spool and log do not match, so it is unknown which of the spool's records are committed
+_SPOOL = "spool"  # code of `Refused` if spool and log do not match, so that the outcome of spooled records is unknown
 
 
 class Problem(Exception):
     """An error answer.
 
     Attributes:
-        status: HTTP status.
+        status: status code of the answer.
         message: text for people.
-        fields: further JSON fields: `where` (record, line, column, field), `expected`, `conflict`, `committed`.
-        close: True if the connection closes, because the rest of the request is not read.
+        fields: further fields of the JSON, such as `where` (record, line, column, field), `expected`, `conflict`, `committed`.
+        close: close the connection after the answer, because the rest of the request is not read.
     """
 
     def __init__(self, status: int, message: str, *, close: bool = False, **fields: Any) -> None:
@@ -54,7 +54,7 @@ class Problem(Exception):
 
 
 def problem_of(error: TuttiError) -> Problem:
-    """Convert an error of the client library. `committed` is the known outcome of a post: "no", or "unknown"."""
+    """Convert an error of the client library to an error answer, whose field `committed` is "no" or "unknown"."""
     text = str(error)
     if isinstance(error, TooLarge):
         return Problem(413, text)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.datastructures import Headers
 
 Query = Mapping[str, str]
-_NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"  # the framework's replacement for invalid bytes
+_NOT_UTF_8 = "\N{REPLACEMENT CHARACTER}"  # Starlette decodes invalid UTF-8 to this character
 
 
 def query_of(pairs: Collection[tuple[str, str]], options: Collection[str]) -> dict[str, str]:
@@ -52,7 +52,7 @@ def number(query: Query, name: str, default: int, most: int) -> int:
     """Return a number option, from 1 to `most`.
 
     Raises:
-        Problem: 400: the value is not such a number.
+        Problem: 400: the value is not a number from 1 to `most`.
     """
     value = query.get(name)
     if value is None:
@@ -63,7 +63,7 @@ def number(query: Query, name: str, default: int, most: int) -> int:
 
 
 def bound(query: Query, name: str) -> Bound | None:
-    """Return a position option, None if it is missing.
+    """Return an option that is a position in the log, or None if the request lacks the option.
 
     Raises:
         Problem: 400: the value is not a position in the log.
@@ -116,10 +116,10 @@ def single(headers: Headers, *names: str) -> dict[str, str]:
 
 
 def producer_and_sequence(headers: Mapping[str, str]) -> tuple[str, int] | None:
-    """Return the producer name and the sequence of the first record; None for a post without protection against repeats.
+    """Return the producer name and the sequence of the post's first record, or None if the request has neither header.
 
     Raises:
-        Problem: 400: one of the headers is missing or invalid.
+        Problem: 400: only one of the two headers is present, or a header is invalid.
     """
     name, sequence = headers.get("tutti-producer"), headers.get("tutti-sequence")
     if name is None and sequence is None:

@@ -41,7 +41,7 @@ class Header(Struct, forbid_unknown_fields=True, gc=False):
 
 
 class Record(Struct, forbid_unknown_fields=True):
-    """A record in the format of `tutti tail`: `key` and `value` as text, or in base64. A value is required, and may be null."""
+    """A record in the format of `tutti tail`: key and value are text or base64. The value is required, but may be null."""
 
     key: str | None = None
     value: str | UnsetType | None = UNSET
@@ -64,9 +64,9 @@ class Records:
         return int(self.batch.num_rows)
 
     def digest(self) -> bytes:
-        """Return the digest of topic and content, equal for a repeated post.
+        """Return a digest of topic and content, which is equal for a repeated post.
 
-        Times are excluded, because the log may assign them.
+        The digest excludes times, because the log may assign them.
         """
         return digest(self.topic, self.batch)
 
@@ -74,7 +74,7 @@ class Records:
 _LINE = msgspec.json.Decoder(Record)
 _ONE_OR_MORE = msgspec.json.Decoder(list[Record] | Record)
 _VALUE = msgspec.json.Decoder(msgspec.Raw)
-_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # RecursionError: the nesting exceeds the decoder's limit
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # deep nesting raises RecursionError
 
 
 def parse(topic: str, content_type: str, body: bytes, plain: bool) -> Records:
@@ -84,10 +84,10 @@ def parse(topic: str, content_type: str, body: bytes, plain: bool) -> Records:
         topic: topic of all records.
         content_type: one of `CONTENT_TYPES`.
         body: the complete body.
-        plain: for NDJSON, True if each line is a value.
+        plain: whether each line of an NDJSON body is the value of a record.
 
     Raises:
-        Problem: 400 or 413; names the record, line, column and field as far as known.
+        Problem: 400 if the body is invalid, 413 if it is too large; names the record, line, column and field if known.
     """
     try:
         if content_type == ARROW:
@@ -121,14 +121,14 @@ def _lines(body: bytes) -> list[Record]:
         found: list[Record] = _LINE.decode_lines(body)
     except _NO_JSON:
         found = []
-    # The counts differ if a line has two records, if a record has several lines, or if there are empty lines.
+    # Compare the counts, because `decode_lines` also accepts two records on a line, or one record over several lines.
     if len(found) == body.count(b"\n") + (not body.endswith(b"\n")):
         return found
     return [_decode_line(line, number, record, _LINE) for number, record, line in _numbered(body)]
 
 
 def _plain(body: bytes) -> pa.RecordBatch:
-    """Return lines of JSON of any kind as values: byte for byte, without the line end."""
+    """Return the lines of a body as values, byte for byte and without line ends. Each line must be JSON."""
     _check_lines(body)
     lines = [line for _, _, line in _numbered(body)]
     try:
@@ -146,7 +146,7 @@ def _plain(body: bytes) -> pa.RecordBatch:
 
 
 def _check_lines(body: bytes) -> None:
-    """Reject a body with too many lines before the lines are split."""
+    """Reject a body with too many lines before splitting it, because each line costs memory."""
     count = body.count(b"\n")
     if count > limits.RECORDS_A_POST_MAX:
         raise Problem(413, f"the post has {count} lines; at most {limits.RECORDS_A_POST_MAX} records are allowed: split it")
@@ -167,7 +167,7 @@ def _decode_line(line: bytes, number: int, record: int, decoder: msgspec.json.De
 
 
 def _json_problem(error: Exception, text: bytes, line: int = 0, record: int = 0) -> Problem:
-    """Return the problem of invalid JSON with its place: line, column, record and field, as far as known."""
+    """Return the error answer for invalid JSON, with the record, line, column and field if known."""
     message = str(error)
     where: dict[str, Any] = {"record": record} if record else {}
     if line:
@@ -183,11 +183,11 @@ def _json_problem(error: Exception, text: bytes, line: int = 0, record: int = 0)
         if path:
             where["field"] = path.lstrip(".")
         return Problem(400, f"{_location(where)}{_lowered(what)}", where=where)
-    if "truncated" in what and b"\\ud" in text.lower():  # the decoder reports half of a surrogate pair in this way
+    if "truncated" in what and b"\\ud" in text.lower():  # the decoder also reports half of a surrogate pair as truncated
         what = "the JSON ends too early, or has half of a surrogate pair"
     at = error.start if isinstance(error, UnicodeDecodeError) else error_position(message)
     if isinstance(error, UnicodeDecodeError):
-        # The error's position is within a JSON text, not within the body.
+        # Search the position again, because the error counts from the start of a JSON string and not of the body.
         at = next((number for number in _not_utf8(text)), at)
         what = "the JSON is not UTF-8"
     if at is None:
@@ -217,7 +217,7 @@ def _location(where: dict[str, Any]) -> str:
 
 
 def _columns(records: Sequence[Record]) -> pa.RecordBatch:
-    """Convert records to columns. The error for a contradictory record names the record."""
+    """Convert records to columns; reject a record that has both text and base64 for one field, or has no value."""
     values: list[Any] = [record.value for record in records]
     coded = [record.value_base64 for record in records]
     if UNSET in values or any(one is not None for one in coded):
@@ -279,7 +279,7 @@ def _contradiction(number: int, field: str, message: str) -> Problem:
 
 
 def digest(topic: str, batch: pa.RecordBatch) -> bytes:
-    """Return the digest of topic, keys, values and headers, independent of the memory layout of the columns."""
+    """Return the digest of topic, keys, values and headers; equal content in different Arrow buffers has equal digests."""
     hasher = blake2b(topic.encode(), digest_size=8)
     for name in ("key", "value"):
         _hash_column(hasher, batch.column(name))

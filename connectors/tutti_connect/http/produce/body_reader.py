@@ -14,16 +14,16 @@ from tutti_connect.http.interface.problems import Problem
 
 
 class BodyReservation:
-    """Memory of a post within the budget, until its outcome is known.
+    """A post's share of the memory budget, held until the post's outcome is known.
 
     Attributes:
         host: host of the caller.
         bytes: memory that the post holds.
-        dropped: True if the body was dropped to free memory for other posts.
+        dropped: whether the reader dropped the body to free memory for other posts.
     """
 
     def __init__(self, body_reader: BodyReader, host: str = "") -> None:
-        """Start with no memory."""
+        """Start with a share of 0 bytes."""
         self._body_reader = body_reader
         self.host = host
         self.bytes = 0
@@ -48,7 +48,7 @@ class BodyReservation:
 
 
 class BodyReader:
-    """Reads bodies. `reserved_bytes`: bytes of all bodies in memory."""
+    """Reads request bodies; `reserved_bytes` is the memory that all posts hold."""
 
     def __init__(self) -> None:
         """Start with no body."""
@@ -56,9 +56,9 @@ class BodyReader:
         self._incomplete: dict[BodyReservation, asyncio.Timeout] = {}  # incomplete bodies, the oldest first
 
     def free_memory(self, wanted_bytes: int, requester: BodyReservation) -> bool:
-        """Drop incomplete bodies until `wanted_bytes` more fit. Drop the oldest bodies of the host that uses most memory first.
+        """Drop incomplete bodies until `wanted_bytes` more fit, first the oldest ones of the host that uses the most memory.
 
-        So bodies that never end do not block others. Return False if only the body of `requester` could be dropped.
+        Dropping keeps bodies that never end from blocking other posts. Return False if the next body to drop is `requester`'s own.
         """
         while self.reserved_bytes + wanted_bytes > limits.BODIES_BYTES_MAX:
             bytes_by_host: Counter[str] = Counter()
@@ -108,7 +108,7 @@ class BodyReader:
 
     @contextlib.asynccontextmanager
     async def _time_limit(self, reservation: BodyReservation) -> AsyncIterator[None]:
-        """Limit the time of a body, and end early if it is dropped."""
+        """Raise TimeoutError in the block after `limits.BODY_S`, or at once when `free_memory` drops the body."""
         async with asyncio.timeout(limits.BODY_S) as timeout:
             self._incomplete[reservation] = timeout
             try:
@@ -117,7 +117,7 @@ class BodyReader:
                 self._incomplete.pop(reservation, None)
 
     async def _linger(self, request: Request) -> None:
-        """Read the rest of a body for a short time. A caller that is disconnected while it sends would not receive the answer."""
+        """Read the rest of a rejected body for a short time, because a caller that still sends may not receive the answer."""
         size = 0
         with contextlib.suppress(TimeoutError, RuntimeError):
             async with asyncio.timeout(limits.LINGER_S):

@@ -1,7 +1,7 @@
-"""Post history of a producer: the next expected sequence, and the recent posts for detecting repeats.
+"""Post history of a producer: the next expected sequence, and the recent posts, by which a repeat is recognised.
 
-The history is committed with each post as the producer's progress, so that every process can detect a repeat. This module has no
-clock, socket or thread.
+Each post commits the newest part of the history as the producer's progress, so that every process can recognise a repeat. This
+module has no clock, socket or thread.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tutti.data.frames.frame import PROGRESS_BYTES_MAX
 from tutti.errors import FormatError
 from tutti_connect.http import limits
 
-# mark, last sequence, lower bound of the newest post's offset, id of the numbering, offset at which the numbering begins
+# Fields: format mark, last sequence, lower bound of the newest post's offset, id of the numbering, offset of its first record.
 _HEAD = struct.Struct("<2sQq8sq")
 _POST = struct.Struct("<I8sq")  # records, digest, offset; the newest first
 _MARK = b"h2"
@@ -30,7 +30,7 @@ class Post(NamedTuple):
     Attributes:
         first, records: sequence of the first record, and number of records.
         digest: digest of topic and content.
-        offset: offset of its first record; -1 if unknown here.
+        offset: offset of the first record; -1 if this process does not know it.
     """
 
     first: int
@@ -47,7 +47,7 @@ class Verdict(enum.Enum):
     OLD = "old"  # the post was committed before all posts in the history
     GAP = "gap"  # earlier records are missing
     OVERLAP = "overlap"  # part of the post is committed
-    DIFFERENT = "different"  # these sequences are committed with different content or boundaries
+    DIFFERENT = "different"  # the log has other content at these sequences, or divides them into posts in another way
 
 
 class History:
@@ -56,9 +56,9 @@ class History:
     Attributes:
         last: sequence of the last committed record, 0 before the first.
         low: lower bound of the last post's offset.
-        count: random id (8 bytes) of the producer's numbering; a producer whose state was deleted starts a new numbering.
-        begin: offset of the record with sequence 1 of this numbering; -1 if unknown here.
-        posts: recent posts, the oldest first, without gaps up to `last`.
+        count: random id (8 bytes) of the producer's numbering, which starts again at 1 if the producer's state is deleted.
+        begin: offset of the record with sequence 1 in this numbering; -1 if this process does not know it.
+        posts: recent posts up to `last` without a gap, the oldest first.
     """
 
     def __init__(self, last: int = 0) -> None:
@@ -73,7 +73,7 @@ class History:
         """Decode the progress that `resume()` returns.
 
         Raises:
-            FormatError: a different kind of client uses this name.
+            FormatError: the progress is corrupt, or is from another program that used this producer name.
         """
         history = cls(sequence)
         if not progress:
@@ -82,7 +82,7 @@ class History:
             raise FormatError(f"producer {name} of the log was used by another program than this connector: use another name")
         _, last, low, count, begin = _HEAD.unpack_from(progress)
         if last != sequence:
-            return history  # another program has sent records under this name since, so no earlier post is known
+            return history  # another program has sent records under this name after the last post, so the posts are outdated
         history.low, history.count, history.begin = low, count, begin
         found: list[Post] = []
         end = last
@@ -122,7 +122,7 @@ class History:
         self._update_begin(post._replace(offset=offset))
 
     def classify(self, first: int, count: int, digest: bytes) -> tuple[Verdict, Post | None]:
-        """Classify a post; for a repeat, also return the original."""
+        """Classify a post; for a repeat, also return the original post."""
         if first == self.expected:
             return Verdict.NEXT, None
         if first > self.expected:
@@ -137,10 +137,11 @@ class History:
         return (Verdict.OLD if first + count <= oldest else Verdict.DIFFERENT), None
 
     def range_of(self, first: int) -> tuple[int, int | None]:
-        """Return the offset range [from, before) of the post that starts at a sequence; `before` is None if unknown.
+        """Return the range of offsets [low, high) in which the post with first sequence `first` begins, with None for an unknown
+        high.
 
-        If `begin` is unknown, the range may contain records of an earlier numbering with equal sequences. Then the last match
-        counts.
+        While `begin` is unknown, the range may also contain records of an earlier numbering with the same sequence. The last match
+        in the range is then the right one.
         """
         low, high = max(self.begin, 0), None
         for post in self.posts:

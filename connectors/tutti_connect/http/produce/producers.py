@@ -1,7 +1,7 @@
-"""Producers for HTTP posts: one for posts without a producer name, and one for each named producer, opened on demand.
+"""Producers for HTTP posts: one for all posts without a producer name, and one for each producer name, opened on demand.
 
-NOTES.md describes the detection of repeats: the HTTP sequence is the sequence in the log, and the producer's progress contains the
-recent posts.
+The sequence in HTTP is the producer's sequence in the log, and the producer's progress contains its recent posts. NOTES.md
+describes how a process recognises a repeated post.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ LOG = logging.getLogger("tutti.http")
 Result = TypeVar("Result")
 OnSent = Callable[[], None]
 _RETRIED_ERRORS = (Fenced, Aborted, Unknown, Unavailable)
-_DECIDED_ERRORS = (Aborted, TooLarge)  # the record is known to be in no log
+_DECIDED_ERRORS = (Aborted, TooLarge)  # after these errors, the records are certainly not committed
 
 
 class Outcome(NamedTuple):
-    """Outcome of a post: offset of its first record (None if unknown), and whether it was already committed."""
+    """Outcome of a committed post: offset of its first record (None if unknown), and whether an earlier post had committed it."""
 
     offset: int | None
     repeated: bool = False
 
 
 class NamedProducer:
-    """One named producer. Its posts are processed one after another."""
+    """One named producer; `lock` makes its posts run one after another."""
 
     def __init__(self, name: str) -> None:
         """Start closed; `name` is the name in the log."""
@@ -53,16 +53,15 @@ class NamedProducer:
 
 
 class Producers:
-    """All producers. Used in the event loop; blocking work runs in threads."""
+    """All producers. The event loop calls the methods, which run blocking work in threads."""
 
     def __init__(self, url: str, prefix: str, search: Callable[[str, History, int, Records], int | None]) -> None:
         """Start without open producers.
 
         Args:
-            url: URL of the gateways.
+            url: addresses of the gateways.
             prefix: prefix of the producers' names in the log.
-            search: finds a post in the log: (producer, history, first sequence, records) -> offset, None if not found in time;
-                raises `Problem` if it finds another post. Runs in a thread.
+            search: function `record_pages.search`, with arguments producer, history, first sequence and records; runs in a thread.
         """
         self.repeated = self.reclaimed = 0
         self._url, self._prefix, self._search = url, prefix, search
@@ -77,14 +76,14 @@ class Producers:
         """Return the number of open named producers."""
         return sum(named.producer is not None for named in self._named.values())
 
-    # Posts without a producer name: at least once.
+    # Posts without a producer name have at-least-once delivery: a repeated post is a new post.
 
     async def post(self, records: Records, on_sent: OnSent) -> Outcome:
-        """Commit records, without protection against repeats.
+        """Commit the records of a post without a producer name; the log cannot recognise a repeat.
 
         Args:
             records: the posted records.
-            on_sent: called after the records are sent.
+            on_sent: function to call once the records are sent.
 
         Raises:
             TuttiError: the records are not committed, or their outcome is unknown.
@@ -96,7 +95,7 @@ class Producers:
             except Aborted:
                 if last:
                     raise
-                continue  # the record is not in the log, so send it again; the producer continues
+                continue  # an aborted record is not in the log, so sending it again cannot duplicate it
             except TuttiError:
                 await self._replace_ended(producer)
                 raise
@@ -111,7 +110,7 @@ class Producers:
             return self._anonymous
 
     async def _replace_ended(self, producer: Producer) -> None:
-        """Replace a producer that has ended, because its state was deleted or its token was rejected for a while."""
+        """Close the unnamed producer if it can no longer send, for example after the loss of its state or its token's rights."""
         try:
             await self._in_thread(self._openers, partial(producer.resume, 0.0))
         except Unavailable:
@@ -121,14 +120,14 @@ class Producers:
                 self._anonymous = None
                 self._openers.submit(_close, producer)
 
-    # Posts with a producer name: exactly once.
+    # Posts with a producer name have exactly-once delivery.
 
     async def post_once(self, producer: str, first: int, records: Records, on_sent: OnSent) -> Outcome:
-        """Commit records; `first` is the sequence of the first record. If they are committed already, return the earlier result.
+        """Commit records, or return the earlier outcome of a repeated post; `first` is the sequence of the first record.
 
         Raises:
-            Problem: 409: a gap, or other records in the log at these sequences; 429: too many posts wait.
-            TuttiError: the outcome is unknown. The caller may repeat the same post, at this or another process.
+            Problem: 409 if the sequence leaves a gap or the log has other records there; 429 if too many posts wait.
+            TuttiError: the outcome is unknown; repeating the post is safe, at this or another process.
         """
         named = self._named_producer(producer)
         named.waiting += 1
@@ -151,7 +150,7 @@ class Producers:
         named.waiting += 1
         try:
             async with named.lock:
-                # Another process may have posted since. Only a new epoch returns the current state.
+                # Open the producer again: another process may have posted, and only a new epoch reads the current sequence.
                 await self._close_producer(named)
                 await self._open(named)
                 return named.history.expected
@@ -191,12 +190,11 @@ class Producers:
                     fresh = True
                 verdict, post = named.history.classify(first, records.count, digest)
                 if verdict is Verdict.NEXT:
-                    # the epoch started with the current state, so posts that were sent earlier can no longer commit
+                    # This epoch's progress lacks the post, so earlier attempts did not commit it, and their epochs are over.
                     uncertain = False
                     return await self._send_next(named, first, records, digest, on_sent)
                 if not fresh:
-                    # Another process may have posted since, or the producer's state was deleted. Only a new epoch returns the
-                    # current state.
+                    # This process may have an outdated history, so classify again by the progress that a new epoch reads.
                     await self._close_producer(named)
                     continue
                 return await self._answer_repeat(named, verdict, post, first, records)
@@ -204,7 +202,7 @@ class Producers:
                 uncertain = uncertain or isinstance(error, Unknown | Fenced)
                 if not (uncertain or isinstance(error, Aborted)):
                     raise
-                # The next epoch determines the outcome, because it starts only after all earlier frames are decided.
+                # Loop again: a new epoch starts only after all earlier frames are decided, so its progress shows the outcome.
                 if not tries_left or not isinstance(error, _RETRIED_ERRORS):
                     raise Unknown(f"it is unknown whether the post is committed: {error}") from error
                 self.reclaimed += isinstance(error, Fenced)
@@ -214,7 +212,7 @@ class Producers:
         raise Unknown("it is unknown whether the post is committed: other processes took over its producer repeatedly")
 
     async def _send_next(self, named: NamedProducer, first: int, records: Records, digest: bytes, on_sent: OnSent) -> Outcome:
-        """Send the next post. Unless the post is known to be committed, close the producer, because its history is outdated."""
+        """Send the post with the expected sequence; on failure close the producer, because its history may be outdated."""
         producer, history = named.producer, named.history
         if producer is None:
             raise Unavailable(f"producer {named.name} is not open")
@@ -230,7 +228,7 @@ class Producers:
     async def _answer_repeat(
         self, named: NamedProducer, verdict: Verdict, post: Post | None, first: int, records: Records
     ) -> Outcome:
-        """Answer a post that is not the next one."""
+        """Return the outcome of a repeated post, or raise the conflict of a post with a wrong sequence."""
         history, last = named.history, first + records.count - 1
         text = f"records {first} to {last}" if records.count > 1 else f"record {first}"
         if verdict is Verdict.GAP:
@@ -272,7 +270,7 @@ class Producers:
         if producer is not None:
             await self._in_thread(self._openers, partial(_close, producer))
 
-    # Common to both kinds of posts.
+    # Helpers of named and unnamed producers.
 
     def _create_producer(self, name: str | None, buffer_bytes: int) -> Producer:
         return Producer(
@@ -288,9 +286,9 @@ class Producers:
         """Send records, and wait for the outcome.
 
         Raises:
-            Unknown, Fenced: the records were sent, and may be committed. An error that ends the producer (such as a revoked
-                token) is also reported for records in flight, whose outcome stays unknown.
-            TuttiError: the records are in no log.
+            Unknown: the records were sent, and may be committed; also if the producer ended with records in flight.
+            Fenced: another process took over the producer; the records may be committed.
+            TuttiError: the records are not committed.
         """
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[Receipt] = loop.create_future()
@@ -309,7 +307,7 @@ class Producers:
         return await asyncio.get_running_loop().run_in_executor(pool, call)
 
     def close(self) -> None:
-        """Deliver the records in flight, within the delivery timeout, and end. Blocks."""
+        """Block until the records in flight are delivered or the delivery timeout has passed, and close all producers."""
         producers = [named.producer for named in self._named.values() if named.producer is not None]
         if self._anonymous is not None:
             producers.append(self._anonymous)
@@ -320,11 +318,10 @@ class Producers:
 
 
 def _longer_history(before: History, current: History) -> History:
-    """Return the local history `before` if no other process has posted since, else `current`, the log's progress.
+    """Return this process's history `before` if it is still valid, else the history `current` from the log's progress.
 
-    The local history is preferred, because it has more posts.
-
-    A producer whose state was deleted starts a new numbering, so the local history is then invalid.
+    This process's history is preferred, because it has up to 1024 posts. It becomes invalid if another process has posted, or if
+    the producer's state was deleted, which starts a new numbering.
     """
     if (
         before.count == current.count
@@ -338,7 +335,7 @@ def _longer_history(before: History, current: History) -> History:
 
 
 def send_post(producer: Producer, records: Records, progress: bytes | None, on_delivery: OnDelivery) -> Receipt:
-    """Send a post as a frame. A single record may share its frame with others, which is faster."""
+    """Send the records of a post in one frame. A single record may share a frame with other posts, which is faster."""
     if records.count == 1:
         value, key, time_us, headers = _single_record(records.batch)
         return producer.send(records.topic, value, key, time_us, headers, progress, on_delivery)
@@ -346,7 +343,7 @@ def send_post(producer: Producer, records: Records, progress: bytes | None, on_d
 
 
 def _single_record(batch: pa.RecordBatch) -> tuple[Any, Any, Any, Any]:
-    """Return value, key, time and headers of a single record, as `send` takes them."""
+    """Return value, key, time and headers of the only record, in the form that `Producer.send` expects."""
     key, value, time_us, headers = (column[0] for column in batch.columns)
     pairs = [(one["key"], one["value"]) for one in headers.as_py() or ()]
     return value.as_py(), key.as_py(), time_us.value, pairs
@@ -362,7 +359,7 @@ def _resolve(outcome: asyncio.Future[Receipt], error: TuttiError | None, receipt
 
 
 def known_offset(offset: int | None) -> int | None:
-    """Return the offset of a receipt, None if unknown."""
+    """Return the offset of a receipt, or None if the receipt does not know its offset."""
     return None if offset is None or offset < 0 else offset
 
 

@@ -1,7 +1,4 @@
-"""Receipts of posts that do not wait.
-
-They store the outcomes, in memory only. If a receipt is lost, the caller repeats the post.
-"""
+"""Receipts: outcomes of posts with wait=false, kept in memory only. A caller that loses a receipt repeats its post."""
 
 from __future__ import annotations
 
@@ -15,22 +12,21 @@ from tutti_connect.http.interface.problems import Problem
 
 
 class Receipts:
-    """Bounded table of receipts. Receipts with an outcome are removed first, by age or when the table is full.
+    """Bounded table of receipts.
 
-    Attributes:
-        pending: number of receipts without an outcome, of posts that are not in the spool.
+    A receipt with an outcome expires after `limits.RECEIPT_S`, or earlier if a full table needs space for a new receipt.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """Take a monotonic clock in seconds."""
         self._clock = clock
         self._pending: dict[str, None] = {}
-        self._spooled: set[str] = set()  # no outcome yet; bounded by the spool's own size
+        self._spooled: set[str] = set()  # receipts of spooled posts without an outcome; the spool's size bounds their number
         self._resolved: OrderedDict[str, tuple[float, dict[str, Any]]] = OrderedDict()
 
     @property
     def pending(self) -> int:
-        """Return the number of receipts without an outcome, of posts that are not in the spool."""
+        """Return the number of receipts without an outcome, not counting posts in the spool."""
         return len(self._pending)
 
     def open(self) -> str:
@@ -60,7 +56,7 @@ class Receipts:
         self._spooled.discard(name)
 
     def resolve(self, name: str, outcome: dict[str, Any]) -> None:
-        """Store the outcome of a receipt; ignore a removed one."""
+        """Store the outcome of a receipt; do nothing if the receipt was dropped."""
         if name in self._pending:
             del self._pending[name]
         elif name in self._spooled:
@@ -74,7 +70,7 @@ class Receipts:
         """Return the state of a receipt.
 
         Raises:
-            Problem: 404: there is no such receipt; this says nothing about the outcome of the post.
+            Problem: 404: this process has no such receipt; the post may still be committed.
         """
         self._expire()
         if name in self._pending or name in self._spooled:

@@ -1,7 +1,4 @@
-"""Spool for posts that do not wait.
-
-It keeps the posts on this host's disk until they commit, across restarts and outages of the group.
-"""
+"""Spool for posts with wait=false: keeps them on this host's disk until they commit, across restarts and outages of the group."""
 
 from __future__ import annotations
 
@@ -24,20 +21,20 @@ from tutti_connect.http.interface.problems import Problem
 from tutti_connect.http.produce.bodies import Records
 from tutti_connect.http.produce.producers import Outcome, known_offset, send_post
 
-#: Errors that end the spool's producer. Its records stay on disk, and commit after the next start.
+#: Errors that end the spool's producer; its records stay on disk, and the next start sends them.
 STAYS_IN_SPOOL = (Unknown, NotAllowed, Fenced)
 OnOutcome = Callable[[Outcome | TuttiError], None]
 
 
 class Spool:
-    """One directory, and the producer whose records it keeps. The spool can be opened while no gateway is available."""
+    """A spool directory and its producer. Opening the spool needs no gateway."""
 
     def __init__(self, directory: str, url: str, prefix: str) -> None:
-        """Open the spool, and create it if missing; records of an earlier process are sent first.
+        """Open the spool, or create it; the producer first sends the records that an earlier process left there.
 
         Args:
-            directory: directory of this process only.
-            url: URL of the gateways.
+            directory: directory that no other process uses.
+            url: addresses of the gateways.
             prefix: prefix of the producer's name.
 
         Raises:
@@ -63,12 +60,11 @@ class Spool:
         self._threads = ThreadPoolExecutor(limits.SPOOLERS, "spooler")
 
     async def post(self, records: Records, on_outcome: OnOutcome) -> None:
-        """Write records to the spool, which commits them later. `on_outcome` is called with the outcome if this process is still
-        running.
+        """Write records durably to the spool, which commits them later and then calls `on_outcome` in the event loop.
 
         Raises:
-            Problem: 503: the disk is too slow; the records may still commit.
-            TuttiError: the records are rejected: too large, or the spool is full.
+            Problem: 503: the disk took longer than `limits.SPOOL_S`; the records may still commit.
+            TuttiError: the spool rejects the records, because they are too large or the spool is full.
         """
         loop = asyncio.get_running_loop()
 
@@ -84,14 +80,14 @@ class Spool:
             raise Problem(503, f"the disk of the spool took longer than {limits.SPOOL_S:g} s", committed="unknown") from error
 
     def close(self) -> None:
-        """Deliver as many records as possible within the time limit; the rest stays on disk. Blocks."""
+        """Block until the records are delivered or the delivery timeout has passed; the rest stays on disk."""
         with contextlib.suppress(TuttiError):
             self.producer.close()
         self._threads.shutdown(wait=False)
 
 
 def _stored_name(path: Path, prefix: str) -> str:
-    """Return the producer's name, which is stored in the directory, so that it survives a move."""
+    """Return the producer's name from a file in the spool's directory, so that a moved directory keeps its producer."""
     make_directory(path)
     file = path / "producer"
     if not file.exists():

@@ -1,6 +1,6 @@
 """Reads of the log: pages of records, the search for a post by its sequence, and topics.
 
-All calls block, and each runs in a thread.
+All functions block, so the event loop calls them in threads.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ COLUMNS = check_columns(None)
 
 
 class PageQuery(NamedTuple):
-    """Query of a page. `topics`: None for all; `key`: None for any."""
+    """Query of a page. None as `topics` stands for all topics, and None as `key` for any key."""
 
     start: Bound
     end: Bound | None
@@ -48,7 +48,7 @@ class Page(NamedTuple):
 
 
 def page(reads: FlightSource, page_query: PageQuery) -> Page:
-    """Return records of a range, within the limits of a page in records, bytes and time.
+    """Return the first records of a range, as many as the limits of a page allow in number, bytes and time.
 
     Raises:
         TuttiError: as `FlightSource`.
@@ -88,7 +88,7 @@ class _Json:
         self._lines: list[bytes] = []
 
     def add(self, rows: pa.RecordBatch) -> int:
-        """Add rows until the page is full, and return their number."""
+        """Add rows until the page is full, and return the number of added rows."""
         before = self.count
         for line in json_lines(rows):
             if self.count and self._bytes + len(line) > limits.PAGE_BYTES_MAX:
@@ -110,7 +110,7 @@ class _Arrow:
         self._writer = pa.ipc.new_stream(self._sink, schema_of(COLUMNS))
 
     def add(self, rows: pa.RecordBatch) -> int:
-        """Add rows until the page is full, and return their number. A part that does not fit is halved."""
+        """Add rows until the page is full, halving a part that does not fit; return the number of added rows."""
         added = 0
         while added < rows.num_rows:
             part = rows.slice(added)
@@ -152,10 +152,12 @@ def topics(reads: FlightSource, may_read: Any) -> bytes:
 
 
 def search(reads: FlightSource, producer: str, history: History, first: int, records: Records) -> int | None:
-    """Return the offset of a post by its sequence, None if it is not found in time.
+    """Return the offset of a committed post, found by the sequence of its first record, or None if the search finds no such post.
+
+    The search ends after `limits.SEARCH_S`, counted from this call.
 
     Raises:
-        Problem: 409: another post has this sequence.
+        Problem: 409: the log has other records at these sequences.
     """
     low, high = history.range_of(first)
     last = first + records.count - 1
@@ -170,7 +172,7 @@ def search(reads: FlightSource, producer: str, history: History, first: int, rec
         end = min(offset + records.count, frontier.offset)
         found = [one.batch for one in reads.scan(ScanRequest(offset, end, time_left=lambda: limits.READ_S))]
     except TuttiError:
-        return None  # no gateway answers, or the log was trimmed, so the offset is unknown
+        return None  # the offset stays unknown if no gateway answers or retention has removed the records
     rows = pa.Table.from_batches(found).combine_chunks().to_batches()[0]
     same = digest(records.topic, rows) == records.digest() and set(rows.column("topic").to_pylist()) == {records.topic}
     if not same or rows.column("sequence").to_pylist() != list(range(first, last + 1)):
@@ -187,10 +189,10 @@ def search(reads: FlightSource, producer: str, history: History, first: int, rec
 def _offset_of(
     reads: FlightSource, producer: str, first: int, topics: tuple[str, ...] | None, span: tuple[int, int], deadline: float
 ) -> int | None:
-    """Search the offset of a producer's record by its sequence, until the deadline.
+    """Return the offset of a producer's record with sequence `first`, or None if not found before the deadline (monotonic seconds).
 
-    Without `topics`, search all topics and use the last match: the span may hold records of the producer's earlier numbering,
-    before its state was deleted.
+    Without `topics`, search all topics and return the last match. Earlier matches are records from before an operator deleted the
+    producer's state, after which its sequences started again.
     """
     low, high = span
     if high <= low:

@@ -1,4 +1,4 @@
-"""Server-sent events: sends committed records to a limited number of streams, each at the speed of its reader."""
+"""Server-sent events: a limited number of streams of committed records, each at the speed of its reader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 
 
 class Streams:
-    """The open streams. Used in the event loop; each stream waits in its own thread."""
+    """The open streams. The event loop calls the methods; each stream waits for records in a thread of the pool."""
 
     def __init__(self) -> None:
         """Start without streams."""
@@ -37,10 +37,10 @@ class Streams:
         self._threads = ThreadPoolExecutor(limits.STREAMS_MAX, "stream")
 
     async def begin(self, open_reader: ReaderOpener, key: bytes | None, still_allowed: Callable[[], bool]) -> EventStream:
-        """Open a stream after its reader is open. The stream ends when `still_allowed` returns False.
+        """Open a reader, and return the stream of its records. The stream ends when `still_allowed` returns False.
 
         Raises:
-            Problem: 429: the limit of streams is reached.
+            Problem: 429: all streams of this process are in use.
             TuttiError: as `Reader`.
         """
         if self.open >= limits.STREAMS_MAX:
@@ -63,9 +63,10 @@ class Streams:
 
 
 class EventStream(Response):
-    """One stream, as an answer. For a slow reader, only one batch waits: the next batch is polled after the previous one was sent.
+    """The answer of one stream. The stream polls the next batch only after the caller has taken the previous one.
 
-    The connection is closed if the peer does not read (`server.py`).
+    A slow caller therefore holds at most one batch in memory. The server closes the connection of a caller that does not read
+    (`server.py`).
     """
 
     media_type = EVENTS
@@ -81,7 +82,7 @@ class EventStream(Response):
         disconnected = asyncio.ensure_future(_wait_for_disconnect(receive))
         try:
             await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            with contextlib.suppress(RuntimeError):  # the thread pool has ended, so the stream ends
+            with contextlib.suppress(RuntimeError):  # raised if the thread pool has shut down, which ends the stream
                 await self._follow(send, disconnected, scope["state"])
             await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
@@ -92,7 +93,7 @@ class EventStream(Response):
     async def _follow(self, send: Send, disconnected: asyncio.Future[None], state: Mapping[str, object]) -> None:
         poll = partial(self._reader.poll, limits.STREAM_POLL_S)
         sent = time.monotonic()
-        # With this id, a client that disconnects before the first record continues here, instead of at a later "latest".
+        # Send an id before the first record, so that a client that reconnects continues here and not at a newer "latest".
         await send(_part(b"retry: %d\nid: %d\n\n" % (int(limits.RETRY_AFTER_S * 1000), self._reader.position - 1)))
         while not (disconnected.done() or self._streams.ending) and self._still_allowed():
             try:
@@ -108,7 +109,7 @@ class EventStream(Response):
                 if rows.num_rows:
                     sent = time.monotonic()
                     await send(_part(events(rows)))
-            # A caller that has closed its sending side may be gone. An early write detects this, and frees the stream's slot.
+            # A caller that has closed its sending side may be gone: write early, because only a failed write detects this.
             silence_s = limits.STREAM_POLL_S if state[HALF_CLOSED] else limits.HEARTBEAT_S
             if time.monotonic() - sent >= silence_s:
                 sent = time.monotonic()
@@ -116,12 +117,12 @@ class EventStream(Response):
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """Split a batch into parts that are sent in one write."""
+    """Split a batch into parts; each part is sent in one write."""
     return (batch.slice(at, limits.STREAM_ROWS) for at in range(0, batch.num_rows, limits.STREAM_ROWS))
 
 
 def _heartbeat(position: int) -> bytes:
-    """Return a comment with the position to continue from; in the standard, an event without data only sets the id."""
+    """Return a heartbeat: a comment, and an id without data, which only sets the position from which the client continues."""
     return b": heartbeat\nid: %d\n\n" % (position - 1)
 
 

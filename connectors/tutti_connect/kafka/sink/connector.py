@@ -1,6 +1,6 @@
 """kafka-out: copies records to Kafka in the log's order, in consecutive transactions that also contain the position.
 
-This module calls neither Kafka nor a gateway directly: `Writer` and `Log` are interfaces, which tests implement.
+This module calls Kafka and the gateways only through interfaces (`Writer`, `Log`), so that tests can replace both.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class LogReader(Protocol):
 
     @property
     def position(self) -> int:
-        """Return the offset below which all requested records were returned."""
+        """Return the offset up to which the reader has returned all records of its topics."""
 
     def poll(self, timeout: float) -> pa.RecordBatch | None:
         """Return the next batch, None if none arrives within `timeout` seconds."""
@@ -53,26 +53,26 @@ class Log(Protocol):
         """Return the uuid, start offset and frontier of the log."""
 
     def read(self, uuid: str, start: int) -> LogReader:
-        """Return a reader that starts at an offset, if the log is still the same."""
+        """Return a reader that starts at an offset; raise if the gateways no longer have the log `uuid`."""
 
 
 class Writer(Protocol):
-    """Transactional writer to Kafka; `tutti_connect.kafka.sink.producer.KafkaWriter` documents the errors."""
+    """Transactional writer to Kafka. Its implementation `tutti_connect.kafka.sink.producer.KafkaWriter` documents the errors."""
 
     instance: str
     batch_bytes: int
 
     def open(self) -> Position | None:
-        """Fence the previous instance, and return the position."""
+        """Fence the previous instance, and return the position that Kafka has."""
 
     def target_of(self, topic: str) -> str:
-        """Return the topic in Kafka for a topic of the log. When the call returns, that topic exists."""
+        """Return the topic in Kafka for a topic of the log; create the topic in Kafka if it does not exist."""
 
     def begin(self) -> None:
         """Start a transaction."""
 
     def add(self, target: str, records: list[OutgoingRecord]) -> list[tuple[OutgoingRecord, str]]:
-        """Add records; return the records that are rejected immediately."""
+        """Add records to the transaction; return the records that can never be sent, each with the reason."""
 
     def commit(self, log: str, next_offset: int, stop: threading.Event) -> None:
         """Commit the records and the position."""
@@ -85,12 +85,12 @@ class SinkConnector:
     """Copies the log to Kafka, each record once, in the log's order. One thread calls `run`; other threads may read the counters.
 
     Attributes:
-        records: records committed by this instance.
-        transactions: transactions committed by this instance.
+        records: number of records that this instance has committed.
+        transactions: number of transactions that this instance has committed.
         failures: number of restarts.
-        next: every record below this offset is in Kafka, or in quarantine; -1 before it is known.
+        next: offset below which every record is in Kafka or in quarantine; -1 while unknown.
         frontier: last known frontier of the log; -1 before the first answer.
-        flowing: True between `open` and a failure.
+        flowing: whether the connector copies records; if false, it waits for a restart.
     """
 
     def __init__(self, config: configs.SinkConfig, log: Log, sink: Writer, clock: Callable[[], float] = time.monotonic) -> None:
@@ -107,11 +107,12 @@ class SinkConnector:
         self._log, self._sink, self._clock = log, sink, clock
         self._uuid = ""
         self._reader: LogReader | None = None
-        self._rest: pa.RecordBatch | None = None  # rest of the last batch, which is not in a transaction yet
+        self._rest: pa.RecordBatch | None = None  # rest of the last batch, for the next transaction
         self._records_max = config.transaction.records
         self._in_transaction = 0  # number of records in the open transaction
-        self._rejected_below = -1  # Kafka rejects a record below this offset; transactions stay small up to it
-        self._rejection: RecordRejected | None = None  # error of the next record, found by a transaction with only that record
+        self._rejected_below = -1  # transactions stay small up to this offset, because Kafka has rejected a record below it
+        # error with which Kafka has rejected the next record in a transaction of its own
+        self._rejection: RecordRejected | None = None
         self._position_changed_at = self._update_at = 0.0
         self._backoff = Backoff(limits.RETRY_S_MIN, limits.UNREACHABLE_RETRY_S_MAX)
         self._trouble = ""
@@ -123,8 +124,8 @@ class SinkConnector:
 
         Raises:
             Fenced: another instance of this name has taken over.
-            ConfigError: the position belongs to a different log, a topic rejects all records, or retention has deleted unsent
-                records.
+            ConfigError: the position belongs to a different log, Kafka rejects every record of a topic, or retention has deleted
+                records before they were sent.
             Unavailable: Kafka or the gateways did not answer at the start.
         """
         is_ready = False
@@ -149,7 +150,7 @@ class SinkConnector:
     # -- beginning
 
     def _open(self, stop: threading.Event) -> None:
-        """Take over from the previous instance, and start at the position in Kafka."""
+        """Take over from the previous instance, and continue at the position that Kafka has."""
         uuid, start, end = self._log.span()
         position = self._sink.open()
         if position is not None:
@@ -157,7 +158,7 @@ class SinkConnector:
         self._uuid = uuid
         next_offset = self._start_offset(position, start, end)
         self._sink.begin()
-        self._sink.commit(uuid, next_offset, stop)  # readers of the position now see this instance as the owner
+        self._sink.commit(uuid, next_offset, stop)  # the position now has this instance's id, which tells an older one to end
         self.next, self._position_changed_at = next_offset, self._clock()
         self.flowing = True
         if not self._trouble:
@@ -168,7 +169,7 @@ class SinkConnector:
             return start if self.config.start == "earliest" else end
         next_offset = position.next
         if next_offset > end:
-            # Only committed records were sent, so the answering gateways must lag.
+            # The gateways that answer must lag, because the connector has sent only committed records.
             raise Unavailable(f"the log ends at {end} at the gateways that answer, but Kafka has it up to {next_offset}")
         if next_offset >= start:
             return next_offset
@@ -179,7 +180,7 @@ class SinkConnector:
         return start
 
     def _release(self) -> None:
-        """Release the producer and the reader; `_open` starts again."""
+        """Discard the producer, its transaction and the reader, so that `_open` can start again."""
         self.flowing, self._in_transaction = False, 0
         self._sink.abandon()
         reader, self._reader, self._rest = self._reader, None, None
@@ -189,11 +190,11 @@ class SinkConnector:
     # -- one transaction
 
     def _step(self, stop: threading.Event) -> None:
-        """Process one transaction, if records arrive within the wait."""
+        """Send one transaction, or none if no record arrives within `limits.LAG_UPDATE_S`."""
         self._update_frontier()
         batch = self._next_batch(limits.LAG_UPDATE_S)
         if batch is None:
-            # Records of other topics were skipped. Advance the position, so that retention may delete these records without loss.
+            # Only other topics got records. Commit the position past them, or their removal by retention would look like a loss.
             if self._position > self.next and self._clock() >= self._position_changed_at + limits.IDLE_S:
                 self._sink.begin()
                 self._commit(stop)
@@ -216,7 +217,7 @@ class SinkConnector:
         self._commit(stop)
 
     def _update_frontier(self) -> None:
-        """Update the frontier for the metrics; ignore unreachable gateways."""
+        """Update the frontier, which only the metrics use; ignore unreachable gateways."""
         now = self._clock()
         if now >= self._update_at:
             self._update_at = now + limits.LAG_UPDATE_S
@@ -225,13 +226,13 @@ class SinkConnector:
 
     @property
     def _position(self) -> int:
-        """Return the offset after all records that were read from the log, without those deferred to the next transaction."""
+        """Return the offset after the last record that is in Kafka or in the open transaction."""
         if self._rest is not None:
             return int(self._rest.column("offset")[0].as_py())
         return self._reader.position if self._reader is not None else self.next
 
     def _next_batch(self, timeout: float) -> pa.RecordBatch | None:
-        """Return the rest of the last batch, or the next one."""
+        """Return the rest of the last batch, or else the next batch, or None if none arrives within `timeout` seconds."""
         remaining, self._rest = self._rest, None
         if remaining is not None:
             return remaining
@@ -240,12 +241,12 @@ class SinkConnector:
                 self._reader = self._log.read(self._uuid, self.next)
             return self._reader.poll(timeout)
         except OffsetOutOfRange as error:
-            raise Unavailable(f"the log was truncated while it was read: {error}") from error  # `_open` reports the lost records
+            raise Unavailable(f"the log was truncated while it was read: {error}") from error  # the restart reports the loss
 
     def _split(self, batch: pa.RecordBatch, records: int, bytes_left: int) -> tuple[pa.RecordBatch, int]:
-        """Split a batch at the limit of the transaction, and keep the rest. A transaction has at least one record.
+        """Return the part of a batch that fits in the transaction, and its bytes; keep the rest for the next transaction.
 
-        A record that may be too large for Kafka gets its own transaction, so that a rejection identifies it.
+        A record that may be too large for Kafka gets a transaction of its own, so that a rejection identifies this record.
         """
         each = sizes(batch)
         ends = np.cumsum(each)
@@ -259,9 +260,9 @@ class SinkConnector:
         return batch, int(ends[rows - 1]) if rows else 0
 
     def _add(self, batch: pa.RecordBatch) -> None:
-        """Add records to the transaction, in runs of equal topic."""
+        """Add records to the transaction; quarantine a record that Kafka has rejected."""
         records = list(outgoing_records(batch, self.config.kafka.offset_header))
-        if self._rejection is not None:  # this is the first record that was read again, alone
+        if self._rejection is not None:  # the batch is the one record that Kafka has rejected in a transaction of its own
             (record,) = records
             if isinstance(self._rejection, TopicRejected):
                 raise self._undeliverable(record, self._rejection)
@@ -279,10 +280,7 @@ class SinkConnector:
                 self._in_transaction -= 1
 
     def _undeliverable(self, record: OutgoingRecord, error: TopicRejected) -> ConfigError:
-        """Return the error for a topic that rejects all records.
-
-        Skipping these records would leave a gap, and the position would claim that Kafka has them.
-        """
+        """Return the error that ends the connector if a topic rejects all records, which the connector must not skip silently."""
         return ConfigError(
             f"{self.config.name}: the record at offset {record.offset} of topic {record.topic!r} cannot be written to Kafka: "
             f"{error}. Kafka has all records below offset {self.next}, and the connector stops here: map the topic to another "
@@ -311,10 +309,10 @@ class SinkConnector:
     # -- failures
 
     def _isolate(self, error: RecordRejected) -> None:
-        """Halve the transactions until one contains only the rejected record. That record is then quarantined.
+        """Halve the transactions until one contains only the rejected record, which `_add` then quarantines.
 
         Raises:
-            ConfigError: the transaction had only the position and no record.
+            ConfigError: Kafka rejects the position itself, because the transaction has no record.
         """
         if self._in_transaction == 0:
             raise ConfigError(
@@ -328,7 +326,7 @@ class SinkConnector:
         self._release()
 
     def _fail(self, error: Exception, stop: threading.Event) -> None:
-        """Release everything, and wait before the restart."""
+        """Discard the producer and the reader after a failure, and wait for the retry delay."""
         self._rejection = None
         text = f"{type(error).__name__}: {error}"
         if shape(text) != shape(self._trouble):
@@ -340,7 +338,7 @@ class SinkConnector:
 
 
 def _runs(topics: pa.Array[Any]) -> list[tuple[int, int, str]]:
-    """Return the runs of equal topic: first row, last row (exclusive), topic."""
+    """Divide rows into runs of equal topic; return (first row, row after the last one, topic) for each run."""
     encoded = topics.dictionary_encode()
     indices = encoded.indices.to_numpy()
     names = encoded.dictionary.to_pylist()

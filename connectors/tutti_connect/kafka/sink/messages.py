@@ -13,11 +13,11 @@ from tutti_connect.quarantine import as_base64
 
 #: Columns read from the log.
 COLUMNS = ("offset", "topic", "key", "value", "timestamp", "headers")
-OVERHEAD_BYTES = 64  # memory overhead of a message in Kafka's client
+OVERHEAD_BYTES = 64  # memory that Kafka's client needs for a message, besides key and value
 
 
 class OutgoingRecord(NamedTuple):
-    """A record for Kafka: `time_ms` since 1970; `headers` includes the offset header, if requested."""
+    """A record for Kafka. `time_ms` counts from 1970; `headers` includes the header with the offset, if configured."""
 
     offset: int
     topic: str
@@ -28,7 +28,7 @@ class OutgoingRecord(NamedTuple):
 
     @property
     def reason(self) -> str:
-        """Return why Kafka always rejects the record; "" for almost all records."""
+        """Return the reason why Kafka never accepts this record, "" if there is none."""
         return f"its time is {self.time_ms} ms since 1970: Kafka rejects negative times" if self.time_ms < 0 else ""
 
     def fields(self, log: str) -> dict[str, Any]:
@@ -45,18 +45,19 @@ class OutgoingRecord(NamedTuple):
 
 
 def outgoing_records(batch: pa.RecordBatch, offset_header: str = "") -> Iterator[OutgoingRecord]:
-    """Return the records of a batch with `COLUMNS`. `offset_header` names the header for a record's offset, in digits."""
+    """Return the records of a batch with the columns `COLUMNS`. Each record gets a header `offset_header` with its offset, if
+    set.
+    """
     offsets: list[int] = batch.column("offset").to_numpy().tolist()
-    # Kafka uses milliseconds, so round down, also before 1970.
+    # Kafka's times are in milliseconds. Floor division also rounds times before 1970 down.
     times = np.floor_divide(batch.column("timestamp").cast(pa.int64()).to_numpy(), 1000).tolist()
     keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
     headers = _headers(batch.column("headers"), offsets, offset_header)
-    # Most batches have a single topic.
     return map(OutgoingRecord, offsets, batch.column("topic").to_pylist(), keys, values, times, headers)
 
 
 def sizes(batch: pa.RecordBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the approximate size in bytes of each record in Kafka's client."""
+    """Return the approximate number of bytes that each record takes in Kafka's client."""
     total = np.full(batch.num_rows, OVERHEAD_BYTES, np.int64)
     for name in ("key", "value"):
         column: Any = batch.column(name)

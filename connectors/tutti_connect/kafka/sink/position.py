@@ -8,13 +8,12 @@ from tutti.errors import ConfigError, FormatError
 
 
 class Position(msgspec.Struct, frozen=True):
-    """Offset up to which Kafka has the log, with its owner.
+    """Offset up to which Kafka has the log, and the instance that has committed it.
 
     Attributes:
         log: uuid of the log, hex.
-        next: first offset that is not processed; all records below it are in Kafka, in quarantine, or belong to a topic that is not
-            copied.
-        instance: random id of the connector instance. An instance that finds a different id has been replaced.
+        next: offset below which every record is in Kafka or in quarantine, or belongs to a topic that is not copied.
+        instance: random id of the instance that committed the position; an older instance that reads this id must end.
     """
 
     log: str
@@ -46,7 +45,7 @@ def decode_position(value: bytes, topic: str) -> Position:
 
 
 def check_same_log(position: Position, log: str, name: str, topic: str) -> None:
-    """Reject a position that belongs to a different log.
+    """Check that a position belongs to the log of the gateways.
 
     Raises:
         ConfigError: the position belongs to a different log.

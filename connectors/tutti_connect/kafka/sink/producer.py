@@ -1,10 +1,10 @@
 """Kafka side of kafka-out: a transactional producer, and the position that it commits with the records.
 
-The error type determines the caller's reaction:
-- `RetryTransaction`: call `open` again, which returns the position in Kafka.
-- `RecordRejected`: Kafka rejects a record. Call `open` again, too.
-- `Fenced`: another instance has taken over.
-- `ConfigError`: a retry cannot help.
+The class of an error tells the caller what to do:
+- `RetryTransaction`: call `open` again, which returns the position that Kafka has.
+- `RecordRejected`: call `open` again, and send smaller transactions to find the rejected record.
+- `Fenced`: end, because another instance has taken over.
+- `ConfigError`: end, because a retry cannot help.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _RECORD_ERRORS = {
 }
 #: Broker errors that concern a single topic.
 _TOPIC_ERRORS = {KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TOPIC_EXCEPTION}
-#: Errors of a request for a topic, or of its creation, that a retry cannot resolve.
+#: Errors of requests that describe or create a topic; a retry cannot resolve them.
 _UNWRITABLE_ERRORS = FINAL_ERRORS | {KafkaError.INVALID_REQUEST, KafkaError.INVALID_PARTITIONS, KafkaError.INVALID_CONFIG}
 _AUTHORIZATION_ERRORS = FINAL_ERRORS - NO_TOPIC - {KafkaError._UNKNOWN_PARTITION}
 _POSITION_SETTINGS = {"cleanup.policy": "compact", "segment.bytes": str(limits.POSITION_SEGMENT_BYTES)}
@@ -60,13 +60,13 @@ _TOTAL_PARTITION = 0
 
 
 class KafkaWriter:
-    """Consecutive transactional producers under one id. The newest producer fences the earlier ones in all processes.
+    """Writes transactions with one producer after another. A new producer fences all earlier ones, which have its transactional id.
 
-    Used by one thread.
+    One thread uses it.
 
     Attributes:
-        instance: id of this instance, in each position that it commits.
-        batch_bytes: largest batch that Kafka accepts; a larger uncompressed record may be rejected.
+        instance: random id of this instance, which each of its positions contains.
+        batch_bytes: size up to which Kafka certainly accepts a batch of records.
     """
 
     def __init__(self, config: SinkConfig) -> None:
@@ -83,7 +83,7 @@ class KafkaWriter:
             "transactional.id": f"tutti-{config.name}",
             "enable.idempotence": True,
             "acks": "all",
-            # Java's partitioner; records without a key go to the partition of an empty key, which keeps their order
+            # Java's partitioner; here it sends all records without a key to one partition, which keeps their order.
             "partitioner": "murmur2",
             # The queue holds the largest transaction, so that `produce` never blocks.
             "queue.buffering.max.messages": 2 * limits.TRANSACTION_RECORDS_MAX,
@@ -91,7 +91,7 @@ class KafkaWriter:
         }
         defaults: dict[str, Any] = {
             "message.max.bytes": limits.MESSAGE_BYTES_MAX,
-            "batch.size": 1_000_000,  # the default limit of brokers; a larger record is sent alone
+            "batch.size": 1_000_000,  # below the brokers' default limit; the client sends a larger record in a batch of its own
             "linger.ms": 5,
         }
         self._settings = client_settings(config.kafka.servers, config.kafka.settings, fixed, defaults)
@@ -100,7 +100,7 @@ class KafkaWriter:
         other["error_cb"] = ignore_error
         self._reader_settings = {
             **other,
-            "group.id": f"tutti-{config.name}",  # used for requests, without joining the group
+            "group.id": f"tutti-{config.name}",  # required by the client; this consumer never joins a group
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "enable.partition.eof": True,
@@ -110,23 +110,24 @@ class KafkaWriter:
         self._producer: Any = None
         self.batch_bytes = int(self._settings["batch.size"])
         self._existing: set[str] = set()
-        self._claimed = False  # True once this instance has committed a position, which contains its id
-        self._request_at = 0.0  # start time of the current request (monotonic)
+        self._claimed = False  # True once Kafka has a position with this instance's id
+        self._request_at = 0.0  # monotonic time at which the current request started
 
     def open(self) -> Position | None:
-        """Fence the previous producer of the id, and return the position. Afterwards, no older transaction is undecided.
+        """Open a producer, which fences the previous one and decides its transaction, and return the position that Kafka has.
 
         Raises:
             RetryTransaction: Kafka does not answer.
-            Fenced: another instance has taken over since this one started.
-            ConfigError, FormatError: the position topic is not usable.
+            Fenced: another instance has committed a position after this one.
+            ConfigError: Kafka rejects a request, or the position or its topic was deleted.
+            FormatError: another program has written to the position topic.
         """
         self.abandon()
         self._start_request()
         try:
-            if self._claimed:  # never recreate a position topic that was deleted since
+            if self._claimed:  # this instance has a position in Kafka, so do not create its topic again if somebody deleted it
                 existing = self._topic_description(self._position_topic) is not None
-                # check before the newer instance is fenced
+                # Check the owner before opening a producer, because that would fence a newer instance.
                 self._check_owner(self._read_position(IsolationLevel.READ_COMMITTED) if existing else None)
             self._ensure_position_topic()
             self._producer = create_client(Producer, {**self._settings, "batch.size": self.batch_bytes})
@@ -139,11 +140,11 @@ class KafkaWriter:
         return position
 
     def target_of(self, topic: str) -> str:
-        """Return the topic in Kafka for a topic of the log. When the call returns, that topic exists.
+        """Return the topic in Kafka for a topic of the log; create the topic in Kafka if it does not exist.
 
         Raises:
-            TopicRejected: the topic does not exist and is not created, or rejects all records.
-            RetryTransaction: Kafka does not answer, or needs smaller batches, which require a new producer.
+            TopicRejected: the topic does not exist and must not be created, or the connector must not write to it.
+            RetryTransaction: Kafka does not answer, or needs smaller batches, for which the caller must open a new producer.
         """
         target = self._kafka.topic or self._kafka.names.get(topic, topic)
         if target not in self._existing:
@@ -165,7 +166,7 @@ class KafkaWriter:
             if bytes_max < self.batch_bytes:
                 self.batch_bytes = max(1, bytes_max)
                 raise RetryTransaction(
-                    f"{self._where}: topic {target} accepts batches of {bytes_max} bytes: batches are smaller from now on"
+                    f"{self._where}: topic {target} accepts batches of at most {bytes_max} bytes: the connector sends smaller batches"
                 )
             self._existing.add(target)
         return target
@@ -178,11 +179,12 @@ class KafkaWriter:
             raise self._transaction_error(error) from error
 
     def add(self, target: str, records: Iterable[OutgoingRecord]) -> list[tuple[OutgoingRecord, str]]:
-        """Add records of one topic, in order. Return the records that can never be sent, with the reason; they are not in the
-        transaction.
+        """Add records of one topic to the transaction, in order, without those that can never be sent.
+
+        Return the records that can never be sent, each with the reason.
 
         Raises:
-            RetryTransaction, Fenced: the transaction has failed.
+            RecordRejected, RetryTransaction: the transaction has failed.
         """
         produce, partition = self._producer.produce, self._partition
         rejected = []
@@ -191,7 +193,7 @@ class KafkaWriter:
                 rejected.append((record, record.reason))
                 continue
             try:
-                # Kafka's client treats time 0 as missing, and would use the current time.
+                # Send time 1 instead of 0, because Kafka's client replaces time 0 by the current time.
                 produce(target, record.value, record.key, partition, timestamp=record.time_ms or 1, headers=record.headers)
             except (KafkaException, BufferError) as error:
                 if not _is_record_error(error):
@@ -201,13 +203,12 @@ class KafkaWriter:
         return rejected
 
     def commit(self, log: str, next_offset: int, stop: threading.Event) -> None:
-        """Commit the added records, with the position after them.
+        """Commit the transaction: the added records, and the position after them.
 
         Raises:
-            RecordRejected: the transaction is not committed, because Kafka rejects a record or (TopicRejected) its topic. Call
-                `open`.
-            RetryTransaction: the transaction is not known to be committed.
-            Fenced: the transaction is not committed, because another instance has taken over.
+            RecordRejected: the transaction is aborted, because Kafka rejects one of its records.
+            TopicRejected: the transaction is aborted, because Kafka rejects every record of a topic.
+            RetryTransaction: the outcome of the transaction is unknown until the next `open` returns the committed position.
         """
         self._start_request()
         value = Position(log, next_offset, self.instance).encode()
@@ -236,7 +237,7 @@ class KafkaWriter:
                 return
 
     def abandon(self) -> None:
-        """Discard the producer and its records; the next producer of the id aborts the transaction."""
+        """Discard the producer and its records; the next `open` aborts the open transaction in Kafka."""
         producer, self._producer = self._producer, None
         self._existing.clear()
         if producer is not None:
@@ -246,17 +247,17 @@ class KafkaWriter:
     # -- errors
 
     def _start_request(self) -> None:
-        """Record the start time of a request, because later log lines of Kafka's client explain a failure of the request."""
+        """Record when a request starts, so that an error text uses only connection failures that were logged after this time."""
         self._poll_clients()
         self._request_at = time.monotonic()
 
     def _poll_clients(self) -> None:
         for client in (self._admin, self._producer):
             if client is not None:
-                _poll(client)  # a poll delivers the log lines of the client
+                _poll(client)  # a poll writes the client's queued log lines
 
     def _error_text(self, error: KafkaError) -> str:
-        """Return the text of an error, with its cause if known."""
+        """Return the text of an error, with the connection failure that caused it, if the client has logged one."""
         self._poll_clients()
         return with_cause(error, self._request_at)
 
@@ -267,7 +268,7 @@ class KafkaWriter:
         return RetryTransaction(f"{self._where}{what}: {self._error_text(kafka_error)}")
 
     def _transaction_error(self, error: Exception) -> TuttiError:
-        """Convert the error that ended the transaction; the next producer aborts it."""
+        """Return the `TuttiError` for an error that ended the transaction."""
         if not isinstance(error, KafkaException):
             return RetryTransaction(f"{self._where}: {error}")
         kafka_error: KafkaError = error.args[0]
@@ -280,7 +281,7 @@ class KafkaWriter:
         return RetryTransaction(f"{self._where}: {self._error_text(kafka_error)}")
 
     def _root_cause(self, error: Exception) -> Exception:
-        """Return the reason why no record can be added. After a failed transaction, only the commit returns the cause."""
+        """Return the error that made the transaction fail, which only a commit reports after `produce` has failed."""
         if isinstance(error, KafkaException) and error.args[0].code() in {KafkaError._STATE, KafkaError._FATAL}:
             try:
                 self._producer.commit_transaction(limits.COMMIT_S)
@@ -289,16 +290,16 @@ class KafkaWriter:
         return error
 
     def _check_owner(self, position: Position | None) -> None:
-        """Reject a position of another instance.
+        """Check that the position in Kafka is still the one that this instance has committed.
 
         Raises:
-            Fenced: another instance has started after this one.
-            ConfigError: the position was removed.
+            Fenced: another instance has committed a position, so it has taken over.
+            ConfigError: the position was deleted.
         """
         if position is None:
             raise ConfigError(
-                f"{self._where}: topic {self._position_topic} no longer has the position that it had: "
-                f"find the cause of the removal before you restart the connector, which would begin at `start`"
+                f"{self._where}: the connector's position was deleted from topic {self._position_topic}: "
+                f"find the cause of the removal before you restart the connector, which would begin again at `start`"
             )
         if position.instance != self.instance:
             raise Fenced(
@@ -312,7 +313,7 @@ class KafkaWriter:
         """Create a topic unless it exists.
 
         Raises:
-            TopicRejected: the topic does not exist and is not created, or is internal to Kafka.
+            TopicRejected: the topic does not exist and must not be created, or is an internal topic of Kafka.
         """
         existing = self._topic_description(target)
         if existing is not None and existing.is_internal:
@@ -342,7 +343,7 @@ class KafkaWriter:
             )
 
     def _topic_configuration(self, name: str) -> Any:
-        """Return the configuration of a topic; retry while some broker does not know a new topic."""
+        """Return the configuration of a topic; retry for `TOPIC_KNOWN_S`, because a broker may not know a new topic yet."""
         resource, until = ConfigResource(ResourceType.TOPIC, name), time.monotonic() + limits.TOPIC_KNOWN_S
         while True:
             try:
@@ -373,13 +374,13 @@ class KafkaWriter:
     # -- the position
 
     def _read_position(self, isolation: Any) -> Position | None:
-        """Return the last committed position.
+        """Return the last committed position, None if there is none.
 
-        With READ_COMMITTED, ignore open transactions. Otherwise, first wait until all existing messages are decided.
+        With READ_COMMITTED, ignore messages of open transactions. With READ_UNCOMMITTED, wait until these transactions are decided.
 
         Raises:
             RetryTransaction: Kafka does not answer.
-            FormatError: another program wrote to the topic.
+            FormatError: another program has written to the position topic.
         """
         one = TopicPartition(self._position_topic, 0)
         consumer = create_client(Consumer, self._reader_settings)
@@ -399,7 +400,10 @@ class KafkaWriter:
             consumer.close()
 
     def _last_position(self, consumer: Any, start: int, high: int) -> Position | None:
-        """Return the last position among the messages of its topic in [start, high)."""
+        """Return the last position of this connector among the messages [start, high) of the position topic, None without one.
+
+        The time limit `limits.KAFKA_S` starts with this call, and again with each position found.
+        """
         deadline = time.monotonic() + limits.KAFKA_S
         consumer.assign([TopicPartition(self._position_topic, 0, start)])
         found = None
@@ -416,12 +420,12 @@ class KafkaWriter:
                 reached = max(reached, message.offset() + (error is None))
                 if error is None and message.key() == self._name.encode():
                     found = decode_position(message.value() or b"", self._position_topic)
-                    deadline = time.monotonic() + limits.KAFKA_S  # there is progress: extend the time limit
+                    deadline = time.monotonic() + limits.KAFKA_S  # Kafka answers, so start the time limit again
         return found
 
 
 def _poll(client: Any) -> None:
-    """Let the client deliver its callbacks and log lines; ignore a fatal error, which each transaction call raises again."""
+    """Let the client run its callbacks and write its log lines; ignore a fatal error, because transaction calls raise it too."""
     with contextlib.suppress(KafkaException):
         client.poll(0)
 

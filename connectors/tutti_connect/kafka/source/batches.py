@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Headers = list[tuple[str, bytes | None]] | None
 _TIME_MS_MIN, _TIME_MS_MAX = TIME_US_MIN // 1000, TIME_US_MAX // 1000
-_NO_TIME_MS = -1  # a producer may have sent the message without a time
+_NO_TIME_MS = -1  # Kafka's timestamp of a message that was sent without a time
 
 
 class Source(NamedTuple):
@@ -48,7 +48,7 @@ class RejectedMessage(NamedTuple):
         try:
             headers = [[name, as_base64(value)] for name, value in headers_of(message)]
         except UnicodeDecodeError:
-            headers = None  # the client returns no header at all if a name is not UTF-8
+            headers = None  # Kafka's client raises for all headers if the name of one is not UTF-8
         return {
             "cluster": source.cluster,
             "topic": source.topic,
@@ -65,7 +65,9 @@ class RejectedMessage(NamedTuple):
 class FrameBatch(NamedTuple):
     """Records for one frame.
 
-    `records`: columns key, value, timestamp and headers. `next`: the offset after the last of these records.
+    Attributes:
+        records: columns key, value, timestamp and headers.
+        next: offset in the Kafka partition after the last of these records.
     """
 
     records: pa.RecordBatch
@@ -73,9 +75,10 @@ class FrameBatch(NamedTuple):
 
 
 def to_batches(messages: Sequence[Message]) -> tuple[list[FrameBatch], list[RejectedMessage]]:
-    """Convert messages of one partition, in order, to records for as many frames as needed, and rejected messages.
+    """Convert consecutive messages of one partition; return the records by frame, and the messages that the log rejects.
 
-    The conversion works by column with unbound methods, because one call for each message and column takes most of the time.
+    The conversion passes unbound methods to `map`, because a Python call for each field of each message would take most of the
+    time.
     """
     kind = type(messages[0])
     headers, unreadable = _headers_of(messages)
@@ -96,7 +99,7 @@ def to_batches(messages: Sequence[Message]) -> tuple[list[FrameBatch], list[Reje
     columns = [keys, values, pa.array(millis * 1000).cast(TIMESTAMP), _headers(headers, len(messages))]
     records = pa.RecordBatch.from_arrays(columns, names=["key", "value", "timestamp", "headers"])
     if rejected:
-        good = np.flatnonzero(~bad)  # an index array keeps its integer type even when it is empty
+        good = np.flatnonzero(~bad)  # an array, because an empty list would have no integer type for `take`
         return _split(records.take(good), sizes[good], [messages[row] for row in good.tolist()]), rejected
     return _split(records, sizes, messages), rejected
 
@@ -118,7 +121,7 @@ def _split(records: pa.RecordBatch, sizes: Any, messages: Sequence[Message]) -> 
 
 
 def offset_of(message: Message) -> int:
-    """Return the offset of a message; every message from a broker has one."""
+    """Return the offset of a message. The type stubs allow None, but every message from a broker has an offset."""
     offset = message.offset()
     return -1 if offset is None else offset
 
@@ -129,7 +132,7 @@ def headers_of(message: Message) -> list[tuple[str, bytes | None]]:
 
 
 def _headers_of(messages: Sequence[Message]) -> tuple[list[Headers] | None, dict[int, str]]:
-    """Return the headers of each message, None if no message has any; and the errors of unreadable headers, by row."""
+    """Return the headers of each message (None if no message has any), and the errors of unreadable headers by message number."""
     try:
         given: Any = list(map(type(messages[0]).headers, messages))
         return (given if any(given) else None), {}
@@ -147,7 +150,7 @@ def _headers_of(messages: Sequence[Message]) -> tuple[list[Headers] | None, dict
 
 
 def _headers_size(headers: Headers) -> int:
-    """Return the size of headers in bytes, including the overhead of the columns."""
+    """Return the bytes that headers take in a frame."""
     return sum(len(name.encode()) + len(value or b"") + limits.HEADER_OVERHEAD_BYTES for name, value in headers or ())
 
 

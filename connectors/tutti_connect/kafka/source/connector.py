@@ -1,6 +1,6 @@
 """kafka-in: one thread reads messages and passes them to the partitions' producers; a pool opens and closes producers.
 
-This module calls neither Kafka nor a gateway directly: `Kafka` and `Opener` are interfaces, which tests implement.
+This module calls Kafka and the gateways only through interfaces (`Kafka`, `Opener`), so that tests can replace both.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ LOG = logging.getLogger("tutti.kafka")
 
 #: Function that opens the producer with a name and a buffer size in bytes, and starts its epoch.
 Opener = Callable[[str, int], "Producer"]
-#: Function that returns when a gateway has answered, and raises Unavailable if none does.
+#: Function that returns once a gateway has answered, and raises Unavailable if no gateway answers.
 GatewayCheck = Callable[[], object]
 
 
 class Kafka(Protocol):
-    """Interface of `tutti_connect.kafka.source.consumer.KafkaSource`, which documents the errors."""
+    """Interface to Kafka. Its implementation `tutti_connect.kafka.source.consumer.KafkaSource` documents the errors."""
 
     def topics(self) -> dict[str, Source]:
         """Return the ids of the topics."""
 
     def offset_range(self, key: Key) -> tuple[int, int]:
-        """Return the first offset, and the offset after the last message."""
+        """Return the first offset of a partition, and the offset after its last message."""
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Return the end offset of each partition."""
+        """Return the end offset of each partition, before any open transaction."""
 
     def group_offsets(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
-        """Return the offsets and metadata committed by the group."""
+        """Return the offsets and metadata that the consumer group has committed."""
 
     def subscribe(self, assigned: Callable[[list[Key]], None], revoked: Callable[[], None], lost: Callable[[], None]) -> None:
         """Join the group."""
@@ -61,7 +61,7 @@ class Kafka(Protocol):
         """Return the available messages."""
 
     def assign(self, offsets: Mapping[Key, int]) -> None:
-        """Set which partitions are read, and from which offset."""
+        """Replace the set of partitions to read, each with the offset to read from."""
 
     def pause(self, keys: Iterable[Key]) -> None:
         """Pause reading of these partitions."""
@@ -80,9 +80,9 @@ class Kafka(Protocol):
 
 
 class SourceConnector:
-    """Copies topics of Kafka to the log, each record once, in each partition's order.
+    """Copies topics of Kafka to the log, each record once, in the order of each partition.
 
-    One thread calls `run`; other threads may read `partitions` (metrics).
+    One thread calls `run`; the metrics thread may read `partitions` at any time.
     """
 
     def __init__(
@@ -114,11 +114,11 @@ class SourceConnector:
         Raises:
             Unavailable: Kafka or the gateways do not answer at the start.
             NotAllowed: the gateways reject the connector.
-            ConfigError: a topic does not exist, or was recreated.
+            ConfigError: a topic does not exist, or was recreated while the connector ran.
         """
         try:
             self._topics = self._kafka.topics()
-            self._check_gateway()  # an instance that cannot deliver must not take over partitions
+            self._check_gateway()  # before joining the group: an instance without gateways must not take over partitions
             if self.config.kafka.start == "latest":
                 self._resolve_starts(stop)
             if stop.is_set():
@@ -152,13 +152,13 @@ class SourceConnector:
                 stop.wait(waits.next_s())
 
     def _for_each(self, act: Callable[[int], object], numbers: Iterable[int]) -> None:
-        """Call `act` in the pool's threads; after all calls have ended, raise the first error."""
+        """Call `act` with each number, in the pool's threads; when all calls have ended, raise the first error."""
         calls = [self._pool.submit(act, number) for number in numbers]
         wait(calls)
         for call in calls:
             call.result()
 
-    # Callbacks of Kafka's client, called inside `consume`.
+    # Kafka's client calls the next three methods inside `consume`, when the group's assignment changes.
 
     def _assigned(self, given: list[Key]) -> None:
         for topic, number in given:
@@ -173,7 +173,7 @@ class SourceConnector:
         self._release_partitions()
 
     def _release_partitions(self) -> list[Future[None]]:
-        """Release all partitions; their records in flight are delivered, unless another instance fences the producer first."""
+        """Release all partitions. Closing a producer delivers its records in flight, unless another instance fences it first."""
         left, self.partitions = self.partitions, {}
         openings, self._openings = self._openings, {}
         self._paused.clear()
@@ -193,7 +193,7 @@ class SourceConnector:
                 partition.queue((), end)
         for key, reason in consumed.missing:
             if (partition := self._flowing(key)) is not None:
-                # opening the partition again finds the cause
+                # Opening the partition again compares its position with Kafka's offsets, and so finds the cause.
                 self._fail(partition, Unavailable(f"Kafka has no message at offset {partition.next}: {reason}"))
         now = time.monotonic()
         for key, partition in list(self.partitions.items()):
@@ -214,7 +214,7 @@ class SourceConnector:
         return partition if partition is not None and partition.state is State.FLOWING else None
 
     def _check_topics(self, now: float) -> None:
-        """Check that no topic was recreated. The records of a new topic would be copied as if they continued the old topic."""
+        """Check that no topic was recreated, because Kafka's client would silently continue in the new topic at the old offset."""
         checking = self._checking
         if checking is None and now >= self._check_at:
             self._checking = self._pool.submit(self._kafka.topics)
@@ -230,10 +230,10 @@ class SourceConnector:
                 self._set_fatal(error)  # the topic no longer exists
 
     def _check_same(self, topics: Mapping[str, Source]) -> None:
-        """Reject topics that were recreated since the start.
+        """Compare the ids of the topics and the cluster with those at the start of this instance.
 
         Raises:
-            ConfigError: a topic, or the cluster, differs.
+            ConfigError: a topic was recreated, or the cluster is a different one.
         """
         for name, source in topics.items():
             if source != self._topics[name]:
@@ -242,12 +242,12 @@ class SourceConnector:
                 )
 
     def _set_fatal(self, error: Exception) -> None:
-        """End with an error that a retry cannot resolve. Only the first such error is kept."""
+        """Let `run` end with this error, which a retry cannot resolve; keep an earlier error."""
         self._fatal = self._fatal or error
 
     def _process(self, partition: Partition, messages: Sequence[Message]) -> None:
-        """Process new messages of one partition. Batches wait for the partition's producer; rejected messages go to quarantine."""
-        # Messages in flight during a reassignment arrive again; skip them.
+        """Convert the new messages of a partition, queue the batches for its producer, and quarantine rejected messages."""
+        # Skip messages below `next`: Kafka's client returns some messages again after an assignment.
         if offset_of(messages[0]) < partition.next:
             messages = [message for message in messages if offset_of(message) >= partition.next]
             if not messages:
@@ -270,7 +270,7 @@ class SourceConnector:
         partition.queue(batches, offset_of(messages[-1]) + 1)
 
     def _advance(self, key: Key, partition: Partition, now: float) -> None:
-        """Open the partition when it is due, and pass queued batches to its producer."""
+        """Open the partition when its retry time has come, and pass its queued batches to its producer."""
         if partition.state is State.WAITING and partition.retry_at <= now:
             partition.transition(Event.OPEN)
             self._openings[key] = self._pool.submit(self._open, partition)
@@ -280,7 +280,7 @@ class SourceConnector:
             if error is None:
                 partition.opened(*opening.result())
                 self._reassign = True
-                self._report_at = now  # commit to Kafka's group at once: lag monitors still have the previous owner's position
+                self._report_at = now  # commit to Kafka's group at once: lag monitors still see the previous owner's offset
             elif isinstance(error, TuttiError) and not isinstance(error, _FATAL_ERRORS):
                 self._fail(partition, error)
             else:
@@ -297,7 +297,7 @@ class SourceConnector:
     def _fail(self, partition: Partition, error: Exception) -> None:
         known = partition.trouble
         producer = partition.failed(error, time.monotonic())
-        if partition.trouble.partition(":")[0] != known.partition(":")[0]:  # equal errors are logged once
+        if partition.trouble.partition(":")[0] != known.partition(":")[0]:  # log only the first of consecutive errors of one class
             LOG.warning(
                 "%s[%d]: restarts at offset %d: %s", partition.topic, partition.number, partition.committed, partition.trouble
             )
@@ -306,13 +306,16 @@ class SourceConnector:
         self._reassign = True
 
     def _open(self, partition: Partition) -> tuple[Producer, int, int]:
-        """Start an epoch, which fences the previous owner; return the producer, the next offset and the log's position."""
+        """Start an epoch, which fences the previous owner.
+
+        Return the producer, the next offset to read from Kafka, and the position in the log (-1 without one).
+        """
         name = producer_name(self.config.name, partition.topic, partition.number)
         share = limits.BUFFER_BYTES_ALL // max(1, len(self.partitions))
         producer = self._opener(name, min(limits.BUFFER_BYTES_MAX, max(limits.BUFFER_BYTES_MIN, share)))
         try:
             progress = producer.resume().progress
-            # with "latest", a partition without progress was added after the start of the topic (`start_offsets.py`)
+            # Start at the beginning, even with "latest": only a partition added after the topic's start has no progress.
             if not progress:
                 return producer, self._offset_range(partition.key)[0], -1
             position = KafkaPosition.decode(progress, name)
@@ -327,23 +330,23 @@ class SourceConnector:
         """Return the range of offsets that Kafka has for a partition, after checking that the topic is unchanged.
 
         Raises:
-            ConfigError: the topic was recreated since the start.
+            ConfigError: the topic was recreated after this instance started.
         """
         offset_range = self._kafka.offset_range(key)
         self._check_same(self._kafka.topics())
         return offset_range
 
     def _next_offset(self, partition: Partition, position: KafkaPosition) -> int:
-        """Return the offset at which to continue, if Kafka still has it.
+        """Return the offset at which to continue: the position in the log, or another one if Kafka no longer has that offset.
 
         Raises:
-            ConfigError: Kafka lacks the offset, and the configuration does not allow the loss.
+            ConfigError: Kafka lacks the offset, and `lost = "fail"` does not allow to continue elsewhere.
         """
         next_offset = position.next
         low, high = self._offset_range(partition.key)
         if next_offset < low:
-            # The deleted messages may all be transaction markers or quarantined messages. These are not records, so only the group
-            # offset is past them.
+            # The deleted messages may be transaction markers or quarantined messages, which do not move the position in the log.
+            # The group offset is past these messages: use it if its metadata has the position in the log.
             offset, metadata = self._kafka.group_offsets([partition.key])[partition.key]
             if metadata == offset_metadata(position):
                 next_offset = max(next_offset, offset)
@@ -351,8 +354,8 @@ class SourceConnector:
             return next_offset
         if self.config.kafka.lost == "fail":
             raise ConfigError(
-                f"{partition.source}: the log continues at offset {next_offset} of Kafka, which has {low} to {high}: the messages "
-                "between were deleted before they were copied, or Kafka lost its end. "
+                f"{partition.source}: the next message to copy has offset {next_offset}, but Kafka has offsets {low} to {high}: "
+                "messages were deleted before they were copied, or Kafka lost the end of the partition. "
                 f'To continue with the existing messages, set lost = "skip" in [kafka]'
             )
         resumed = low if next_offset < low else high
@@ -367,13 +370,13 @@ class SourceConnector:
         return resumed
 
     def _assign(self) -> None:
-        """Set in Kafka's client which partitions are read, and from which offset. Read offsets change only in this way."""
+        """Assign all flowing partitions with their offsets to Kafka's client. No other method changes the offsets that it reads."""
         self._reassign = False
         self._kafka.assign({key: one.next for key, one in self.partitions.items() if one.state is State.FLOWING})
         self._paused.clear()
 
     def _pause(self) -> None:
-        """Pause partitions with a full producer, and resume the others."""
+        """Pause reading of partitions whose producer's buffer is full, and resume the others."""
         full = {key for key, one in self.partitions.items() if one.state is State.FLOWING and one.full}
         if newly_full := full - self._paused:
             self._kafka.pause(newly_full)
@@ -382,16 +385,13 @@ class SourceConnector:
         self._paused = full
 
     def _update_high_watermarks(self) -> None:
-        """Update the end offsets for the metrics.
-
-        This thread must do it, because a polled consumer blocks requests of other threads.
-        """
+        """Update the end offsets for the metrics, in the polling thread, because a poll blocks requests of other threads."""
         for key, one in self.partitions.items():
             if one.state is State.FLOWING:
                 one.high_watermark = max(one.high_watermark, self._kafka.high_watermark(key))
 
     def _commit_group_offsets(self, *, wait: bool) -> None:
-        """Commit the log's position to Kafka's group, for lag monitors and to account for messages that are not records."""
+        """Commit offsets to Kafka's group, for lag monitors, and for `_next_offset` after Kafka has deleted messages."""
         offsets = {}
         for key, one in self.partitions.items():
             if one.state is State.FLOWING:
@@ -419,7 +419,7 @@ class SourceConnector:
 def _by_partition(messages: Sequence[Message], topics: Sequence[str]) -> list[tuple[Key, Sequence[Message]]]:
     """Group messages by partition, in order; `topics` are all possible topics.
 
-    Kafka's client returns runs of one partition, and one call for each message would take most of the time.
+    Consecutive messages mostly have one partition, so the function finds where the partition changes, without a loop over messages.
     """
     if not messages:
         return []
@@ -435,9 +435,9 @@ def _by_partition(messages: Sequence[Message], topics: Sequence[str]) -> list[tu
     return [((topics[key >> 32], key & 0xFFFF_FFFF), run) for key, run in found.items()]
 
 
-#: Codes of `Refused` while another instance resolves the starts, or after the loss of a gateway.
+#: Codes of `Refused` that a retry resolves: another instance commits start offsets too, or a gateway was lost.
 _RETRIED_CODES = {"aborted", "fenced", "staged"}
-#: Errors that opening again cannot resolve.
+#: Errors that remain if the partition is opened again.
 _FATAL_ERRORS = (ConfigError, UsageError, FormatError, NotAllowed)
 
 

@@ -37,18 +37,18 @@ from tutti_connect.kafka.source.partition_copy import Key
 if TYPE_CHECKING:
     from tutti_connect.kafka.config import SourceConfig
 
-#: Reserved settings. They ensure that only the log has the positions, and that records of open transactions are never read.
+#: Settings that users cannot change: the client must store no offsets itself, and return only committed messages.
 _FIXED: dict[str, Any] = {
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "enable.partition.eof": True,
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
-    "partition.assignment.strategy": "range",  # eager: each assignment is complete, like a call of `assign`
+    "partition.assignment.strategy": "range",  # eager rebalancing, because `assign` always passes all partitions
 }
-#: Limits the prefetch by bytes. With the default backoff, Kafka's client would wait a second after the queue was full.
+#: The client prefetches 16 MiB. With its default backoff, it would pause for a second each time this queue is full.
 DEFAULTS: dict[str, Any] = {"queued.max.messages.kbytes": 16_384, "fetch.queue.backoff.ms": 10, "fetch.wait.max.ms": 100}
-#: Errors of the first group request to a Kafka cluster without any group.
+#: Errors while a Kafka cluster chooses the coordinator of its first group.
 _NO_COORDINATOR = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
@@ -62,9 +62,9 @@ class Consumed(NamedTuple):
     """Result of one `consume` call.
 
     Attributes:
-        messages: those of all partitions together; the messages of each partition are in order.
-        ended: partitions that were read to their end, with the end offset; no unread committed message is before it.
-        missing: partitions without a message at the read offset, with the error.
+        messages: messages of all partitions, in order within each partition.
+        ended: partitions that were read to their end, each with the end offset.
+        missing: partitions that have no message at the offset to read, each with the error.
     """
 
     messages: list[Message]
@@ -73,9 +73,9 @@ class Consumed(NamedTuple):
 
 
 class KafkaSource:
-    """Topics of Kafka, shared within a consumer group.
+    """Topics of Kafka, whose partitions are shared by a consumer group.
 
-    One thread consumes, assigns and commits; any thread may call the other methods.
+    One thread must make all calls of the consumer; any thread may call the methods that send requests through the admin client.
     """
 
     def __init__(self, config: SourceConfig) -> None:
@@ -90,17 +90,17 @@ class KafkaSource:
         self._consumer = create_client(Consumer, settings)
         self._request_settings = {key: value for key, value in settings.items() if key != "group.instance.id"}
         other = {key: value for key, value in settings.items() if key not in _CONSUMER_SETTINGS}
-        # Keep a reference to the AdminClient. Without one, its futures never complete.
+        # Keep the AdminClient in an attribute: after its garbage collection, the futures of its requests never complete.
         self._admin = create_client(AdminClient, {**other, "error_cb": ignore_error})
 
     # -- requests to Kafka, from any thread
 
     def topics(self) -> dict[str, Source]:
-        """Return the ids of the topics, which differ for a recreated topic.
+        """Return the ids of the cluster and the topics. A recreated topic has a new id.
 
         Raises:
             Unavailable: Kafka does not answer.
-            ConfigError: a topic does not exist, or must not be read.
+            ConfigError: a topic does not exist, or this client may not read it.
         """
         with converted_errors(self._admin, self._where):
             cluster = str(self._admin.describe_cluster(request_timeout=limits.KAFKA_S).result().cluster_id)
@@ -115,21 +115,23 @@ class KafkaSource:
         """Return the first offset of a partition, and the offset after the last message.
 
         Raises:
-            Unavailable, ConfigError: as in `topics`.
+            Unavailable: Kafka does not answer.
+            ConfigError: the topic does not exist, or this client may not read it.
         """
         with converted_errors(self._admin, _partition_name(key)):
             low, high = (self._offset_at(TopicPartition(*key), which) for which in (EARLIEST, LATEST))
         return low, high
 
     def _offset_at(self, one: TopicPartition, which: Any) -> int:
-        """Query the admin client, because the consumer does not answer this request while another thread polls it."""
+        """Return an offset from the admin client, because the consumer blocks this request while another thread polls."""
         return int(self._admin.list_offsets({one: which}, request_timeout=limits.KAFKA_S)[one].result().offset)
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Return the end of each partition for committed reads. Records of an open transaction are after this end.
+        """Return the end offset of each partition for committed reads, which is before the first open transaction.
 
         Raises:
-            Unavailable, ConfigError: as in `topics`; or a partition has no leader.
+            Unavailable: Kafka does not answer, or a partition has no leader.
+            ConfigError: the topic does not exist, or this client may not read it.
         """
         with converted_errors(self._admin, self._where):
             results = self._admin.describe_topics(TopicCollection([topic]), request_timeout=limits.KAFKA_S)[topic].result()
@@ -140,13 +142,14 @@ class KafkaSource:
         return found
 
     def group_offsets(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
-        """Return the offsets and metadata committed by the group (`commit_offsets`); -1 and "" if there is none.
+        """Return the offsets and metadata that the group has committed (`commit_offsets`); -1 and "" without a commit.
 
-        The query uses a consumer outside of the group, because the admin client crashes while the group has no coordinator
-        (2.16.1).
+        The method uses a second consumer, because confluent-kafka 2.16.1 crashes in the admin client's request while the group has
+        no coordinator.
 
         Raises:
-            Unavailable, ConfigError: as in `topics`.
+            Unavailable: Kafka does not answer.
+            ConfigError: this client may not use the group.
         """
         partitions = [TopicPartition(*key) for key in keys]
         consumer, deadline = create_client(Consumer, self._request_settings), time.monotonic() + limits.KAFKA_S
@@ -166,11 +169,11 @@ class KafkaSource:
     # -- the consumer
 
     def subscribe(self, assigned: Callable[[list[Key]], None], revoked: Callable[[], None], lost: Callable[[], None]) -> None:
-        """Join the group; the three callbacks run inside `consume`. Assigned partitions are read only after `assign`."""
+        """Join the group; `consume` calls the callbacks. The client reads an assigned partition only after a call of `assign`."""
 
         def on_assign(consumer: Consumer, given: list[TopicPartition]) -> None:
             assigned([(one.topic, one.partition) for one in given])
-            consumer.assign([])  # each partition is read after its producer has returned the position
+            consumer.assign([])  # read nothing yet: the position of a partition is known once its producer is open
 
         def on_revoke(consumer: Consumer, _given: list[TopicPartition]) -> None:
             revoked()
@@ -186,7 +189,8 @@ class KafkaSource:
         """Return the messages that arrive within `POLL_S`.
 
         Raises:
-            Unavailable, ConfigError: a retry does not help.
+            Unavailable: the client has failed, and the connector must end.
+            ConfigError: a topic does not exist, or this client may not read it.
         """
         try:
             received: list[Message] = self._consumer.consume(limits.MESSAGES_A_POLL, limits.POLL_S)
@@ -200,7 +204,7 @@ class KafkaSource:
         return consumed
 
     def _process_error(self, message: Message, consumed: Consumed) -> None:
-        """Process an error message of Kafka: about a partition, a topic or the whole client."""
+        """Add an error from Kafka's client to `consumed`, log it, or raise it if the client cannot continue."""
         error = message.error()
         if error is None:
             return
@@ -218,7 +222,7 @@ class KafkaSource:
             CLIENT_LOG.warning("%s: %s", source, error.str())
 
     def assign(self, offsets: Mapping[Key, int]) -> None:
-        """Set which partitions are read, and from which offset; drops prefetched messages, and ends all pauses."""
+        """Replace the set of partitions to read, each with its offset; this drops prefetched messages and ends all pauses."""
         self._consumer.assign([TopicPartition(*key, offset) for key, offset in offsets.items()])
 
     def pause(self, keys: Iterable[Key]) -> None:
@@ -230,13 +234,13 @@ class KafkaSource:
         self._consumer.resume([TopicPartition(*key) for key in keys])
 
     def high_watermark(self, key: Key) -> int:
-        """Return the last known offset after the last message of a partition that is read; -1 if unknown."""
-        # Call this only in the polling thread: during a poll the consumer blocks other threads for minutes (2.16.1).
+        """Return the last known end offset of an assigned partition; -1 if unknown."""
+        # Call this only in the polling thread: in confluent-kafka 2.16.1, a poll blocks other threads for minutes.
         known = self._consumer.get_watermark_offsets(TopicPartition(*key), cached=True)
         return int(known[1]) if known else -1
 
     def commit_offsets(self, offsets: Mapping[Key, tuple[int, str]], *, wait: bool) -> None:
-        """Commit offsets with metadata to Kafka's group."""
+        """Commit offsets with metadata to the group; log a failure, because only lag monitors and deleted messages need them."""
         results = [TopicPartition(*key, offset, metadata) for key, (offset, metadata) in offsets.items()]
         try:
             self._consumer.commit(offsets=results, asynchronous=not wait)

@@ -1,7 +1,7 @@
-"""Copy state of one Kafka partition: its queued batches, the batches passed to its producer, and the committed offset.
+"""State of one partition's copy to the log: its queued batches, its frames in flight, and the committed offset.
 
-This module has no socket, thread or clock: the connector (`connector.py`) moves messages and opens producers. `TRANSITIONS` below
-is the state table.
+This module has no socket, thread or clock, and gets messages, producers and times from `connector.py`. The table `TRANSITIONS`
+lists the state transitions.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class State(enum.Enum):
     """State of a partition's copy from Kafka to the log."""
 
     WAITING = "waiting"  # the partition waits until its retry time
-    OPENING = "opening"  # the partition's producer starts an epoch and reads the position
+    OPENING = "opening"  # a thread starts an epoch of the partition's producer, and reads the position in the log
     FLOWING = "flowing"
-    REVOKED = "revoked"  # Kafka has assigned the partition to another instance
+    REVOKED = "revoked"  # Kafka has taken the partition from this instance
 
 
 class Event(enum.Enum):
@@ -45,7 +45,7 @@ class Event(enum.Enum):
     REVOKED = "revoked"
 
 
-#: Table of the state transitions. A transition without an entry is illegal.
+#: (state, event) -> next state. A pair without an entry is illegal.
 TRANSITIONS = {
     (State.WAITING, Event.OPEN): State.OPENING,
     (State.WAITING, Event.REVOKED): State.REVOKED,
@@ -58,17 +58,14 @@ TRANSITIONS = {
 
 
 class Partition:
-    """One partition, used by the connector's thread; outcomes arrive in the producer's thread (`on_delivery`).
-
-    Outcomes of a replaced producer are ignored.
+    """One partition. The connector's thread calls the methods; an I/O thread of the producer calls `on_delivery`.
 
     Attributes:
         next: offset of the next message to read from Kafka.
-        committed: every message below this offset is in the log, in quarantine, or not a record.
-        logged: position in the log itself; -1 if it has none.
-        high_watermark: last known offset after the last message in Kafka; -1 if unknown.
-        full: True if its producer's buffer is full, so that reading must pause.
-        retry_at: in state WAITING, the monotonic time at which to open the partition.
+        committed: offset below which every message is in the log or in quarantine, or is not a record.
+        logged: position in the log, which is the offset after the last committed record; -1 without one.
+        high_watermark: last known end offset of the partition in Kafka; -1 if unknown.
+        retry_at: time (monotonic) at which to open a partition in state WAITING.
     """
 
     def __init__(self, topic: str, number: int, target: str) -> None:
@@ -97,12 +94,12 @@ class Partition:
 
     @property
     def source(self) -> str:
-        """Return the readable name of the partition."""
+        """Return the name of the partition for messages, such as `orders[3]`."""
         return f"{self.topic}[{self.number}]"
 
     @property
     def full(self) -> bool:
-        """True if a batch waits for free space in the producer's buffer."""
+        """True if a batch waits for space in the producer's buffer, so that reading must pause."""
         return bool(self._waiting)
 
     def transition(self, event: Event) -> None:
@@ -110,7 +107,7 @@ class Partition:
         self.state = TRANSITIONS[self.state, event]
 
     def opened(self, producer: Producer, next_offset: int, logged: int) -> None:
-        """Start copying at `next_offset`; `logged` is the position in the log, which may be lower."""
+        """Start copying at `next_offset`. The position in the log, `logged`, is lower if the messages between are not records."""
         self.transition(Event.OPENED)
         self.producer, self.next, self.committed, self.logged = producer, next_offset, next_offset, logged
         self._waiting.clear()
@@ -118,7 +115,7 @@ class Partition:
         self._sent = self._delivered = 0
 
     def failed(self, error: Exception, now: float) -> Producer | None:
-        """Handle a failure: wait before the partition is opened again, and return the old producer."""
+        """Change to state WAITING after a failure, set the retry time, and return the producer, which the caller closes."""
         self.transition(Event.FAILED)
         self.failures += 1
         delay = (self._fenced_backoff if isinstance(error, Fenced) else self._backoff).next_s()
@@ -126,7 +123,7 @@ class Partition:
         return self._detach_producer()
 
     def revoked(self) -> Producer | None:
-        """Handle the assignment to another instance; return the producer, which may deliver its records."""
+        """Change to state REVOKED, and return the producer; closing it delivers its records in flight."""
         self.transition(Event.REVOKED)
         return self._detach_producer()
 
@@ -136,7 +133,7 @@ class Partition:
         return producer
 
     def queue(self, batches: Iterable[FrameBatch], end: int) -> None:
-        """Queue batches to send, in order; `end` is the offset after the last processed message."""
+        """Queue batches to send; `end` is the offset after the messages that these batches and the rejected messages come from."""
         self._waiting.extend(batches)
         self.next = max(self.next, end)
 
@@ -144,7 +141,7 @@ class Partition:
         """Pass queued batches to the producer until its buffer is full.
 
         Raises:
-            TuttiError: the producer failed, or a frame was not committed. Open the partition again at the committed offset.
+            TuttiError: the producer failed, or a frame was not committed; the caller must open the partition again.
         """
         while self._failures:
             producer, error = self._failures.popleft()
@@ -162,28 +159,28 @@ class Partition:
             except BufferFull:
                 return
             if receipt.done() and receipt.error is not None:
-                raise receipt.error  # stop here, because the progress of a later frame would also cover this frame
+                raise receipt.error  # send no later frame: its progress would also mark the records of this frame as copied
             self._waiting.popleft()
             self._sent += 1
         self.advance_if_idle()
 
     def advance_if_idle(self) -> None:
-        """Advance `committed` past messages that produce no frame, if no frame is in flight."""
+        """Set `committed` to `next` if no frame is in flight, because the messages between them produced no frame."""
         if not self._waiting and self._delivered == self._sent:
             self.committed = max(self.committed, self.next)
 
     def on_delivery(self, producer: Producer, next_offset: int, error: TuttiError | None, receipt: Receipt) -> None:
-        """Receive the outcome of one frame, in an I/O thread of the client."""
+        """Process the outcome of one frame; the producer calls this in an I/O thread."""
         if producer is not self.producer:
-            return  # the next producer has resumed from the log, which counts this frame if it was committed
+            return  # the position that the next producer read from the log already counts a committed frame
         if error is not None:
-            # `_delivered` stays below `_sent`, so `advance_if_idle` never passes the failed frame.
+            # Do not count the frame as delivered, so that `advance_if_idle` cannot move `committed` past it.
             self._failures.append((producer, error))
             return
         self.records += receipt.count
         self.committed = max(self.committed, next_offset)
         self.logged = next_offset
-        self._delivered += 1  # update this last: once the counts are equal, the connector's thread treats `committed` as final
+        self._delivered += 1  # last, because the connector's thread may change `committed` once all frames count as delivered
         self._backoff.reset()
         self._fenced_backoff.reset()
         self.trouble = ""

@@ -13,12 +13,12 @@ _DIGEST_CHARACTERS = 16
 
 
 class KafkaPosition(JsonProgress, frozen=True):
-    """The next offset to read, with the ids of cluster and topic, because a recreated topic starts at 0 again.
+    """The next offset to read from a partition, and the id of the topic, because the offsets of a recreated topic restart at 0.
 
     Attributes:
         cluster: id of the Kafka cluster.
         topic: id of the topic.
-        next: offset in the partition; all records below it are in the log, or in quarantine.
+        next: offset in the partition below which all records are in the log, or in quarantine.
     """
 
     cluster: str
@@ -27,16 +27,15 @@ class KafkaPosition(JsonProgress, frozen=True):
 
 
 def offset_metadata(position: KafkaPosition) -> str:
-    """Return the metadata of an offset committed to Kafka's group. It states that no record is between the log's position and that
-    offset.
+    """Return the metadata for a commit to Kafka's group: the topic id, and the position in the log (-1 without one).
 
-    The metadata applies only to this topic and this position; -1 represents a log without a position.
+    While the log has this position, all messages between it and the group's offset are known not to be records.
     """
     return f"{position.topic}:{position.next}"
 
 
 def metadata_topic(metadata: str) -> str:
-    """Return the topic id in the metadata of a group offset; "" in metadata of an earlier release without a position."""
+    """Return the topic id in the metadata of a group offset; "" if an earlier release wrote metadata without a position."""
     return metadata.rpartition(":")[0]
 
 
@@ -57,7 +56,7 @@ def check_same(position: KafkaPosition, current: KafkaPosition, producer: str, s
     """Reject a position from another cluster or topic.
 
     Raises:
-        ConfigError: the cluster or the topic differs from the one whose records the log has.
+        ConfigError: the log has the records of another cluster, or of another topic with this name.
     """
     if position.cluster != current.cluster:
         wrong = f"the Kafka cluster with id {position.cluster}, but this one is {current.cluster}"

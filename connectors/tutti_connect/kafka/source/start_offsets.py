@@ -1,8 +1,8 @@
-"""Start offsets of the partitions with `start = "latest"`: resolved once, before the first instance is ready.
+"""Start offsets of the partitions with `start = "latest"`: resolved once for each topic, before the first instance is ready.
 
-The start offset of each partition is committed to the log as the progress of its producer, without a record. Afterwards the
-progress of one more producer, `NAME.TOPIC.start`, marks the topic as started. A partition without progress in a started topic was
-added later, and starts at its beginning.
+Each start offset is committed to the log as the progress of the partition's producer, without a record. Then a commit of producer
+`NAME.TOPIC.start` marks the topic as started. A partition of a started topic that has no progress was added later, and is copied
+from its beginning.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from tutti_connect.kafka.source.position import KafkaPosition, check_same, metad
 
 LOG = logging.getLogger("tutti.kafka")
 
-#: Commits progress without a record: producer, topic in the log, and a function from the committed progress to the next one.
+#: Function that commits progress without a record, from a producer name, a topic, and a function (old progress -> new progress).
 Committer = Callable[[str, str, Callable[[bytes], bytes]], bytes]
 #: Calls a function with each number, possibly in parallel, and returns after all calls have ended.
 ForEach = Callable[[Callable[[int], object], Iterable[int]], None]
 
 
 class Ends(Protocol):
-    """Requests to Kafka; implemented by `tutti_connect.kafka.source.consumer.KafkaSource`."""
+    """Interface for requests to Kafka, implemented by `tutti_connect.kafka.source.consumer.KafkaSource`."""
 
     def topics(self) -> dict[str, Source]:
         """Return the ids of the topics."""
 
     def end_offsets(self, topic: str) -> dict[int, int]:
-        """Return the end offset of each partition."""
+        """Return the end offset of each partition, before any open transaction."""
 
     def group_offsets(self, keys: Iterable[Key]) -> dict[Key, tuple[int, str]]:
-        """Return the offset and metadata committed by the group."""
+        """Return the offsets and metadata that the consumer group has committed."""
 
 
 class Topic(NamedTuple):
@@ -49,7 +49,7 @@ class Topic(NamedTuple):
         return producer_name(self.connector, self.source.topic, "start")
 
     def progress_at(self, offset: int) -> bytes:
-        """Return the progress of a partition's producer."""
+        """Return the progress that stands for an offset of this topic."""
         return KafkaPosition(self.source.cluster, self.source.topic_id, offset).encode()
 
 
@@ -59,14 +59,14 @@ def resolve_latest(
     """Commit the start offset of each partition, unless the topic has started before.
 
     Raises:
-        ConfigError: the topic started in another Kafka cluster, or `check_topics`, called after reading the ends, rejects it.
-        TuttiError: Kafka or the gateways do not answer. A repeated call continues after the committed offsets.
+        ConfigError: the topic started in another Kafka cluster, or `check_topics` found a recreated topic.
+        TuttiError: Kafka or the gateways do not answer; a repeated call keeps the offsets that are already committed.
     """
     if _has_started(topic, commit):
         return
     name = topic.source.topic
     ends = kafka.end_offsets(name)
-    group_offsets = kafka.group_offsets([(name, number) for number in ends])  # an earlier release kept the start offset there
+    group_offsets = kafka.group_offsets([(name, number) for number in ends])  # earlier releases stored the start offset there
     check_topics(kafka.topics())
 
     def start(number: int) -> None:
@@ -82,7 +82,9 @@ def resolve_latest(
 
 
 def _has_started(topic: Topic, commit: Committer) -> bool:
-    """Return True if the log marks the topic as started; a later topic of the same name counts, because all its messages are new.
+    """Return True if the log marks the topic as started, also under an earlier topic id.
+
+    A recreated topic is thus copied from its beginning, because all its messages are newer than the start.
 
     Raises:
         ConfigError: the topic started in another cluster.

@@ -1,8 +1,8 @@
 """Authentication and authorization of clients at the client port; used only by a gateway that has a token file.
 
-A connection that is encrypted with the key of a gateway of the group is authenticated as that gateway. The reads processes connect
-in this way. Every other client sends a token in Hello. The session stores the permissions of its token. So checking a batch takes
-one set lookup, and there is no check for each record.
+A connection that is encrypted with the key of a gateway of the group is authenticated as that gateway. The gateways' reads
+processes authenticate in this way. Every other client sends a token in Hello. The session stores the permissions of its token, so
+checking a batch takes one or two set lookups, and single records need no check.
 """
 
 from __future__ import annotations
@@ -122,8 +122,8 @@ class Authorizer:
     def authorize(self, session: Session, frames: Iterable[Frame]) -> tuple[list[Frame], list[RefusedAnswer]]:
         """Return the frames that the client of a session may write, and a refusal for each other frame.
 
-        A frame is refused if its token may not write to its topic. In the ordered log, a frame is also refused if the session has
-        not opened an epoch of its producer. In lanes no epochs are opened.
+        A frame is refused if the session's token may not write to the frame's topic. A frame for the ordered log is also refused if
+        the session has not opened an epoch of the frame's producer. For lanes, clients open no epochs.
         """
         good: list[Frame] = []
         refused: list[RefusedAnswer] = []
@@ -131,7 +131,7 @@ class Authorizer:
         for frame in frames:
             if not lane and frame.producer not in producers:
                 code, reason = "producer", "this session has not opened an epoch of the producer: open an epoch, then send again"
-            # Nearly always, one set lookup suffices for a batch.
+            # Usually this set lookup suffices: `_topic_refusal` adds each permitted topic to the set.
             elif frame.topic in topics or not (reason := self._topic_refusal(session, frame.topic)):
                 good.append(frame)
                 continue
@@ -149,16 +149,16 @@ class Authorizer:
             return f"topic {number} is not known here: open the topic, then send again"
         if not session.access.may_produce(topic.name):
             return f"token {session.access.name!r} may not write to topic {topic.name!r}"
-        session.topics.add(number)  # numbers are never reused, so the entry is valid until the permissions change
+        session.topics.add(number)  # numbers of topics are never reused, so the entry stays valid until permissions change
         return ""
 
     def expired(self, sessions: Iterable[Session]) -> list[Session]:
-        """Return the sessions whose token is no longer valid, and update the permissions of the others; called once a second."""
+        """Return the sessions whose token has become invalid, and update the permissions of the others. Called once a second."""
         self._tokens.refresh()
         self._keys.refresh()
         expired: list[Session] = []
         for session in sessions:
-            # Gateways of the group have no tokens, so nothing can expire.
+            # Gateways authenticate by key and have no token that could expire.
             if not session.access.sha256:
                 continue
             access = self._tokens.current_access(session.access)

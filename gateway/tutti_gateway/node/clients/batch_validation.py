@@ -1,8 +1,8 @@
 """Validation of submitted batches, before the gateway orders or writes them.
 
 The producer computes the CRC of the body, so the check also detects corruption on the network. A plain body needs only a few
-comparisons. Any other body needs Arrow's full validation. An invalid batch is refused with the reason, and never reaches the stack.
-The next batch of the same producer then has a sequence gap, and the client decides what to do.
+comparisons. A body that is not plain needs Arrow's full validation. An invalid batch is refused with the reason, and never reaches
+the stack. After a refusal, the next batch of the same producer has a sequence gap, and the client decides what to do.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class BatchValidator:
         Args:
             session: number of the session.
             frames: the submitted batches.
-            lane: True if the batches are for the lane instead of the ordered log.
+            lane: whether the batches are for the lane instead of the ordered log.
         """
         good: list[Frame] = []
         refused: list[RefusedAnswer] = []
@@ -74,7 +74,7 @@ class BatchValidator:
         return good, refused
 
     def _within_budget(self, session: int, frame: Frame) -> bool:
-        """True if the session's budget suffices to decompress the batch. The first batch of an iteration is always allowed."""
+        """True if the session's budget suffices to decompress the batch. A session's first batch in an iteration always fits."""
         size = body_sizes(frame.body, len(BATCH_SCHEMA)).raw_bytes
         spent = self._decompressed.get(session, 0)
         if spent and spent + size > limits.INFLATED_BYTES_A_TURN_MAX:
@@ -120,7 +120,7 @@ def check_body(frame: Frame) -> None:
     if frame.kind == Kind.TXN:
         _check_txn(frame)
         return
-    # Most bodies are plain, so a few comparisons replace Arrow's full validation.
+    # A few comparisons replace Arrow's full validation for plain bodies, which are the most frequent.
     layout = check_plain(frame)
     if layout and layout.key_size + layout.value_size <= common_limits.RECORD_BYTES_MAX:
         return
@@ -147,7 +147,7 @@ def _check_records(batch: pa.RecordBatch) -> None:
 
 
 def _lengths(column: pa.Array[Any]) -> npt.NDArray[np.int64]:
-    """Return the size in bytes of each value of a validated binary column. Bytes of null values count too: they are sent."""
+    """Return the size in bytes of each value of a validated binary column, including the bytes that null values occupy."""
     offsets = pa.Array.from_buffers(pa.int32(), len(column) + 1, [None, column.buffers()[1]], offset=column.offset)
     ends: npt.NDArray[np.int64] = offsets.to_numpy().astype(np.int64)
     return ends[1:] - ends[:-1]

@@ -83,7 +83,7 @@ class DocumentCache:
 
 
 class PendingReadIndexes:
-    """Requests to confirm the frontier. They wait for the stack's answer."""
+    """The requests to confirm the frontier that wait for the stack's answer."""
 
     def __init__(self) -> None:
         """Begin without requests."""
@@ -91,9 +91,9 @@ class PendingReadIndexes:
         self._waiting: dict[int, Callable[[bool], Event | None]] = {}  # by request number
 
     def begin(self, answer: Callable[[bool], Event | None]) -> ReadIndexAsked:
-        """Return the event for a request.
+        """Return the event that starts a request.
 
-        `answer` is called with True if the frontier is confirmed, and may return a further event.
+        `resolve` calls `answer` with True if the frontier is confirmed; `answer` may return a further event for the stack.
         """
         self._last += 1
         self._waiting[self._last] = answer
@@ -105,10 +105,13 @@ class PendingReadIndexes:
 
 
 class PendingFences:
-    """Fences that wait for their epoch. A fence begins a new epoch of a producer, under an instance that no client has."""
+    """The fences that wait for the stack to open their epoch.
+
+    A fence opens a new epoch of a producer under an instance id that no client has, so no client can continue in that epoch.
+    """
 
     def __init__(self, entropy: bytes) -> None:
-        """Create an empty list of fences; `entropy` is 16 random bytes that serve as the instance of every fence."""
+        """Create an empty list of fences; `entropy` is 16 random bytes, the instance id of every fence."""
         self._instance = entropy
         self._waiting: dict[tuple[int, int], tuple[str, int]] = {}
 
@@ -120,7 +123,7 @@ class PendingFences:
     def begin(self, session: int, request: int, name: str, epoch: int) -> EpochAsked:
         """Return the event that fences a producer whose current epoch is `epoch`."""
         self._waiting[session, request] = name, 1
-        # A higher epoch fences all earlier ones. No client has this instance, so no client continues in the new epoch.
+        # The group rejects batches of all epochs below the new one, which belongs to no client.
         return EpochAsked(session, request, name, self._instance, epoch + 1)
 
     def forget(self, session: int) -> None:
@@ -129,7 +132,7 @@ class PendingFences:
             del self._waiting[key]
 
     def translate(self, session: int, answer: Answer) -> Answer | EpochAsked:
-        """Return the answer for the operator. If another epoch began in the meantime, return the event for the next attempt."""
+        """Return the answer for the client. If a client has opened another epoch, return the event for the fence's next attempt."""
         if not isinstance(answer, EpochOpened | EpochFenced | Denied):
             return answer
         waited = self._waiting.pop((session, answer.request), None)
@@ -137,7 +140,7 @@ class PendingFences:
             return answer
         if isinstance(answer, EpochOpened):
             return Done(answer.request)
-        # Another epoch began in the meantime, so the next attempt fences that epoch.
+        # A client has opened another epoch in the meantime, so the next attempt fences that epoch.
         name, tries = waited
         if tries >= limits.FENCE_TRIES_MAX:
             reason = f"producer {name!r} opened new epochs during all {tries} attempts to fence it; try again"
@@ -172,7 +175,7 @@ def handle(message: ControlRequest, session: int, cache: DocumentCache, fences: 
             return ForgetAsked(session, request, tuple(check_producer(name) for name in names))
         case Fence(request, name):
             epoch = cache.documents.epoch_of(check_producer(name))
-            # The caller confirms the frontier before it sends this refusal, because the log here may lag.
+            # The request handler sends this refusal only after it has confirmed the frontier, because the log here may lag.
             if not epoch:
                 return Denied(request, "unknown", f"no producer is named {name!r}; `tutti producers list` shows all producers")
             return fences.begin(session, request, name, epoch)

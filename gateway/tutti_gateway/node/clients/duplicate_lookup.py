@@ -46,7 +46,7 @@ class DuplicateLookup:
             open_index: opens the index; called in the thread at the first lookup.
             report: receives answers; called in the thread.
             log: receives messages for the operator.
-            by_epoch: True if sequences start at 1 in each epoch, as in a lane.
+            by_epoch: whether sequences start at 1 in each epoch, as in a lane.
         """
         self._open_index = open_index
         self._by_epoch = by_epoch
@@ -64,7 +64,7 @@ class DuplicateLookup:
         return self._queued_count - self._answered_count
 
     def put(self, session: int, duplicates: list[Duplicate]) -> None:
-        """Queue duplicates of a session. Each of them is decided, and is indexed now or soon."""
+        """Queue duplicates of a session. Every duplicate is decided, so the index contains its first copy now or soon."""
         self._queued_count += len(duplicates)
         self._queue.put((session, duplicates))
 
@@ -98,7 +98,7 @@ class DuplicateLookup:
         if not every:
             return
         found = self._find(every, alone=len(asked) == 1)
-        if found is None:  # the duplicates of one session may cause the error, so each session is looked up separately
+        if found is None:  # one session's duplicates may cause the error, so look up each session alone
             for one in asked:
                 self._answer([one])
             return
@@ -115,7 +115,7 @@ class DuplicateLookup:
         try:
             if self._index is None:
                 self._index = self._open_index()
-            # A duplicate may have different batch boundaries from its first copy, so its records may not be contiguous.
+            # A duplicate may have other batch boundaries than its first copy, so its records may lie in several places of the log.
             found = self._index.find_all(
                 [SequenceRun(one.producer, one.first_sequence, one.count, one.epoch if self._by_epoch else 0) for one in duplicates]
             )

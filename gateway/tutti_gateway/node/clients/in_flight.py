@@ -9,7 +9,7 @@ from tutti.data.client_protocol import Answer, Committed, Duplicate
 from tutti.data.frames.frame import Frame, Kind
 from tutti_gateway.core import limits
 
-ArrivalTimes = list[tuple[int, int]]  # (arrival time in us, frames) of batches that have become durable or decided
+ArrivalTimes = list[tuple[int, int]]  # pairs: start time of a latency (us), and number of frames with that start
 
 
 class _Flight:
@@ -46,7 +46,7 @@ class OrderedInFlight:
         return len(self._sizes)
 
     def add(self, frames: Sequence[Frame]) -> None:
-        """Add the frames that follow in the log, written now or found at the start."""
+        """Add the next frames of the log, which this gateway writes now or found at the start."""
         sizes = [frame.size for frame in frames]
         self._sizes.extend(sizes)
         self.bytes += sum(sizes)
@@ -69,7 +69,7 @@ class OrderedInFlight:
 
     def truncate(self, position: int) -> None:
         """Remove the frames after a position, because the log truncates them."""
-        # The number of undecided bytes must shrink too. Otherwise the client port would stay closed.
+        # Undecided bytes shrink too, because the loop does not drain the client port above their limit.
         while self._sizes and self.decided + len(self._sizes) > position:
             self.bytes -= self._sizes.pop()
         for flights in (self._flights, self._unvoted):
@@ -92,7 +92,7 @@ class OrderedInFlight:
         while self._flights and self._flights[0].last <= last:
             flight = self._flights.popleft()
             committed.append((flight.arrived_us, flight.frames))
-            if flight.voted_us:  # without a vote of this gateway there is no vote time
+            if flight.voted_us:  # the group may decide frames that are not durable here, so there may be no vote time
                 voted.append((flight.voted_us, flight.frames))
         return committed, voted
 
@@ -120,7 +120,7 @@ class UnorderedInFlight:
             del since[next(iter(since))]
 
     def pop_answered(self, answers: Iterable[Answer]) -> ArrivalTimes:
-        """Remove the batches that these answers cover. Return the arrival times of the committed ones."""
+        """Remove the answered batches. Return the arrival times of the batches that were committed."""
         committed = []
         for answer in answers:
             if isinstance(answer, Committed | Duplicate):

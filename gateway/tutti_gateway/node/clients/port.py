@@ -73,8 +73,8 @@ class ClientPort:
         Args:
             host: address to bind.
             port: number of the port; 0 selects a free port.
-            keys: key pair of this gateway; clients may encrypt if it is given.
-            is_known: True for the routing id of an authenticated connection; None if the port needs no authentication.
+            keys: key pair of this gateway, with which clients may encrypt; None for a port without encryption.
+            is_known: returns True for the routing id of an authenticated connection, or is None for a port without authentication.
 
         Raises:
             PortInUse: another process uses the address.
@@ -129,7 +129,7 @@ class ClientPort:
         for fd, mask in self._epoll.poll(0):
             server.handle_event(fd, mask)
         return [
-            # The handler reports a message without parts as malformed.
+            # An oversized message keeps no parts: the handler reports a message without parts as malformed.
             Message(routing, parts if size <= common_limits.MESSAGE_BYTES_MAX else [], size)
             for routing, parts, size in server.receive(messages_max, bytes_max)
         ]
@@ -160,7 +160,7 @@ class ClientPort:
         """Send heartbeats and close silent connections. Return new warnings for the operator. Called about once a second.
 
         Args:
-            reads: True while the gateway drains the port. Silent connections are closed only in that case.
+            reads: whether the gateway drains the port; only then are silent connections closed.
         """
         self._server.maintain(reads=reads)
         warnings, self._warnings = list(self._warnings), {}

@@ -1,6 +1,7 @@
-"""Replies to clients. They are collected for each session during an iteration, and encoded and sent at its end.
+"""Replies to clients: collected for each session during an iteration of the driver, then encoded and sent at the end of it.
 
-All receipts of one client and one iteration form one message. Other replies are control messages, in the order of the stack.
+Replies keep the order of the stack. Consecutive receipts for a client form one message; every other reply is a message of its own.
+Only the receipts of duplicates come later, because a separate thread looks up their offsets.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ REQUEST_ANSWERS = (EpochOpened, EpochFenced, TopicOpened, Done, Denied, StatusAn
 
 
 class Replies:
-    """Collects the replies of an iteration for each session, and sends them at its end."""
+    """Collects the replies for each session during an iteration, and sends them at the end of the iteration."""
 
     def __init__(
         self,
@@ -69,7 +70,7 @@ class Replies:
         self._pending[session].append(message)
 
     def flush(self) -> None:
-        """Send the collected replies. None of them must wait for a sync, because the stack emits them after `Persisted`."""
+        """Send the collected replies. No reply waits for a sync, because the stack emits a reply only after `Persisted`."""
         if not self._pending:
             return
         pending, self._pending = self._pending, defaultdict(list)
@@ -92,7 +93,7 @@ class Replies:
             if isinstance(message, Duplicate):
                 duplicates.append(message)
                 continue
-            if receipts:  # receipts that precede a control message are sent before it, in the stack's order
+            if receipts:  # the receipts before a control message are sent first, because replies keep the stack's order
                 packed.append(encode_receipts(receipts))
                 receipts = []
             if isinstance(message, RefusedAnswer):
@@ -105,7 +106,7 @@ class Replies:
         if receipts:
             packed.append(encode_receipts(receipts))
         if duplicates:
-            # Their offsets are on the disk, so another thread looks them up.
+            # Another thread looks up the offsets of duplicates, because the offsets are on the disk.
             self._counters.duplicates += len(duplicates)
             lookups = self._lane_lookups if session.form == SUBMIT_UNORDERED else self._lookups
             lookups.put(session.number, duplicates)
@@ -114,7 +115,7 @@ class Replies:
     def send(self, session: Session, data: bytes) -> bool:
         """Send one message. Return False if the connection is closed."""
         sent = self._clients.send(session.routing, data)
-        # If the reply is dropped, the client repeats its request.
+        # The client repeats a request whose reply was dropped.
         if sent is SendResult.FULL:
             self._counters.sends_dropped += 1
         elif sent is SendResult.DISCONNECTED:

@@ -51,8 +51,8 @@ _NO_SESSION = "the connection has no session at this gateway: send Hello first"
 class RequestHandler:
     """Turns the messages of clients into events. Owned by the driver's thread.
 
-    The iterators are lazy. The driver steps the stack with each event before the next message is handled, so that replies are sent
-    in the order of the requests.
+    Events are yielded lazily: the driver steps the stack with each event before the next message is handled. Replies therefore have
+    the order of the requests.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class RequestHandler:
                     self._counters.bytes += message.size
                     submitted.setdefault(session.number, (session, []))[1].extend(self._check(session, frames))
                 elif kind == CONTROL and len(parts) == 1:
-                    if session is not None:  # earlier batches of the same client come before its control message
+                    if session is not None:  # the stack gets the client's earlier batches before its control message
                         _, frames = submitted.pop(session.number, (session, []))
                         if frames:
                             yield _submitted(session, frames)
@@ -114,7 +114,7 @@ class RequestHandler:
             except FormatError as error:
                 self._counters.messages_malformed += 1
                 self._deny(message.routing, "malformed", str(error))
-        # The batches of all clients form one step, with one message to the coordinator and one write (lifecycle, L4).
+        # The batches of all clients form one step, so that the stack sends and writes them together (lifecycle, L4).
         yield from group_events([_submitted(session, good) for session, good in submitted.values() if good])
 
     def _check(self, session: Session, frames: list[Frame]) -> list[Frame]:
@@ -165,7 +165,7 @@ class RequestHandler:
         if isinstance(event, Event):
             yield event
         elif isinstance(event, Denied) and isinstance(request, Fence):
-            # This log may lag, so the refusal waits until the frontier is confirmed.
+            # The log here may lag and lack the producer, so the refusal waits until the frontier is confirmed.
             if (number, request.request) not in self._unconfirmed:  # a repeated request is already waiting
                 self._unconfirmed.add((number, request.request))
                 yield self._read_indexes.begin(partial(self._fence_unknown, request, number))
@@ -181,7 +181,7 @@ class RequestHandler:
     def _fence_unknown(self, request: Fence, session: int, confirmed: bool) -> Event | None:
         """Fence a producer that this gateway did not know. A refusal is final only if the frontier is `confirmed`.
 
-        If the session has ended in the meantime, its request is withdrawn.
+        Does nothing if the session has ended in the meantime.
         """
         if (session, request.request) not in self._unconfirmed:
             return None
@@ -225,7 +225,7 @@ class RequestHandler:
                 retry=True,
             )
             return
-        if session.access != access:  # all permissions of the previous token are checked again
+        if session.access != access:  # earlier checks used the previous token, so each topic and producer is checked again
             session.access = access
             session.topics.clear()
             session.producers.clear()
@@ -252,7 +252,7 @@ class RequestHandler:
     def end(self, number: int) -> SessionClosed:
         """Release the state of a session that has ended. Return the event that reports its end."""
         self._fences.forget(number)
-        # The fences of a session that has ended are withdrawn.
+        # A session that has ended gets no answers, so its waiting fences are dropped.
         self._unconfirmed = {key for key in self._unconfirmed if key[0] != number}
         return SessionClosed(number)
 
@@ -262,10 +262,10 @@ def _submitted(session: Session, frames: Sequence[Frame]) -> Submitted | Submitt
 
 
 def _bind_form(session: Session, form: bytes) -> None:
-    """Bind a session at its first batch to the ordered log or to the lane, because each of these has its own sequences.
+    """Bind a session at its first batch to the ordered log or to the lane, which number a producer's records separately.
 
     Raises:
-        FormatError: the session has sent batches to the other one before.
+        FormatError: the session is already bound to the other form.
     """
     if session.form not in (b"", form):
         raise FormatError(

@@ -1,9 +1,8 @@
-"""Client sessions. They are found by the routing id of the connection, by number (the stack's name for a session) and by the
-client's session token.
+"""Client sessions, found by the connection's routing id, by number (the stack's name for a session) or by the session token.
 
-A client that reconnects has a new routing id. It sends Hello with the same token and keeps its number, so that replies to its
-earlier batches reach it. The port does not report a disconnect. A session ends when a send fails or after a long silence. The
-client then has to send Hello again, which takes one round trip.
+A client that reconnects has a new routing id. Hello with the same token finds the client's session, which keeps its number, so that
+replies to earlier batches reach the client. The port does not report a disconnect, so a session ends when a send fails or after a
+long silence. A client whose session has ended sends Hello again, which takes one round trip.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ class Session:
     access: Access = FULL_ACCESS
     topics: set[int] = field(default_factory=set)
     producers: set[int] = field(default_factory=set)
-    _tables: float = 0.0  # bytes of producer tables sent, minus the allowance that has accrued until `_tables_us`
+    _tables: float = 0.0  # bytes of producer tables sent, minus the bytes allowed until `_tables_us`
     _tables_us: int = 0
 
     def may_send_table(self, now_us: int) -> bool:
         """True if the rate limit allows a further producer table.
 
-        The gateway cannot see whether the client has read the last one.
+        Tables are large, and the gateway cannot see whether the client has read the earlier ones, so their rate is limited.
         """
         back = (now_us - self._tables_us) / _US * limits.TABLES_A_SESSION_BYTES_A_SECOND
         self._tables, self._tables_us = max(0.0, self._tables - back), now_us
@@ -105,7 +104,7 @@ class Sessions:
             self.remove(other)
             evicted.append(other)
         session = self._by_token.get(token)
-        if session is not None:  # the client has reconnected; it keeps its number, so that earlier replies reach it
+        if session is not None:  # the client has reconnected: its session keeps the number, so that earlier replies arrive
             del self._by_routing[session.routing]
             session.routing, session.client, session.received_us = routing, client, now_us
             self._by_routing[routing] = session
@@ -125,7 +124,7 @@ class Sessions:
     def idle(self, since_us: int) -> list[Session]:
         """Return the sessions without a message since `since_us`.
 
-        A client that waits for an answer repeats its request, so it is not idle.
+        A client that waits for an answer repeats its request, so its session never counts as idle.
         """
         return [session for session in self._by_number.values() if session.received_us < since_us]
 

@@ -1,7 +1,7 @@
 """Notifications to clients when the group's gateways, this gateway's connection to the group, or its lane change.
 
-So a client that connected long ago has current addresses when its gateway fails. If a gateway can no longer order records, a client
-that rarely sends switches to another gateway before its next batch would be refused.
+With these notifications, a client that connected long ago still has current addresses when its gateway fails. A client that rarely
+sends learns early that its gateway can no longer order records, and switches to another gateway before a batch is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ _Facts = tuple[dict[str, str], tuple[str, ...], bool, str]
 
 
 class ViewNotifications:
-    """Sends a Welcome to every client when the content of Welcome has changed. Owned by the driver's thread."""
+    """Sends a Welcome to every client when the gateways, the silent ones, the connection to the group or the lane have changed.
+
+    Owned by the driver's thread.
+    """
 
     def __init__(self, sessions: Sessions, replies: Replies) -> None:
         """Begin with no previous notification."""
@@ -24,9 +27,11 @@ class ViewNotifications:
         self._last_facts: _Facts | None = None
 
     def check(self, welcome: Welcome) -> None:
-        """Notify every client if the current Welcome differs from the last one. Called about once a second."""
+        """Send `welcome` to every client if one of these four facts has changed since the last check. Called about once a
+        second.
+        """
         facts: _Facts = welcome.gateways, welcome.silent, welcome.state in CUT_OFF, welcome.lane
-        # The first check only stores the Welcome, because clients have received it in answer to Hello.
+        # The first check only stores the facts, because the clients have received them in answer to Hello.
         if self._last_facts is not None and facts != self._last_facts:
             data = encode_control(welcome)
             for session in self._sessions.all():

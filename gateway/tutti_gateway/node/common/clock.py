@@ -13,8 +13,8 @@ NS_PER_US = 1000
 class Clock:
     """Reads monotonic and wall time, in microseconds.
 
-    Timers use monotonic time. If the machine's clock is set back by a little, the wall time stands still until real time has caught
-    up, so that default timestamps do not decrease. A larger step back corrects a wrong clock, so the wall time follows it.
+    Timers use monotonic time. After a small step back of the machine's clock, the wall time stays constant until the clock has
+    caught up, so that default timestamps do not decrease. A larger step back corrects a wrong clock, so the wall time follows it.
     """
 
     def __init__(self) -> None:

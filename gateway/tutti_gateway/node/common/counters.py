@@ -1,6 +1,6 @@
 """Counters and histograms of a gateway, cheap enough for the hot path.
 
-The reads process turns them into metrics when it is scraped.
+The reads process turns the counters into metrics at each Prometheus scrape.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class GatewayCounters:
         self.commit_us = Histogram(LATENCY_BOUNDS_US)
         self.vote_us = Histogram(LATENCY_BOUNDS_US)
         self.decide_us = Histogram(LATENCY_BOUNDS_US)
-        self.commit_unordered_us = Histogram(LATENCY_BOUNDS_US)  # only for batches from clients of this gateway
+        self.commit_unordered_us = Histogram(LATENCY_BOUNDS_US)  # commit latency of unordered batches from clients of this gateway
         self.views = 0  # views installed since the start
         self.steps = 0
 

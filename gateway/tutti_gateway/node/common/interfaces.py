@@ -1,4 +1,4 @@
-"""Interfaces of the driver to the stack, which a recorder may wrap, and of the disk thread to the log, which tests replace."""
+"""The interface of the stack for the driver, so that a recorder can wrap the stack, and of the log for the disk thread."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Scrubber(Protocol):
 
     @property
     def snapshots(self) -> SnapshotScrubber:
-        """The scrubber of snapshots, which runs as part of this scrubber."""
+        """The scrubber of snapshots, whose steps are part of this scrubber's rounds."""
 
     @property
     def lost(self) -> CorruptRange | None:
@@ -33,7 +33,7 @@ class Scrubber(Protocol):
 
     @property
     def urgent(self) -> bool:
-        """True if a suspected position must be checked soon."""
+        """True if a read has failed at some position, so that the scrubber must check that position soon."""
 
     def scrub(self) -> bool:
         """Check the next part of the log. Return True if `lost` has changed."""
@@ -42,7 +42,7 @@ class Scrubber(Protocol):
         """Write frames that replace lost ones. Return how many of them were written."""
 
     def suspect(self, position: int) -> None:
-        """Check a position soon, because a reader could not read it."""
+        """Schedule an early check of a position, because a reader could not read it."""
 
 
 class Stack(Protocol):
@@ -63,11 +63,11 @@ class TrimPolicy(Protocol):
         """The data that retention would trim if a named reader did not block it; None if there is none."""
 
     def read_snapshot(self, position: int, at: int) -> tuple[int, int, bytes]:
-        """Return the last position and the size of the log's first snapshot, and a chunk of it that starts at byte `at`."""
+        """Return the last position and the size of the log's first snapshot, and the snapshot's chunk that starts at byte `at`."""
 
 
 class Log(Protocol):
-    """The part of `tutti_gateway.log.writer.LogWriter` that the disk thread uses. After `DiskFull` every call may be repeated."""
+    """The part of `tutti_gateway.log.writer.LogWriter` that the disk thread uses. Any call may be repeated after `DiskFull`."""
 
     @property
     def scrubber(self) -> Scrubber:
@@ -86,9 +86,8 @@ class Log(Protocol):
         """Truncate the log after a position, durably."""
 
     def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
-        """Return the valid durable frames that start at `first` and fit into one answer.
-
-        Also return the last position that no later ABORT voids.
+        """Return valid durable frames from `first` on that fit into one answer, and the last position that no later ABORT
+        covers.
         """
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: frozenset[int]) -> None:

@@ -15,9 +15,9 @@ Item = TypeVar("Item")
 class Mailbox(Generic[Item]):
     """A queue with many producer threads and one consumer thread.
 
-    The eventfd is written only while the consumer sleeps. A consumer that is awake checks the queue again before it sleeps. Under
-    load this saves one system call per item. During a short sleep (a nap), items that are added with `put_lazily` do not wake the
-    consumer. Every sleep has a time limit, so a lost wake-up costs at most one poll interval.
+    Producers write the eventfd only while the consumer sleeps, because a consumer that is awake checks the queue before it sleeps.
+    Under load, adding an item therefore needs no system call. During a short sleep (a nap), items that are added with `put_lazily`
+    do not wake the consumer. Every sleep has a time limit, so a lost wake-up costs at most one poll interval.
     """
 
     def __init__(self) -> None:
@@ -47,11 +47,11 @@ class Mailbox(Generic[Item]):
 
     def wake(self) -> None:
         """Wake the consumer without adding an item. Safe in a signal handler."""
-        self._sleeping = False  # cleared first, so that further items need no system call
+        self._sleeping = False  # cleared before the write, so that later items cause no further write
         try:
             os.eventfd_write(self.fd, 1)
         except BlockingIOError:
-            return  # the counter is full, so the consumer is already being woken
+            return  # the eventfd's counter is full, so the consumer is already being woken
 
     def drain(self, items_max: int) -> list[Item]:
         """Return at most `items_max` items, in the order they were put, without waiting."""
@@ -63,7 +63,7 @@ class Mailbox(Generic[Item]):
     def begin_sleep(self) -> bool:
         """Announce that the consumer is about to wait for `fd`. Return False if items are already queued."""
         self._sleeping = True
-        # Checked after the flag is set, because a producer that saw the flag unset has added its item before this line.
+        # The queue is checked after the flag is set: a producer that saw the flag unset had already added its item.
         if self._items:
             self._sleeping = False
             return False

@@ -1,4 +1,4 @@
-"""Early check that the gateway's ports are free. A port in use is reported by one clear error."""
+"""Checks early that the gateway's ports are free, so that a port in use causes one clear error."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def wait_free(wanted: Mapping[str, Address]) -> None:
         wanted: purpose and address of each port.
 
     Raises:
-        PortInUse: a port is still in use after the wait.
+        PortInUse: after the wait, another process still listens on a port.
         TuttiError: a port cannot be opened for another reason.
     """
     deadline = time.monotonic() + limits.PORT_WAIT_US / US
@@ -51,7 +51,7 @@ def _check_free(purpose: str, address: Address) -> None:
     try:
         family, kind, protocol, _, sockaddr = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as probe:
-            # With this option, closed connections of an earlier run do not occupy the port.
+            # The gateway's ports also use SO_REUSEADDR, with which closed connections of an earlier run do not occupy a port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(sockaddr)
     except OSError as error:

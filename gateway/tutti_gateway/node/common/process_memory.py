@@ -14,8 +14,8 @@ _STATM_BYTES_MAX = 200
 
 
 def tune() -> bool:
-    """Keep messages on the heap. Call this before other threads start. Return False if the C library lacks mallopt."""
-    resident_bytes()  # opens the file while file descriptors are available
+    """Make the allocator keep messages on the heap; call this before other threads start. Return False without mallopt."""
+    resident_bytes()  # opens /proc/self/statm while file descriptors are available
     return malloc.configure_allocator(
         mmap=limits.MALLOC_MMAP_BYTES,
         trim=limits.MALLOC_TRIM_BYTES,
@@ -25,11 +25,11 @@ def tune() -> bool:
 
 
 def resident_bytes() -> int:
-    """Return the resident memory of this process in bytes, by one small read."""
+    """Return the resident memory of this process, bytes."""
     return int(os.pread(_statm(), _STATM_BYTES_MAX, 0).split()[1]) * _PAGE_BYTES
 
 
 @functools.cache
 def _statm() -> int:
-    """Open the file once and keep it open, so that it can be read when no file descriptor is available."""
+    """Open /proc/self/statm once and keep it open, because later the process may have no free file descriptor."""
     return os.open(_STATM, os.O_RDONLY | os.O_CLOEXEC)

@@ -15,7 +15,8 @@ US = 1_000_000
 def join_bounded(thread: threading.Thread, hurried: Callable[[], bool]) -> bool:
     """Wait for a thread that is ending. Return False after the time limit, or soon after `hurried` returns True.
 
-    An abandoned thread is a daemon, so the process ends without it, as in a crash. No acknowledged record depends on it.
+    An abandoned thread is a daemon, so the process ends without waiting for the thread, as in a crash. No acknowledged record is
+    lost.
     """
     by = time.monotonic() + limits.DISK_STOP_US_MAX / US
     while True:

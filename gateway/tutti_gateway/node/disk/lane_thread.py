@@ -3,12 +3,12 @@
 Lanes have their own thread, so that the sync of a lane does not delay a sync of the ordered log. A round processes all queued items
 in this order:
 
-1. apply retention to the next lane if it is due, even if the thread is busy;
-2. write the frames of all lanes, sync these lanes in parallel, and report one `LanePersisted` with the highest token;
-3. index decided runs;
-4. answer one read; if there is none, write one part of a repair and scrub the next part.
+1. Apply retention to the next lane if it is due, even if the thread is busy.
+2. Write the frames of all lanes, sync these lanes in parallel, and report one `LanePersisted` with the highest token.
+3. Index decided runs.
+4. Answer one read. If there is none, scrub if a scrub is overdue, and write one repair.
 
-After a write or sync fails, this thread writes nothing more in this run.
+After a failed write or sync, this thread writes nothing more until the gateway restarts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ _FINDING = "the scrubber of the lanes reports a finding"
 
 
 class LaneLogs(Protocol):
-    """The part of `tutti_gateway.log.lanes.lane_logs.LaneLogs` that the thread uses; after `DiskFull` a call may be repeated."""
+    """The methods of `tutti_gateway.log.lanes.lane_logs.LaneLogs` that this thread calls. A call may be repeated after
+    `DiskFull`.
+    """
 
     starts: dict[LaneName, int]
 
@@ -47,7 +49,7 @@ class LaneLogs(Protocol):
         """Return the start of a lane if the requested frames were trimmed, else None."""
 
     def set_replicated(self, action: LaneHeld) -> None:
-        """Store the position up to which every gateway of the roster has a lane."""
+        """Store the position up to which every gateway of the roster has the frames of a lane."""
 
     @property
     def rounds(self) -> int:
@@ -59,7 +61,7 @@ class LaneLogs(Protocol):
 
     @property
     def urgent(self) -> bool:
-        """True if a suspected lane must be checked soon."""
+        """True if a read of a lane has failed, so that the scrubber must check the lane soon."""
 
     def scrub(self) -> LaneCorrupt | None:
         """Scrub the next part. Return the lost range of its lane if that range has changed."""
@@ -71,7 +73,7 @@ class LaneLogs(Protocol):
         """Write frames that replace lost ones. Return the range that is still lost."""
 
     def persist(self, action: PersistLane) -> None:
-        """Execute an action, except for the sync of its frames."""
+        """Execute an action except for the sync of its frames, which `sync` does for all lanes at once."""
 
     def sync(self) -> None:
         """Make all written frames durable."""
@@ -89,20 +91,21 @@ class LaneLogs(Protocol):
         """Delete the state of producers that were deleted in the ordered log."""
 
     def suspect(self, incarnation: bytes) -> list[LaneName]:
-        """Scrub the lanes whose incarnation starts with these bytes. Return the lanes that were not suspected before."""
+        """Scrub the lanes whose incarnation starts with these bytes soon. Return the lanes for which this is the first
+        suspicion.
+        """
 
     def apply_retention(self) -> bool:
-        """Apply retention to the next lane if it is due. Return True if there are files to remove."""
+        """Apply retention to the next lane if it is due. Return True if files are left to remove."""
 
     def idle(self) -> bool:
         """Do background work while nothing is queued. Return True to be called again soon."""
 
 
 class LaneFacts(NamedTuple):
-    """The frontier of a lane (last decided position and next offset), and the reason if the lane here accepts no further frames.
+    """The frontier of a lane (last decided position and next offset), and the reason why the lane accepts no frames here, if any.
 
-    If the lane was corrupt or missing at the start, both values come from its files. They may then be slightly old, or None if
-    unknown.
+    If the start found the lane corrupt or missing, position and offset are lower bounds from the lane's files, or None.
     """
 
     position: int | None = 0
@@ -117,8 +120,8 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
     """Executes PersistLane, ReadLane and DeliverUnordered, in its own thread or, in tests, by `run_once`.
 
     Attributes:
-        facts: frontier of each lane, for the status. Owned by the socket thread.
-        counters: counters of writes and syncs. The parallel syncs of one round count as one sync.
+        facts: frontier of each lane, for the status; owned by the socket thread.
+        counters: counters of writes and syncs, where the parallel syncs of one round count as one sync.
     """
 
     def __init__(
@@ -132,7 +135,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         """Prepare the thread; `start` starts it.
 
         Args:
-            logs: the lanes. From now on only this thread uses them.
+            logs: the lanes, which from now on only this thread uses.
             report: receives events for the stack; called in the thread.
             on_new_records: called in the thread when new records can be read.
             log: receives messages for the operator.
@@ -142,7 +145,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         self._logs = logs
         self._ends = ends
         self._on_new_records = on_new_records
-        self._waiting: deque[PersistLane] = deque()  # actions from the queue whose frames are not durable yet
+        self._waiting: deque[PersistLane] = deque()  # drained actions whose frames are not durable yet
         self._decided: deque[DeliverUnordered] = deque()
         self._reads: deque[ReadLane] = deque()
         self._repairs: deque[RepairLane] = deque()
@@ -159,26 +162,26 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         """Set the recovered state of each lane."""
         for log in lanes:
             lane = LaneName(log.origin, log.incarnation)
-            # A halted lane has no recovered state, so its frontier comes from its files.
+            # The start recovers no state of a halted lane, so the frontier comes from the lane's files.
             end = self._ends.get(lane) if log.halted else LaneEnd(log.position, log.offset)
             self.facts[lane] = LaneFacts(end.position, end.offset, log.halted) if end else LaneFacts(None, None, log.halted)
 
     def put(self, action: PersistLane | ReadLane | RepairLane | LaneHeld) -> None:
-        """Queue frames to make durable, a read, frames that replace lost ones, or a position up to which retention may trim."""
+        """Queue an action: frames to make durable, a read, frames that replace lost ones, or a limit for retention."""
         if isinstance(action, PersistLane) and action.begin is not None:
             self.facts[LaneName(action.origin, action.incarnation)] = LaneFacts(action.begin.position, action.begin.offset)
         self._queue.put(action)
 
     def publish_frontier(self, run: DeliverUnordered) -> None:
-        """Move the frontier that readers of this gateway's lane see. Called before any receipt for the run is sent."""
+        """Move the frontier that readers of this gateway's lane see, before any receipt for the run is sent."""
         lane, last = LaneName(run.origin, run.incarnation), run.frames[-1].position
         offset = run.first_offset + sum(frame.count for frame in run.frames)
-        if last > (self.facts.get(lane, NO_FACTS).position or 0):  # a snapshot that is being installed may have a later frontier
+        if last > (self.facts.get(lane, NO_FACTS).position or 0):  # keep the later frontier of a snapshot that is being installed
             self.facts[lane] = LaneFacts(last, offset)
         self._logs.frontier(lane, last, offset)
 
     def deliver(self, run: DeliverUnordered) -> None:
-        """Queue a decided run for indexing. A snapshot may replace the lane first."""
+        """Queue a decided run for indexing. The thread ignores frames before the start of a lane that a snapshot has replaced."""
         self._queue.put(run)
 
     def forget(self, producers: tuple[int, ...]) -> None:
@@ -186,9 +189,9 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         self._queue.put(producers)
 
     def suspect(self, incarnation: bytes) -> None:
-        """Queue a scrub of a lane that a reader could not read.
+        """Queue a scrub of the lane whose incarnation starts with these bytes, because a reader could not read the lane.
 
-        The lane is given by the first bytes of its incarnation. Any thread may call this.
+        Any thread may call this method.
         """
         self._queue.put(incarnation)
 
@@ -229,26 +232,28 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
             elif isinstance(item, tuple):
                 self._logs.forget(item)
             elif isinstance(item, bytes):
-                self._guarded(lambda incarnation=item: self._suspect(incarnation))  # type: ignore[misc]  # binds the current item
+                self._guarded(lambda incarnation=item: self._suspect(incarnation))  # type: ignore[misc]  # binds the item now
             else:
                 self._decided.append(item)
-        if self.failed:  # as in the disk thread, nothing more is written in this run, but reads continue
+        if self.failed:  # the page cache is in an unknown state, so nothing more is written, but reads continue
             self._waiting.clear()
             self._decided.clear()
             self._repairs.clear()
             return self._read()
         wrote = self._guarded(self._round)
+        # A read comes before a repair, because another gateway waits for the answer.
         return self._read() or self._guarded(self._repair) or wrote
 
     def _round(self) -> bool:
-        with contextlib.suppress(DiskFull):  # retention is tried again later and must not block writing
+        with contextlib.suppress(DiskFull):  # on a full disk, retention is tried again in a later round and must not stop writing
             self._logs.apply_retention()
+        # Each attempt to write to a full disk costs time, so pause between attempts.
         if self.full and time.monotonic() - self._full_at < limits.DISK_FULL_WAIT_US / US:
             return False
         try:
             wrote = self._write()
             indexed = self._index()
-        except DiskFull as error:  # the remaining items stay queued and are tried again
+        except DiskFull as error:  # the remaining items stay queued for a later round
             self._full_at = time.monotonic()
             self.full = str(error)
             return False
@@ -264,7 +269,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
                 break
             try:
                 self._logs.persist(action)
-            except DiskFull as error:  # earlier frames are synced and reported first
+            except DiskFull as error:  # raised only after the frames written before are synced and reported
                 full = error
                 break
             size += sum(frame.size for frame in action.frames)
@@ -285,6 +290,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
     def _index(self) -> bool:
         done = 0
         while self._decided:
+            # A run leaves the queue only after it is indexed, so that a full disk loses no run.
             self._logs.decided(self._decided[0])
             self._decided.popleft()
             done += 1
@@ -302,9 +308,9 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         try:
             frames = self._logs.read(action)
             begin = None if frames else self._logs.begin(action)
-        except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
+        except Exception:  # noqa: BLE001 - the requesting gateway then reads from another one
             self._log.exception("a lane could not be read for another gateway", origin=action.origin, first=action.first)
-        # If decided frames are neither readable nor trimmed, they may be lost.
+        # Decided frames that are neither readable nor trimmed may be lost, so the scrubber checks the lane.
         if not frames and begin is None and not self.failed:
             self._guarded(lambda: self._suspect(action.incarnation))
         self._report(LaneRead(action.token, frames, begin))
@@ -322,8 +328,9 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
     # Scrub and repair
 
     def _scrub(self, late: float = 0.0) -> bool:
-        """Scrub a part of a lane if it is at least `late` seconds overdue. Return True if the next part is due soon."""
+        """Scrub a part of a lane if a scrub is at least `late` seconds overdue. Return True if the next part is due soon."""
         logs, now = self._logs, time.monotonic()
+        # A suspected lane does not wait for the schedule while the thread is idle (`late` is 0).
         if self._scrub_guard.ended or (now < self._next_scrub_at + late and not (logs.urgent and not late)):
             return False
         try:
@@ -342,7 +349,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
         return logs.urgent
 
     def _repair(self) -> bool:
-        """Write one part of a repair. A disk that is never idle also scrubs here when a scrub is overdue."""
+        """Scrub if a scrub is overdue, because a thread that is never idle scrubs only here. Then write one repair."""
         self._scrub(late=LATE_S)
         if not self._repairs or self._scrub_guard.ended:
             self._repairs.clear()
@@ -353,7 +360,7 @@ class LaneThread(DiskWorker[PersistLane | ReadLane | RepairLane | LaneHeld | Del
             left = self._scrub_guard.run(lambda: self._logs.repair(action))
         except DiskFull:
             left = None
-        if left is None:  # the repair failed, so the same range is still lost, and is requested again later
+        if left is None:  # report the same range as lost, so that the stack requests it again
             self._report(LaneCorrupt(*lane, action.frames[0].position, action.frames[-1].position))
         else:
             self._report(left)

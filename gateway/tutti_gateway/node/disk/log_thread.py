@@ -1,12 +1,13 @@
 """The disk thread: does all disk work of the ordered log, so that the socket thread never waits for the disk.
 
-A round processes all queued items. One gathered write contains the frames of all Persists, one fdatasync makes them durable, and
-one `Persisted` reports the highest token (group commit). Then the thread writes index rows, answers one read for another member,
-and writes one part of a repair. When idle, it does the background work of the log.
+A round drains the queue. One gathered write contains the frames of the queued Persists, up to a size limit. One fdatasync makes
+these frames durable, and one `Persisted` reports the highest token (group commit). Then the round writes index rows, unless a few
+rows can wait for rows of later runs. At its end, the round answers one read for another gateway. If there is no read, the round
+scrubs if a scrub is overdue, and writes one repair. An idle thread does the background work of the log.
 
-The writes keep the order of the stack. Hard state is written after frames of earlier Persists are durable, and is durable before
-frames of later Persists are written. A truncation runs alone, when everything queued before it is durable. The stack reads only
-durable frames. So reads never wait for writes, and are answered even after writing has failed.
+Writes keep the order of the stack's actions. Hard state is written after the frames of earlier Persists are durable, and is durable
+before frames of later Persists are written. A truncation or a snapshot runs alone, after everything queued before it is durable.
+The stack reads only durable frames, so a read needs no queued write, and the thread answers reads even after writing has failed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _URGENT = frozenset({Kind.ABORT, Kind.VIEW, Kind.ROSTER})
 
 
 class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLog | int]):
-    """Executes Persist, ReadLog and Deliver, in its own thread or, in tests, by `run_once`."""
+    """Executes the stack's disk actions on the ordered log, in its own thread or, in tests, by `run_once`."""
 
     def __init__(
         self,
@@ -50,20 +51,20 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         """Prepare the thread; `start` starts it.
 
         Args:
-            writer: the log. From now on only this thread uses it.
+            writer: the log, which from now on only this thread uses.
             report: receives events for the stack; called in the disk thread.
-            on_new_records: called, in either thread, when new records can be read.
+            on_new_records: called in the socket thread or the disk thread when new records can be read.
             log: receives messages for the operator.
         """
         super().__init__("disk", report, log)
         self._writer = writer
         self._on_new_records = on_new_records
-        self._waiting: deque[Persist] = deque()  # actions from the queue whose frames are not durable yet
+        self._waiting: deque[Persist] = deque()  # drained actions whose frames are not durable yet
         self._decided: deque[Deliver] = deque()
         self._reads: deque[ReadLog | ReadSnapshot] = deque()
         self.scrub_schedule = ScrubSchedule(writer.scrubber, report, log)
         self._rows_wait = False  # True while index rows wait for free disk space
-        self._decided_at = 0.0  # time at which the oldest waiting run left the queue
+        self._decided_at = 0.0  # time since which the oldest run waits for its index rows; 0 if none waits
         self._now = self._space_checked_at = self._retention_checked_at = 0.0
         self._handlers: dict[type, Callable[[Any], None]] = {
             Persist: self._waiting.append,
@@ -75,7 +76,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             type(None): self._stop_asked,
         }
         self.space = FreeSpace(0, False, "")
-        # returns the reason why another writer to this disk has no free space; else an empty string
+        # Returns the reason why the lane thread finds the disk full, which both threads share; empty text if it is not full.
         self.other_full: Callable[[], str] = str
         self.group_time_us: Callable[[], int] = int  # returns the time of the group's clock; 0 while it is unknown
         self._full_at = 0.0
@@ -85,7 +86,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
     # For the socket thread
 
     def put(self, action: Persist | ReadLog | ReadSnapshot | RepairLog) -> None:
-        """Queue a truncation, frames or hard state to make durable, a read, or frames that replace lost ones."""
+        """Queue an action: a truncation, frames or hard state to make durable, a read, or frames that replace lost ones."""
         if isinstance(action, Persist):
             invariant(not action.frames or action.scalars is None, f"Persist {action.token} has frames and hard state")
         self._queue.put(action)
@@ -96,7 +97,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
 
     def deliver(self, action: Deliver) -> None:
         """Queue a decided run for indexing, and wake readers. Until the run is indexed, readers scan its frames."""
-        self._queue.put_lazily(action)
+        self._queue.put_lazily(action)  # no client waits for index rows, so a napping thread is not woken for them
         self._on_new_records()
 
     @property
@@ -123,14 +124,14 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         """Process the queued items in one round. Return False if there was nothing to do."""
         for item in self._queue.drain(limits.MAILBOX_DRAIN_ITEMS_MAX):
             self._handlers[type(item)](item)
-        if self.failed:  # after a failed write the state of the page cache is unknown, so nothing more is written; reads continue
+        if self.failed:  # the page cache is in an unknown state, so nothing more is written, but reads continue
             self._waiting.clear()
             self._decided.clear()
             self.scrub_schedule.drop()
             return self._read()
         self._now = time.monotonic()
         wrote = self._guarded(self._round)
-        # One read in each round, so that writes wait for at most one read.
+        # A round answers only one read, so that queued writes wait for at most one read.
         if self._reads and self._read():
             return True
         return (self.scrub_schedule.wanted(self._now, late=LATE_S) and self._guarded(self._repair)) or wrote
@@ -139,7 +140,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         self._stopping = True
 
     def _repair(self) -> bool:
-        """Write one part of a repair. A disk that is never idle also scrubs here when a scrub is overdue."""
+        """Scrub if a scrub is overdue, because a thread that is never idle scrubs only here. Then write one repair."""
         try:
             self.scrub_schedule.scrub(late=LATE_S)
         except DiskFull:
@@ -158,9 +159,9 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         stop = action.first - 1
         try:
             frames, stop = self._writer.read(action.first, action.last)
-        except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
+        except Exception:  # noqa: BLE001 - the requesting gateway then reads from another one
             self._log.exception("the log could not be read for another gateway", first=action.first, last=action.last)
-        if not frames:  # the frame was trimmed or may be lost
+        if not frames:  # the frame was trimmed or is lost; a scrub of its position finds out
             self.scrub_schedule.suspect(action.first)
         self._report(LogRead(action.token, frames, stop))
         return True
@@ -168,7 +169,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
     def _read_snapshot(self, action: ReadSnapshot) -> SnapshotRead:
         try:
             return SnapshotRead(action.token, *self._writer.retention.read_snapshot(action.position, action.at))
-        except Exception:  # noqa: BLE001 - the gateway that asked reads from another one
+        except Exception:  # noqa: BLE001 - the requesting gateway then reads from another one
             self._log.exception("the first snapshot of the log could not be read for another gateway")
             return SnapshotRead(action.token, action.position, 0, b"")
 
@@ -183,15 +184,18 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             return False  # a later scrub round writes the missing file
 
     def _round(self) -> bool:
+        # Checked by time and not by writes, because other processes use the disk too, and records grow old.
         if self._now - self._space_checked_at >= limits.SPACE_CHECK_US / US:
             self._check_space()
             self._check_retention()
         waited = self._rows_wait and self._index()
-        wrote = not self._rows_wait and self._write()  # while rows wait, no frames are written, so that the queue stays bounded
+        # While index rows wait for disk space, no frames are written, so that the queue of decided runs stays bounded.
+        wrote = not self._rows_wait and self._write()
+        # A round that wrote frames may postpone a few index rows, so that later runs share one index write.
         return (bool(self._decided) and not (wrote and self._rows_may_wait()) and self._index()) or wrote or waited
 
     def _rows_may_wait(self) -> bool:
-        """True if the index rows can wait for rows of later runs, because there are few rows and they have not waited long."""
+        """True if the queued runs are few and have not waited long, so that their index rows can wait for rows of later runs."""
         runs = self._decided
         if not self._decided_at:
             self._decided_at = self._now
@@ -206,6 +210,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         done = 0
         while self._decided:
             count, run = self._merged_run()
+            # Runs leave the queue only after their rows are written, so that a full disk loses no run.
             try:
                 self._writer.decided(run.frames, run.offsets, run.aborted)
             except DiskFull as error:
@@ -222,9 +227,9 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return done > 0
 
     def _merged_run(self) -> tuple[int, Deliver]:
-        """Merge the oldest contiguous runs.
+        """Merge the oldest runs, up to the first gap. Return the number of merged runs, and the merged run.
 
-        Return their number and the merged run. Where the log was replaced, there is a gap between runs.
+        A gap lies between two runs if a snapshot replaced the log in between.
         """
         runs = self._decided
         first = runs[0]
@@ -253,8 +258,8 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         done = 0
         scalars: HardState | None = None
         for action in waiting:
-            # Hard state waits for the sync of earlier frames. A truncation or a snapshot waits until it is first in the queue, and
-            # runs alone.
+            # Hard state waits for the sync of earlier frames.
+            # A truncation or a snapshot waits until it is first in the queue, and then runs alone.
             if (
                 (action.scalars is not None and frames)
                 or action.cut is not None
@@ -272,17 +277,17 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         if not done:
             return False
         try:
-            if scalars is not None:  # durable before any frame of the same or a later Persist
+            if scalars is not None:  # must be durable before the frames of later Persists are written
                 self._writer.write_hard_state(scalars)
             if frames:
                 self._append(frames)
                 took_us = self._sync()
-        except DiskFull as error:  # a later round tries again, and the log skips the frames that it already has
+        except DiskFull as error:  # a later round repeats the write, and the log skips the frames that it already has
             self._mark_full(error)
             return False
         if self.full:
             self._clear_full()
-        self._report(Persisted(token))  # before other work, because votes wait for this event
+        self._report(Persisted(token))  # reported before other work, because this gateway's vote waits for this event
         if frames:
             self.counters.count(took_us, len(frames), size)
         for _ in range(done):
@@ -301,9 +306,9 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
         return True
 
     def _append(self, frames: list[Frame]) -> None:
-        """Write frames. If the disk is full, use the reserved space if an action in the queue cannot wait.
+        """Write frames. On a full disk, use the reserved space if a waiting action is urgent, else raise `DiskFull`.
 
-        A promise, a truncation, and a frame that lets the group continue cannot wait.
+        Urgent are hard state, a truncation, and a frame that lets the group continue (ABORT, VIEW, ROSTER).
         """
         try:
             self._writer.append(frames)
@@ -313,7 +318,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             self._writer.append(frames, must=True)
 
     def _truncate(self, position: int) -> bool:
-        """Truncate the log after the position of the next action. Return False if the disk is full."""
+        """Truncate the log after `position`, as the next action requires. Return False if the disk is full."""
         try:
             self._writer.truncate(position)
         except DiskFull as error:
@@ -333,7 +338,7 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
             self._report_space()
 
     def _in_full_backoff(self) -> bool:
-        """True if it is too early to write again after the disk was full."""
+        """True during the pause between two attempts to write to a full disk."""
         return bool(self.full) and time.monotonic() - self._full_at < limits.DISK_FULL_WAIT_US / US
 
     def _sync(self) -> int:
@@ -345,12 +350,12 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
     def _check_space(self) -> None:
         self._space_checked_at = self._now
         space, held = self._writer.space(), self._writer.retention.blocked
-        # The likely cause is a reader that blocks retention.
+        # A named reader that blocks retention is the likely cause of low space, so the reason names it.
         self.space = space._replace(reason=f"{space.reason}; {held.message}") if space.low and held is not None else space
         self._report_space()
 
     def _check_retention(self) -> None:
-        """Report to the stack the trim that retention allows. Repeat the report at each interval until the trim is done."""
+        """Report the trim that retention allows to the stack. Repeat the report at each interval until the stack trims the log."""
         now = self._now
         if now - self._retention_checked_at >= limits.RETENTION_CHECK_US / US:
             self._retention_checked_at = now
@@ -359,9 +364,9 @@ class LogThread(DiskWorker[Persist | ReadLog | ReadSnapshot | Deliver | RepairLo
                 self._report(proposed)
 
     def _report_space(self) -> None:
-        """Report to the stack when the disk becomes low or recovers.
+        """Report to the stack when the disk becomes low on free space, or has free space again.
 
-        After a failed write the disk counts as low, even if space is free.
+        The disk also counts as low while a write waits for space, even if the last check found enough.
         """
         reason = self.full or self.other_full() or (self.space.reason if self.space.low else "")
         if bool(reason) == self._reported_low:

@@ -2,7 +2,7 @@
 
 The scrubber checks the decided log in parts while the disk thread is idle. If the disk is never idle, the scrubber runs when a
 scrub is overdue. The thread reports an unreadable range to the operator and to the stack, which fetches the range from another
-gateway. Only one range is reported at a time, so that the queue stays bounded.
+gateway. The thread reports only one range at a time, so that the queue of repairs stays bounded.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tutti_gateway.node.common.interfaces import Scrubber
 US = 1_000_000
 _LOST = "a part of the log cannot be read; another gateway that has it sends a copy; without one, run `tutti log repair`"
 SNAPSHOT = "a snapshot is corrupt, or was written again; no record is lost, and retention continues"
-LATE_S = 2.0  # if the disk is never idle, a scrub runs when it is overdue by this time
+LATE_S = 2.0  # a thread that is never idle scrubs when a scrub is overdue by this time
 
 Result = TypeVar("Result")
 
 
 class ScrubGuard:
-    """Runs scrub steps in such a way that their failure does not stop the disk thread.
+    """Runs scrub steps so that a failed step does not end the disk thread.
 
     Attributes:
         ended: True after a defect has ended scrubbing.
@@ -38,11 +38,11 @@ class ScrubGuard:
     def __init__(self, log: FilteringBoundLogger) -> None:
         """Begin without failures. `log` receives messages for the operator."""
         self._log = log
-        self._trouble = ""  # the last logged failure, as long as it persists
+        self._trouble = ""  # the failure that is already logged; empty after a step without failure
         self.ended = False
 
     def run(self, act: Callable[[], Result]) -> Result | None:
-        """Run a step. Return its result, or None if it failed. A defect in the step ends only scrubbing.
+        """Run a step. Return its result, or None if it failed. An unexpected exception ends scrubbing, but not the thread.
 
         Raises:
             DiskFull, DiskFailed: as `act`.
@@ -51,7 +51,7 @@ class ScrubGuard:
             done = act()
         except (DiskFull, DiskFailed):
             raise
-        except OSError as error:  # a file that cannot be opened now may be readable, or known to be lost, at the next scrub
+        except OSError as error:  # a file that cannot be opened now may be readable at the next scrub
             trouble, self._trouble = self._trouble, str(error)
             if trouble != self._trouble:
                 self._log.warning("a scrub step failed and is tried again", error=str(error))
@@ -93,7 +93,7 @@ class ScrubSchedule(ScrubGuard):
             self._repairs.append(action)
 
     def suspect(self, position: int) -> None:
-        """Check a position soon, because a reader could not read it."""
+        """Make the scrubber check a position soon, because a reader could not read it."""
         self._scrubber.suspect(position)
 
     def drop(self) -> None:
@@ -121,7 +121,7 @@ class ScrubSchedule(ScrubGuard):
         if count and self._scrubber.lost is None:
             up_to, repaired = action.frames[count - 1].position, self._scrubber.repaired
             self._log.info("the unreadable part of the log is repaired", up_to=up_to, repaired=repaired)
-        self._report_lost()  # even after a failed write, because the stack requests no other range before this report
+        self._report_lost()  # also after a failed write, because the stack waits for this report before its next request
         return True
 
     def scrub(self, late: float = 0.0) -> bool:

@@ -1,4 +1,4 @@
-"""Base of the disk threads. It processes queued items in rounds, sleeps between rounds, and reports a failure that ends writing."""
+"""Base class of the disk threads: processes items in rounds, sleeps between rounds, and reports a failure that ends writing."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 
 class DiskWorker(ABC, Generic[Item]):
-    """The common part of the disk thread and the lane thread.
+    """Base class of the disk thread and the lane thread.
 
     Attributes:
         failed: reason why this thread writes nothing more in this run; empty while writing works.
@@ -53,7 +53,7 @@ class DiskWorker(ABC, Generic[Item]):
     @property
     @abstractmethod
     def _has_waiting(self) -> bool:
-        """True if items that were taken from the queue still wait, so that the next round must follow at once."""
+        """True if drained items still wait for a write, a read or a repair, so that the next round must follow at once."""
 
     @abstractmethod
     def run_once(self) -> bool:
@@ -61,7 +61,9 @@ class DiskWorker(ABC, Generic[Item]):
 
     @abstractmethod
     def _idle(self) -> bool:
-        """Do background work while nothing is queued. Return True if work is left. `DiskFull` here does not end writing."""
+        """Do background work while nothing is queued. Return True if work is left. A `DiskFull` raised here does not end
+        writing.
+        """
 
     # For the socket thread
 
@@ -74,7 +76,7 @@ class DiskWorker(ABC, Generic[Item]):
 
         Args:
             last: called in the thread at its end; closes the log.
-            hurried: polled during the wait; True ends the wait early.
+            hurried: polled during the wait, which ends early if `hurried` returns True.
 
         Return True if the thread ended. Return False if the disk hangs and the thread is abandoned.
         """
@@ -93,6 +95,7 @@ class DiskWorker(ABC, Generic[Item]):
 
     def _run(self) -> None:
         self._work()
+        # The log is closed in this thread, because only this thread may use it.
         self._guarded(self._close)
 
     def _close(self) -> bool:
@@ -107,9 +110,10 @@ class DiskWorker(ABC, Generic[Item]):
                 return
             if busy and self._has_waiting:
                 continue
-            # After work the thread sleeps at once, because the socket thread now needs the interpreter. Idle work can wait.
-            # Idle work may free disk space, so it runs even if the disk is full.
+            # After work the thread sleeps at once, because the socket thread now needs the interpreter lock more than idle work
+            # does. Idle work may free disk space, so it also runs while the disk is full.
             soon = (busy and not timed_out) or (not self.failed and self._guarded(self._idle_unless_full)) or bool(self.full)
+            # A nap is short, because the vote mark must be written soon after the last sync.
             nap_us = limits.MARK_IDLE_US - limits.MARK_LATE_US
             timed_out = self._queue.wait((nap_us if soon else limits.SPACE_CHECK_US) // US_PER_MS, nap=soon)
 
@@ -117,10 +121,10 @@ class DiskWorker(ABC, Generic[Item]):
         try:
             return self._idle()
         except DiskFull:
-            return False  # idle work can wait; a full disk is reported by the writes
+            return False  # idle work can wait; the next write reports the full disk
 
     def _guarded(self, act: Callable[[], bool]) -> bool:
-        """Return the result of `act`. An exception in it ends writing and is reported."""
+        """Return the result of `act`. An exception in `act` ends writing and is reported."""
         try:
             return act()
         except (TuttiError, OSError) as error:

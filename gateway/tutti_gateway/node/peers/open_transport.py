@@ -32,7 +32,7 @@ def open_transport(config: Config, incarnation: bytes, release: str, log: Filter
         incarnation: id of this gateway's data directory.
         release: version of this software.
         log: receives messages for the operator.
-        begun: True if this gateway has a log. Advice about the configured members does not apply then.
+        begun: whether this gateway already has a log, so that advice about the configured members does not apply.
 
     Raises:
         ConfigError: the configured keys are invalid.
@@ -59,7 +59,7 @@ def open_transport(config: Config, incarnation: bytes, release: str, log: Filter
 
 def _open_multicast(config: Config, me: Introduction, keyring: Keyring | None, log: FilteringBoundLogger) -> Multicast:
     multicast = config.multicast
-    if keyring is not None:  # only an encrypted connection may carry the seal
+    if keyring is not None:  # the seal is a secret that authenticates datagrams, so only encrypted connections carry it
         me = msgspec.structs.replace(me, seal=os.urandom(SEAL_BYTES))
     socket = MulticastSocket(parse_address(multicast.address), config.multicast_interface, multicast.ttl)
     try:
@@ -83,7 +83,7 @@ def _keyring(config: Config) -> Keyring | None:
     security = config.security
     if not (security.secret_key and security.public_keys):
         return None
-    from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - loads cryptography that only keys need
+    from tutti_gateway.transport.keys import Keyring  # noqa: PLC0415 - only a gateway with keys needs the cryptography
 
     return Keyring.open(security.secret_key, security.public_keys, config.name)
 

@@ -1,7 +1,4 @@
-"""The driver's view of the other gateways.
-
-It sends the stack's messages, knows the names of peers, and logs problems of the transport.
-"""
+"""The driver's view of the other gateways: sends the stack's messages, knows the names of peers, and logs transport problems."""
 
 from __future__ import annotations
 
@@ -56,7 +53,7 @@ class PeerNetwork:
         """Send the queued messages."""
         if self._sent:
             self._sent = False
-            # The step may have set this gateway's number or log. Peers must know both before they get its messages.
+            # A step may set this gateway's number or log, and peers must know both before they get messages of this gateway.
             self._introduce()
             self._transport.flush()
 

@@ -1,9 +1,9 @@
-"""Recorder of `tutti serve --record`. It writes every event of the stack, with both clocks and the resulting actions, to a file.
+"""Recorder of `tutti serve --record`: writes every event of the stack, with both clocks and the resulting actions, to a file.
 
-The recorder wraps the stack and has the same interface. It encodes an event before the step, because the step assigns positions to
-frames. It encodes the actions after the step. A separate thread compresses and writes, and the gateway never waits for that thread.
-If the thread lags too far or the disk is full, the recording ends with a reason, but the gateway continues. A recording can be
-replayed up to its last step (`rerun`).
+The recorder wraps the stack and has the same interface. An event is encoded before the step, because the step assigns positions to
+the event's frames; the actions are encoded after the step. A separate thread compresses and writes the recording, and the gateway
+never waits for that thread. If the thread lags too far or the disk is full, the recording ends with a reason, but the gateway
+continues. A recording can be replayed up to its last step (`rerun`).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Recorder:
         waiting = self._queued_bytes - self._written_bytes
         if waiting > limits.RECORD_WAITING_BYTES_MAX:
             self._end("the disk of the recording is too slow")
-        elif waiting >= limits.RECORD_BLOCK_BYTES:  # less than one block waits for the next interval
+        elif waiting >= limits.RECORD_BLOCK_BYTES:  # less than a block is written at the next interval
             self._wake.set()
 
     def _end(self, reason: str) -> None:

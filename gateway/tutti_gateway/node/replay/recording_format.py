@@ -5,9 +5,9 @@
     block, decompressed = items, each: length u32, msgpack
 
 All numbers are little-endian. The first item is a `Header`. A `Stepped` follows for each step, or a `Raised` for the last step if
-the stack raised an error. A `Closed` gives the reason for the end of the recording. If `Closed` is missing, the process was killed
-or the machine crashed, and about the last quarter of a second is missing. Such a recording may end within a block, which does not
-count as corruption.
+the stack raised an error. A final `Closed` gives the reason why the recording ended. If `Closed` is missing, the process was killed
+or the machine crashed, and about the last quarter of a second is missing. A recording without `Closed` may end within a block,
+which does not count as corruption.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Raised(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class Closed(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """The reason for a regular end of the recording."""
+    """The last item of a recording that ended regularly: the reason for its end."""
 
     reason: str
 
@@ -99,8 +99,8 @@ class Recording:
         header: gateway, release and configuration of the run.
         size: bytes of the file.
         done: bytes read so far.
-        torn: True if the file ends within a block or without a reason. It is set at the end.
-        closed: reason for the end of the recording; empty if the file has none. It is set at the end.
+        torn: whether the file ends within a block or without a reason; known only after the last step.
+        closed: reason for the end of the recording, empty if the file has none; known only after the last step.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -187,7 +187,7 @@ class Recording:
             return None
         length, stored_length = _BLOCK.unpack_from(head)
         if stored_length > self.size - self._file.tell():
-            self.torn = True  # a corrupt length cannot be distinguished from a file that ends within the block
+            self.torn = True  # the file ends within the block, or the length is corrupt: both look the same
             return None
         stored = self._file.read(stored_length)
         # The CRC covers the lengths too, so a corrupt length is detected.

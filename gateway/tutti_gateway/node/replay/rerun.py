@@ -30,8 +30,8 @@ class Difference(msgspec.Struct, frozen=True):
         number: number of the event, counted from 1.
         mono_us, wall_us: both clocks at the event.
         event: the event as text.
-        recorded: the recorded actions, one line each. An error is one line.
-        again: the actions of the replay, in the same form.
+        recorded: the recorded actions, one line each, or the recorded error as one line.
+        again: the actions or the error of the replay, in the same form.
     """
 
     number: int
@@ -50,7 +50,7 @@ class ReplayResult(msgspec.Struct, frozen=True):
         events: number of events with the recorded actions.
         first_us, last_us: wall clock at the first and the last event.
         closed: reason for the end of the recording; empty if the recording is `torn`.
-        torn: True if a kill or crash ended the recording.
+        torn: whether a kill or crash ended the recording.
         raised: the error that the stack raised in the run and in the replay; empty if there is none.
         difference: the first difference; None if there is none.
     """
@@ -105,7 +105,7 @@ def _step(stack: Stack, step: Stepped | Raised, number: int) -> Difference | Non
     try:
         event = decode_lean_event(step.event)
         again = _answer(stack, event, Now(step.mono_us, step.wall_us))
-        # Compared as bytes, because the encoding covers every field.
+        # Actions are compared in encoded form, because the encoding covers every field.
         recorded = step.error if isinstance(step, Raised) else bytes(step.actions)
         if recorded == (again if isinstance(again, str) else encode_lean_actions(again)):
             return None

@@ -1,9 +1,8 @@
-"""Supervisor of the reads process. It starts the process, restarts it with backoff if it dies or hangs, and ends it with the
-gateway.
+"""Supervisor of the reads process: starts the process, restarts it with backoff if it dies or hangs, and ends it with the gateway.
 
 The child process inherits the read end of a pipe. A byte on the pipe means that the frontier moved; end of file means that the
-gateway has ended. The child also asks the kernel to kill it when the supervisor's thread ends (`PR_SET_PDEATHSIG`), because a
-stopped or stuck child does not read the pipe and would keep its ports from the gateway's next run.
+gateway has ended. The child also asks the kernel for SIGKILL when the supervisor's thread ends (`PR_SET_PDEATHSIG`). Without this
+signal, a stopped or stuck child, which does not read the pipe, would keep the ports that the gateway's next run needs.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Supervisor:
             command: command line of the child.
             pass_fds: file descriptors that the child inherits.
             ports: (host, port) pairs on which the child listens once it is ready.
-            encrypted: True if the child speaks TLS on these ports.
+            encrypted: whether the child speaks TLS on these ports.
         """
         self._command = list(command)
         self._pass_fds = tuple(pass_fds)
@@ -75,8 +74,8 @@ class Supervisor:
     def attach(self, log: FilteringBoundLogger, ready: Callable[[], None]) -> None:
         """Set the log for the child's failures and the callback for its readiness.
 
-        The supervisor's thread calls `ready` when all ports answer for the first time. If they already answer, `ready` is called at
-        once.
+        The supervisor's thread calls `ready` when all ports accept connections for the first time. If they already did, this method
+        calls `ready` at once.
         """
         self._log = log
         self._on_ready = ready
@@ -113,8 +112,8 @@ class Supervisor:
                 self.starts += 1
                 stopped = self._watched(child)
                 self.pid = 0
-                # A signal to the process group ends the child and stops the gateway, which soon calls `stop_restarting`. So
-                # `_is_over` waits for that call before a restart.
+                # A signal to the process group ends the child and stops the gateway, which soon calls `stop_restarting`.
+                # So before a restart, `_is_over` waits a moment for that call.
                 if stopped or self._is_over(grace_s):
                     return
                 self._log_error("the reads process ended and is restarted", code=child.returncode, after_s=wait_s)
@@ -222,7 +221,7 @@ def _probe_http2(connection: socket.socket) -> None:
 
 def _probe_tls(connection: socket.socket) -> None:
     """Begin a TLS handshake without checking the certificate; a refused handshake counts as an answer."""
-    import ssl  # noqa: PLC0415 - only a gateway with a certificate needs it
+    import ssl  # noqa: PLC0415 - only a gateway with a certificate needs TLS
 
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -1,4 +1,4 @@
-"""Snapshot of a gateway: the values for all status documents. The socket thread reads all of them at the same time."""
+"""Snapshot of a gateway: the values for all status documents, which the socket thread reads in one iteration."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class GatewayIdentity(NamedTuple):
     """Values of a gateway that do not change while it runs.
 
     Attributes:
-        config: its configuration.
-        incarnation: id of its data directory.
+        config: the configuration.
+        incarnation: id of the data directory.
         version: version of the software.
-        started_us: start of the process, UTC.
+        started_us: start of the process, us since 1970, UTC.
         url, reads, admin: addresses for clients, reads (Flight) and the admin port.
     """
 

@@ -64,11 +64,11 @@ class StatusDocuments:
         )
 
     def _lane(self) -> str:
-        """Return this gateway's lane if the roster has this gateway with this disk; empty if the lane accepts no records."""
+        """Return the name of this gateway's lane, empty while the lane accepts no records."""
         incarnation = self._identity.incarnation
         for number, voter in self._decided.roster.items():
             lane = LaneName(number, incarnation)
-            # Clients may send only into a lane whose disk is in the roster, because votes of any other disk do not count.
+            # The lane accepts records only while this disk is in the roster, because the votes of any other disk do not count.
             if voter.incarnation == incarnation and not self._lane_halted(lane):
                 return lane.text
         return ""
@@ -146,7 +146,7 @@ class StatusDocuments:
                 "members": self._member_documents(),
                 "frontier": driver.offset,
                 "start": decided.start_offset,
-                # Before this gateway has a number, no member is known.
+                # A gateway without a number knows no members, so it reports only its own lag of 0.
                 "lag": {member.name: member.lag for member in members} or {config.name: 0},
                 "position": driver.position,
                 "tick": {"number": decided.tick, "time_us": decided.tick_time},
@@ -190,7 +190,7 @@ class StatusDocuments:
 
     @property
     def waits(self) -> str:
-        """Description of what this gateway waits for before it accepts new records; empty if it does not wait for other gateways.
+        """Text that names the gateways for which this gateway waits before it accepts records; empty if it waits for none.
 
         Peers that reject this gateway's messages come first, because no message reaches them. If this gateway has no log,
         only these peers are named, because only they know whether the group exists. Differing settings come last, as a possible
@@ -259,7 +259,7 @@ def _refused(transport: dict[str, object]) -> dict[str, str]:
 
 
 def _with_names(text: str, names: dict[int, str]) -> str:
-    """Replace gateway numbers by names in a text of the lane layer. That layer knows only numbers."""
+    """Replace gateway numbers by names in a text of the lane layer, which knows only numbers."""
     return re.sub(r"\bgateway (\d+)\b", lambda found: _named(found, names), text)
 
 

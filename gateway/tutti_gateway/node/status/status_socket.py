@@ -3,10 +3,10 @@
 Operators need the status most while the client port is not drained, for example while the disk is slow or a write has failed.
 
 A request for the status is a token of 8 bytes. The answer is the token followed by the status. Above a size limit the status is
-compressed, because the socket accepts only about 200 KiB at once. A message of 16 bytes starts with a keyword. It asks for a
-confirmed frontier, or reports an unreadable position of the log or of a lane. A longer message reports the number of rejected
-callers. The socket pair outlives the reads process. A dead process may leave answers unread, and the next process ignores them,
-because it does not use their tokens.
+compressed, because the socket accepts only about 200 KiB at once. A message of 16 bytes starts with a keyword, and requests a
+confirmed frontier or reports an unreadable position of the log or of a lane. A longer message reports the number of rejected
+callers. The socket pair outlives the reads process. The next process ignores answers that a dead process left unread, because their
+tokens match none of its own requests.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StatusSocketServer:
         lane_damaged: Callable[[bytes], None] = lambda incarnation: None,
         refused: Callable[[str, int], None] = lambda reason, times: None,
     ) -> None:
-        """Start the thread. It also handles the requests that are already queued.
+        """Start the thread, which also handles the requests that are already in the socket.
 
         Args:
             ask: receives requests for the status and for a confirmed frontier.
@@ -93,7 +93,7 @@ class StatusSocketServer:
         lane_damaged: Callable[[bytes], None],
         refused: Callable[[str, int], None],
     ) -> None:
-        # A shorter message means that the socket was closed.
+        # A message shorter than a token means that the socket was closed.
         while len(token := self._socket.recv(WORD_BYTES_MAX)) >= TOKEN_BYTES:
             if token.startswith(REFUSED) and len(token) > 2 * TOKEN_BYTES:
                 refused(token[2 * TOKEN_BYTES :].decode(), int.from_bytes(token[TOKEN_BYTES : 2 * TOKEN_BYTES], "little"))
@@ -114,7 +114,7 @@ class StatusSocketServer:
 
     def _answer(self, data: bytes) -> None:
         """Send an answer, or drop it if the reads process does not read."""
-        with contextlib.suppress(OSError):  # the socket is full or closed, so the request has timed out
+        with contextlib.suppress(OSError):  # on a full or closed socket the answer is lost, and the request times out
             self._socket.send(data, socket.MSG_DONTWAIT)
 
 

@@ -1,8 +1,8 @@
-"""Tracer of `[logging] level = "debug"`. It logs each step of every batch at this gateway. All gateways use the same name for a
-batch.
+"""Tracer of `[logging] level = "debug"`: logs each step of every batch at this gateway.
 
-The tracer wraps the stack and has the same interface. It exists only at level "debug". A line identifies a batch by its producer,
-epoch and sequences (`first` to `last`). When the batch has a position, the line also contains the position and the view:
+The tracer wraps the stack and has the same interface, and exists only at level "debug". A line identifies a batch by its producer,
+epoch and sequences (`first` to `last`), which are the same at all gateways. When the batch has a position, the line also contains
+the position and the view:
 
     submitted  a client of this gateway sent it        written   it is queued for this gateway's disk
     received   another gateway sent it (`by`)          durable   frames up to `up_to` are on this gateway's disk
@@ -10,8 +10,8 @@ epoch and sequences (`first` to `last`). When the batch has a position, the line
     decided    the frontier passed it, with an offset  aborted   the frontier passed it, without an offset
     receipt    the client got its offset               no        a peer rejected it (`reason`)
 
-A line about an unordered batch contains the `lane`, and the `attempt` instead of the view. Its sequences, positions and offsets are
-those of the lane. Here `confirm` is a decision of the lane's origin. `tutti trace` merges the lines of all gateways.
+A line about an unordered batch contains the `lane`, and the `attempt` instead of the view. The sequences, positions and offsets in
+that line are those of the lane, and `confirm` means that the lane's origin decided. `tutti trace` merges the lines of all gateways.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Tracer:
         """Step the stack, and log the event and the actions."""
         self._log_event(event)
         actions = self._stack.step(event, now)
-        # A receipt does not contain a lane. So receipts of the lane are recognised by the batches that this step decided there.
+        # Receipts name no lane, so the tracer recognises receipts of the lane by the batches that this step decided there.
         own_batches = {
             (frame.producer, frame.epoch, frame.first_sequence)
             for action in actions

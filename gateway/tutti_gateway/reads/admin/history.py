@@ -1,7 +1,8 @@
 """History of a gateway for the console: values over the last minutes and the last day, and changes of state and view.
 
-A thread samples the gateway's status once a second. A point holds the rates between two samples. A second series has one point a
-minute. Both series and the list of changes are bounded and in memory, so a restart of the reads process loses them.
+A thread samples the gateway's status once a second. Each point of a series holds the rates between two samples. One series has a
+point each second, the other one a point each minute. Both series and the list of changes are bounded and in memory, so a restart of
+the reads process loses them.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ Status = Mapping[str, Any]
 
 
 class Rate(NamedTuple):
-    """A counter of the status, by dotted path, shown as a rate per second."""
+    """A counter of the status, named by its dotted path, that the history shows as a rate per second."""
 
     name: str
     path: str
 
 
 class Latency(NamedTuple):
-    """A histogram of the status, by dotted path, of which one quantile is shown, us."""
+    """A histogram of the status, named by its dotted path, of which the history shows one quantile, us."""
 
     name: str
     path: str
@@ -39,7 +40,7 @@ class Latency(NamedTuple):
 
 
 class Level(NamedTuple):
-    """A value of the status, by dotted path, shown as it is."""
+    """A value of the status, named by its dotted path, that the history shows unchanged."""
 
     name: str
     path: str
@@ -72,13 +73,13 @@ LEVELS = (
     Level("disk_free_bytes", "disk.free_bytes"),
     Level("resident_bytes", "memory.resident_bytes"),
 )
-#: The fields of a point, in order. The first two are the end of its interval (us since 1970) and its length (us).
+#: The fields of a point, in order: the end of its interval (us since 1970), the length of the interval (us), then the values.
 FIELDS = ("time_us", "span_us", *(figure.name for figure in (*RATES, *LATENCIES, *LEVELS)), "lag_max")
 _NAN = float("nan")
 
 
 class Change(msgspec.Struct, frozen=True):
-    """The state of the gateway since a given time. The first change in the list is the state at the first sample."""
+    """A change of the gateway's state or view. The first change in the list is the state at the first sample."""
 
     time_us: int
     state: str
@@ -123,13 +124,13 @@ class History:
         """Begin without samples.
 
         Args:
-            status: returns the gateway's status, None if the gateway does not answer. It may wait for a second.
+            status: returns the gateway's status after a wait of up to a second, or None if the gateway does not answer.
             reads: returns the records and bytes that this process has served.
         """
         self._status = status
         self._reads = reads
         self._lock = threading.Lock()
-        # The minimum distance is slightly less than the interval, so that a slightly early sample still counts.
+        # Points may be slightly closer than the interval, so that a slightly early sample still adds a point.
         self._seconds = _Series(US * 9 // 10, limits.HISTORY_SECONDS)
         self._minutes = _Series(60 * US - US // 2, limits.HISTORY_MINUTES)
         self._changes: deque[Change] = deque(maxlen=limits.HISTORY_EVENTS_MAX)
@@ -195,7 +196,7 @@ def point(before: _Sample, now: _Sample) -> array[float]:
 def quantile(before: Status | None, now: Status | None, part: float) -> float:
     """Return a quantile of the values that a histogram counted between two samples; NaN if there are none.
 
-    Values are assumed to be evenly spread within a bucket. The last bucket is assumed to end at twice the highest bound.
+    The estimate assumes that values are evenly spread within a bucket, and that the last bucket ends at twice the highest bound.
     """
     if not before or not now:
         return _NAN

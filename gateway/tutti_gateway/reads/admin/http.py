@@ -1,9 +1,9 @@
 """HTTP server of the admin port: health, metrics, status, records and the console (docs/reference/reads.md).
 
 The server limits the number of connections and the bytes of headers, and accepts no request bodies. One time limit covers a
-request and its answer; after it the server closes the connection, even of a slow client. Above the connection limit the server
-closes the connection that has waited longest without a request (`tutti.runtime.listener`). A client of another protocol (gRPC,
-ZeroMQ) gets an error that names the right port.
+request and its answer: when it has passed, the server closes the connection, even of a slow client. At the connection limit, the
+server closes an idle connection in favour of a new one (`tutti.runtime.listener`). A client of another protocol (gRPC, ZeroMQ) gets
+an error that names the right port.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ class BodyRejection:
 
 
 METRICS = "/metrics"
-#: Pages without a token: liveness probes have none, and the console's page itself asks the user for a token.
+#: Pages that need no token: liveness probes have none, and the console's page asks the user for a token.
 _OPEN = frozenset({"/", "/healthz", "/readyz"})
 _CONSOLE = "/console/"
-#: Pages for every valid token. Pages of topics need a token that may read the topic, all other pages a token with `admin`.
+#: Pages for every valid token. `/v1/records` needs the right to read its topic, `/v1/topics` all topics, other pages `admin`.
 _FOR_ALL = frozenset({METRICS, "/v1/status", "/v1/history"})
 
 
@@ -111,7 +111,7 @@ def check_page(access: Access, path: str, topic: str | None) -> None:
     Args:
         access: the permissions of the caller.
         path: path of the page.
-        topic: the topic whose records are requested, None for all topics.
+        topic: the topic whose records the caller requests, None for all topics.
 
     Raises:
         NotAllowed: the caller may not see the page.
@@ -129,7 +129,7 @@ def application(pages: Mapping[str, Page], guard: ReadsAuthorizer | None = None,
     def check(request: Request, path: str) -> Response | None:
         """Return the refusal if the caller may not see the page at `path`, otherwise None.
 
-        `path` is the route, not the url of the request, because the client controls the url through the header `Host`.
+        `path` is the route. The url of the request would be unsafe here, because the client controls it through the header `Host`.
         """
         if guard is None or path in open_pages or path.startswith(_CONSOLE):
             return None
@@ -183,9 +183,9 @@ class AdminServer:
         Args:
             listener: a bound or listening socket.
             pages: the pages by path.
-            guard: authorizes callers; None if every caller may see every page.
-            tls: files of the certificate and its key; None for plain HTTP.
-            open_metrics: True if metrics need no token.
+            guard: authorizes callers, or is None if every caller may see every page.
+            tls: files of the certificate and its key, or None for plain HTTP.
+            open_metrics: whether metrics need no token.
         """
         self._listener = listener
         certificate, key = tls or (None, None)

@@ -1,7 +1,7 @@
 """Catalogue of the metrics of a gateway: name, meaning, and path of the value in `metrics.document`.
 
-Metric names are a contract: a released name stays (`tests/unit/reads/metrics.txt`). `python -m tutti_gateway.cli.reference`
-generates docs/reference/metrics.md from this module.
+A released metric name never changes, because dashboards depend on the names (`tests/unit/reads/metrics.txt` lists them).
+`python -m tutti_gateway.cli.reference` generates docs/reference/metrics.md from this module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class MetricSpec(NamedTuple):
     """One metric.
 
     Attributes:
-        path: dotted path in the document. It leads to the value or, if the metric has labels, to a table of values.
+        path: dotted path in the document, to the value or, if the metric has labels, to a table of values.
         name: metric name without the suffixes that Prometheus adds (`_total`, `_bucket`, ...).
         kind: gauge, counter or histogram.
         help: description of the metric.

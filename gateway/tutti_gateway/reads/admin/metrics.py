@@ -1,7 +1,7 @@
-"""Metrics in the Prometheus text format, made at each scrape from the gateway's status and this process's counters.
+"""Metrics in the Prometheus text format, computed at each scrape from the gateway's status and this process's counters.
 
-This module counts nothing itself; `metric_catalog.py` maps the counters to stable metric names. A scrape omits a metric whose value
-is not in the status.
+This module counts nothing itself: `metric_catalog.py` maps counters of the status to stable metric names. A scrape omits a metric
+whose value is not in the status.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Status = Mapping[str, Any]
 
 
 class LogFigures(NamedTuple):
-    """Figures from the log and from the reports of Spark queries.
+    """Values for metrics that come from the log and from the reports of Spark queries.
 
     Attributes:
         topics: records and bytes by topic.
@@ -45,7 +45,7 @@ def exposition(status: Status | None, reads: Status, known: LogFigures) -> bytes
     Args:
         status: the gateway's status, None if the gateway does not answer.
         reads: this process's counters (`Pages.reads`).
-        known: figures from the log and from Spark queries.
+        known: values from the log and from Spark queries.
     """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Scrape(document(status, reads, known)))
@@ -53,7 +53,7 @@ def exposition(status: Status | None, reads: Status, known: LogFigures) -> bytes
 
 
 def document(status: Status | None, reads: Status, known: LogFigures) -> Status:
-    """Return the document to which the metric paths refer: the status, values derived from the status, and other values."""
+    """Return the document to which the metric paths refer: the status, values derived from the status, and counters of reads."""
     return {
         **(status or {}),
         "up": status is not None,
@@ -74,7 +74,7 @@ def document(status: Status | None, reads: Status, known: LogFigures) -> Status:
 
 
 def _derived(status: Status) -> Status:
-    """Return the values derived from the status."""
+    """Return the values that metrics need but the status does not contain directly."""
     view = find(status, "view") or {}
     members = [member for member in find(status, "members") or () if isinstance(member, Mapping)]
     lost = find(status, "disk.damage.lost") or ()
@@ -108,7 +108,7 @@ def _connections(status: Status) -> Status:
 
 
 def _tokens(gateway: Status, reads: Status) -> Status:
-    """Return the rejected callers by reason, and True if the token file cannot be read; empty if no tokens are configured.
+    """Return the numbers of rejected callers, by reason, and whether the token file is unreadable; empty without tokens.
 
     The gateway's counters include the callers that the reads process has rejected.
     """
@@ -142,7 +142,7 @@ def find(status: Status, path: str) -> Any:
 
 
 def _metric(figure: MetricSpec, value: Any) -> Metric:
-    """Return a gauge or counter; with labels, it has a series for each key of `value`."""
+    """Return a gauge or counter. A metric with labels has a series for each key of `value`."""
     made = (CounterMetricFamily if figure.kind == COUNTER else GaugeMetricFamily)(figure.name, figure.help, labels=figure.labels)
     table = value if figure.labels else {(): value}
     for key in sorted(table)[: limits.METRIC_SERIES_MAX]:

@@ -62,7 +62,7 @@ class Pages:
             browser: makes the pages of records.
             history: values of the gateway over the last minutes and the last day.
             act_us: histogram of the durations of Flight actions, us.
-            security: returns the figures about tokens.
+            security: returns the values about tokens.
         """
         self._security = security
         self._queries = queries
@@ -123,7 +123,7 @@ class Pages:
         return _json({**status, "queries": queries, "reads_served": self.reads()})
 
     def history(self, parameters: QueryParameters) -> PageResponse:
-        """Return the history: points of one second (`since`, `seconds`) with the changes, or points of one minute (`minutes`)."""
+        """Return the history: points of seconds and the changes (`since`, `seconds`), or points of minutes (`minutes`)."""
         try:
             if "minutes" in parameters:
                 return _json(self._history.minutes())

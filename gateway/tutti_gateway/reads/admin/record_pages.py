@@ -1,7 +1,8 @@
-"""Pages of records for browsing the log. A page has a few records from anywhere in the log, found with bounded work.
+"""Pages of records for browsing the log: a few records from any position, found with bounded work.
 
-The work of a page is bounded, so a page may miss records of a rare key or topic that exist elsewhere. The headers `tutti-first`
-and `tutti-next` name the range of offsets that the page has searched, and so where the previous and the next page begin.
+The search for a page stops at its budget, so a page may lack records of a rare key or topic that exist elsewhere in the log. The
+headers `tutti-first` and `tutti-next` name the range of offsets that the search covered. The previous page ends before that range,
+and the next page begins after it.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tutti_gateway.reads.protocol.flight_errors import ReadError
 Rows = npt.NDArray[np.void]
 LINES = "application/x-ndjson"
 PARAMETERS = ("start", "before", "time", "topic", "key", "key_base64", "limit", "cut")
-_SHRINK = 8  # divisor for a search step that covers too many index rows
+_SHRINK = 8  # a search step that covers too many index rows is divided by this
 _DIGITS = 20
 
 
@@ -51,7 +52,7 @@ class PageQuery(NamedTuple):
 
 
 class SearchRange(NamedTuple):
-    """A range of offsets [low, high), and the bytes of the batches to search in it."""
+    """A range of offsets [low, high), and the total size of the batches in the range that the search must read."""
 
     low: int
     high: int
@@ -59,7 +60,7 @@ class SearchRange(NamedTuple):
 
 
 class SearchBudget:
-    """The records found for a page, and its remaining search budget.
+    """The records found for a page, and the remaining budget of its search.
 
     Attributes:
         records: the records found so far, in batches.
@@ -82,7 +83,7 @@ class SearchBudget:
         self._rows -= count
 
     def allows(self, part: SearchRange) -> bool:
-        """True if the budget suffices to search a part; the first part with batches is always allowed."""
+        """True if the budget suffices to search a part. The first part with batches is always allowed."""
         return self.need > 0 and (part.bytes <= self._bytes or self._bytes == limits.BROWSE_BYTES_MAX)
 
     @property
@@ -161,10 +162,10 @@ class RecordBrowser:
         while at > begin and budget.continues:
             low = max(begin, at - step)
             to_search = _within_budget(self._parts(low, at, query, budget), budget)
-            if to_search is None:  # older batches may be smaller, so this range has too many index rows
+            if to_search is None:  # the range has too many index rows, as older batches may be smaller
                 step = max(limits.BROWSE_STEP_OFFSETS, step // _SHRINK)
                 continue
-            step *= 2  # matches are rare here, so search more at once
+            step *= 2  # the page needs more records, so the next step searches more at once
             for parts in reversed(to_search):
                 for part in reversed(parts):
                     if not budget.allows(part):
@@ -177,7 +178,10 @@ class RecordBrowser:
         return at
 
     def _parts(self, start: int, end: int, query: PageQuery, budget: SearchBudget) -> Iterator[list[SearchRange]]:
-        """Iterate over [start, end) in parts of bounded bytes, one segment at a time. Each begins at a batch of the topic."""
+        """Yield parts of [start, end) with bounded bytes, one list for each segment.
+
+        The parts of a segment meet at starts of batches that have the topic.
+        """
         pick = self._reader.picking(None if query.topic is None else [query.topic])
         for _, rows in self._reader.batches(start, end):
             if not len(rows):
@@ -257,7 +261,7 @@ def number(parameters: QueryParameters, name: str, default: int, low: int, high:
 
 
 def _within_budget(found: Iterator[list[SearchRange]], budget: SearchBudget) -> list[list[SearchRange]] | None:
-    """Return all parts, or None if they have more index rows than one step may search."""
+    """Return all parts of a step, or None if the parts have more index rows than one step may search."""
     rows_left_min, collected = budget.rows_left - limits.BROWSE_STEP_ROWS_MAX, list[list[SearchRange]]()
     for parts in found:
         collected.append(parts)
@@ -267,7 +271,7 @@ def _within_budget(found: Iterator[list[SearchRange]], budget: SearchBudget) -> 
 
 
 def _split(rows: Rows, low: int, high: int) -> list[SearchRange]:
-    """Split the range [low, high) of these batches at the starts of batches."""
+    """Split the range [low, high) at starts of these batches, so that the batches of a part have bounded bytes."""
     if not len(rows):
         return [SearchRange(low, high, 0)]
     sizes = rows["size"].astype(np.int64)

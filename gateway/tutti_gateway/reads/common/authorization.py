@@ -1,4 +1,4 @@
-"""Authorization of callers at the ports of the reads process, and this process's own credentials at gateways' client ports."""
+"""Authorization of callers at the ports of the reads process, and the credentials of this process at gateways' client ports."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ReadsAuthorizer:
     """Holds the tokens, keys and certificate of the gateway. Thread-safe.
 
     Attributes:
-        tokens: the tokens of clients; None if every caller may read everything.
+        tokens: the tokens of clients, or None if every caller may read everything.
     """
 
     def __init__(self, files: SecurityFiles) -> None:
@@ -45,12 +45,12 @@ class ReadsAuthorizer:
         """
         self._files = files
         self.tokens = Tokens(files.tokens) if files.tokens else None
-        self._loaded_stamp = self._certificate_stamp()  # before the files are read, so that a change during the read is detected
+        self._loaded_stamp = self._certificate_stamp()  # taken before the files are read, to detect a change during the read
         if files.tls_certificate:
             check_certificate(files.tls_certificate, files.tls_key)
 
     def credentials(self) -> Credentials | None:
-        """Return the gateway's key pair from the files as they are now, for connections to gateways; None without keys.
+        """Read the gateway's key pair, for connections to gateways; return None if the gateway has no keys.
 
         Raises:
             ConfigError: a file is invalid.
@@ -65,7 +65,7 @@ class ReadsAuthorizer:
         return (Path(files.tls_certificate).read_text(), Path(files.tls_key).read_text()) if files.tls_certificate else None
 
     def renewed(self) -> bool:
-        """True if the certificate has been renewed since the start of this process.
+        """True if the certificate files have changed since the start of this process.
 
         Raises:
             ConfigError: the new certificate is invalid.
@@ -115,7 +115,7 @@ class ReadsAuthorizer:
             raise
 
     def middleware(self) -> dict[str, flight.ServerMiddlewareFactory] | None:
-        """Return the Flight middleware that stores the token of a call; None if callers need no token."""
+        """Return the Flight middleware that stores each call's header `authorization`; None if callers need no token."""
         return None if self.tokens is None else {MIDDLEWARE: AuthorizationMiddleware()}
 
     def facts(self) -> dict[str, object]:
@@ -129,9 +129,9 @@ class ReadsAuthorizer:
 
 @contextmanager
 def hints_for(access: Access) -> Iterator[None]:
-    """Remove the hint from a Flight error within this context, unless the caller may read everything.
+    """Remove the hint from a `ReadError` raised within this context, unless the caller may read everything.
 
-    A hint may contain names that the caller does not know.
+    A hint may contain names of topics and gateways that the caller may not learn.
     """
     try:
         yield
@@ -142,7 +142,7 @@ def hints_for(access: Access) -> Iterator[None]:
 
 
 class AuthorizationHeader(flight.ServerMiddleware):
-    """Middleware that holds the header `authorization` of a call."""
+    """Middleware of one call: holds the call's header `authorization`."""
 
     def __init__(self, authorization: str) -> None:
         """Store the header for the duration of the call."""
@@ -150,7 +150,10 @@ class AuthorizationHeader(flight.ServerMiddleware):
 
 
 class AuthorizationMiddleware(flight.ServerMiddlewareFactory):
-    """Stores the header `authorization` of each call. It never refuses, because its errors reach the caller without their code."""
+    """Stores the header `authorization` of each call.
+
+    This middleware refuses no call, because the Flight library would send an error of the middleware without its code.
+    """
 
     def start_call(self, info: flight.CallInfo, headers: dict[str, list[str] | list[bytes]]) -> AuthorizationHeader:
         """Return the middleware of a new call."""

@@ -1,4 +1,8 @@
-"""Concurrency limits for calls, streams and followers, each of which occupies a thread. A caller above the limit waits briefly."""
+"""Concurrency limits for calls, streams, followers and pages of records, each of which occupies a thread.
+
+Above the limit, a stream, a follower or a page waits a few seconds for a free slot. Actions and `get_flight_info` are refused at
+once.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,10 @@ _POLL_S = 0.25  # interval at which a waiting call checks that its caller is sti
 
 
 class Lease:
-    """One slot in use. It is released once, by `release` or when the lease is garbage collected.
+    """One slot in use, which is released once: by `release`, or when the lease is garbage collected.
 
-    Collection matters: if a caller disconnects early, the Flight library never asks the stream for its first batch, and a
-    generator that was never started does not run its `finally`.
+    Garbage collection is needed if a caller disconnects early. Then the Flight library never asks the stream for its first batch,
+    and a generator that was never started does not run its `finally`.
     """
 
     def __init__(self, slots: ConcurrencyLimit) -> None:
@@ -33,7 +37,7 @@ class Lease:
 
 
 class ConcurrencyLimit:
-    """A semaphore with leases. At most `most` leases are in use at the same time."""
+    """A semaphore that hands out leases, at most `most` at the same time."""
 
     def __init__(self, what: str, most: int, wait_us: int = 0) -> None:
         """Create the limit, with all slots free.
@@ -56,7 +60,7 @@ class ConcurrencyLimit:
         """Acquire a slot; wait if none is free.
 
         Raises:
-            ReadError: `busy` if none became free in time, or `is_cancelled` returns True.
+            ReadError: `busy` if no slot becomes free in time, too many callers wait already, or `is_cancelled` returns True.
         """
         deadline = time.monotonic() + self._wait_s
         with self._freed:

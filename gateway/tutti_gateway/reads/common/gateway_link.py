@@ -1,4 +1,4 @@
-"""Link to this process's gateway: its status over the status socket, and writes over its client port, as for any client."""
+"""Link to this process's gateway: requests the status over the status socket, and commits offsets over the client port."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNKNOWN = "unknown"
 class StatusSocket:
     """Client of the gateway's status socket, with any number of requests at a time. Thread-safe.
 
-    A thread receives the answers, which arrive in any order: the gateway confirms a frontier only when its group does.
+    A thread receives the answers, which arrive in any order, because confirming a frontier takes longer than sending the status.
     """
 
     def __init__(self, fd: int) -> None:
@@ -45,7 +45,7 @@ class StatusSocket:
         """Send a request and return its answer.
 
         Args:
-            word: keyword of the request; empty for the status.
+            word: keyword of the request, empty for the status.
             wait_us: longest wait, us.
 
         Raises:
@@ -77,7 +77,7 @@ class StatusSocket:
         return True
 
     def close(self) -> None:
-        """Stop receiving. The socket is not shut down, because the next reads process uses it too."""
+        """Stop receiving, without shutting the socket down, because the next reads process uses the same socket."""
         os.eventfd_write(self._wake_fd, 1)
         self._thread.join()
         self._socket.close()
@@ -97,7 +97,7 @@ class StatusSocket:
             if not answer:
                 break
             waiting = self._waiting.get(answer[:TOKEN_BYTES])
-            if waiting is not None:  # an answer without a waiting request is late, or belongs to a request of an earlier process
+            if waiting is not None:  # else the request has timed out, or an earlier process sent it
                 waiting.put(answer[TOKEN_BYTES:])
         self._closed = True
         for waiting in list(self._waiting.values()):
@@ -107,8 +107,8 @@ class StatusSocket:
 class GatewayLink:
     """Requests to one gateway. Thread-safe.
 
-    At most one request for the status is in progress, and all threads that need the status share it. The same applies to requests
-    to confirm the frontier.
+    At most one request for the status is in progress, and all threads that need the status share the answer. Likewise, at most one
+    request to confirm the frontier is in progress.
     """
 
     def __init__(
@@ -122,9 +122,9 @@ class GatewayLink:
 
         Args:
             url: the client port of the gateway.
-            status_fd: file descriptor of the status socket; None leaves the status unknown.
+            status_fd: file descriptor of the status socket, or None, which leaves the status unknown.
             credentials: for the client port.
-            refused: returns how many callers this process has rejected, by reason. Each status request reports the increase.
+            refused: returns how many callers this process has rejected, by reason; each status request reports the increase.
         """
         self._refused = refused
         self._reported: Counter[str] = Counter()
@@ -139,16 +139,16 @@ class GatewayLink:
         self.reason = "the status of the gateway is not known yet"
 
     def status(self) -> dict[str, Any] | None:
-        """Return the status, at most a quarter of a second old; None if no answer arrived within a second (see `reason`)."""
+        """Return the status, at most a quarter of a second old. Return None and set `reason` if no answer arrives in a second."""
         with self._status_lock:
             if time.monotonic() - self._refreshed_at > limits.STATUS_FRESH_US / US:
                 self._refresh()
             return self._status
 
     def state(self) -> str:
-        """Return the last known state, `unknown` if the gateway does not answer.
+        """Return the last known state, or `unknown` if the gateway does not answer.
 
-        Waits for a new status at most once a second, and never while another thread does.
+        The call waits for a new status at most once a second, and never while another thread waits for one.
         """
         return str(self._recent_status().get("state", UNKNOWN))
 
@@ -164,30 +164,30 @@ class GatewayLink:
         return [url for name, url in known.get("gateways", {}).items() if name not in excluded]
 
     def halted(self) -> dict[str, str]:
-        """Return for each lane the reason why it accepts no frames here, as fresh as `state`; empty for a working lane."""
+        """Return the lanes, each with the reason why it accepts no frames here (empty for a working lane), as fresh as `state`."""
         return {lane["lane"]: lane["halted"] for lane in self._recent_status().get("lanes", ())}
 
     def notify_scrubber(self, lane: str, position: int) -> None:
-        """Report unreadable data to the gateway, which scrubs and repairs it. Does not wait.
+        """Report unreadable data to the gateway, which then scrubs and repairs the data. Does not wait.
 
         Args:
             lane: name of the lane; empty for the ordered log.
-            position: position of the unreadable frame in the ordered log; 0 if it is unknown.
+            position: position of the unreadable frame in the ordered log, 0 if unknown.
         """
         name = LaneName.parse(lane)
         if self._socket is not None and (position or name):
             word = DAMAGED + position.to_bytes(8, "little") if name is None else LANE_DAMAGED + name.incarnation[:8]
-            self._socket.send(word)  # a lost message only delays the repair, because the scrubber checks the whole log
+            self._socket.send(word)  # a lost report only delays the repair, because the scrubber checks the whole log anyway
 
     def confirm(self) -> bool:
         """Confirm the frontier with a majority of the group (ReadIndex, section 6.4 of Ongaro's dissertation on Raft).
 
-        Return True if the frontier in the live page now covers everything committed when this was called. Return False if the
-        gateway cannot confirm that within `READ_INDEX_US_MAX`. Callers that arrive during a request share the next one.
+        Return True if the frontier in the live page now covers everything committed before the call. Return False if the gateway
+        cannot confirm that within `READ_INDEX_US_MAX`. Callers that arrive during a request share the next request.
         """
         deadline = time.monotonic() + limits.READ_INDEX_US_MAX / US
         with self._confirming:
-            # A request in progress may have started before the caller's records were committed, so only the next one counts.
+            # A request in progress may have started before the caller's records were committed, so wait for the next request.
             number = self._confirm_started + 1
             self._confirming.wait_for(
                 lambda: self._confirm_finished >= number or self._confirm_started == self._confirm_finished,
@@ -212,12 +212,12 @@ class GatewayLink:
         return confirmed
 
     def report_corruption(self, lane: str, position: int) -> bool:
-        """Report unreadable data as `notify_scrubber`; return True if the reader can use another gateway."""
+        """Report unreadable data, as `notify_scrubber` does. Return True if the reader can use another gateway."""
         self.notify_scrubber(lane, position)
         return bool(self.peers())
 
     def _recent_status(self) -> dict[str, Any]:
-        """Return the last known status, empty if the gateway does not answer."""
+        """Return the last known status, or an empty dict if the gateway does not answer."""
         stale = time.monotonic() - self._refreshed_at > limits.STATUS_WAIT_US_MAX / US
         if stale and self._status_lock.acquire(blocking=False):
             try:
@@ -227,12 +227,12 @@ class GatewayLink:
         return self._status or {}
 
     def save_offset(self, reader: str, offset: int, back: bool = False, is_cancelled: Callable[[], bool] = bool) -> None:
-        """Save the offset of a named reader. The offset is committed when this returns.
+        """Commit the offset of a named reader, and return once the offset is committed.
 
         Args:
             reader: name of the reader.
             offset: the reader's next offset.
-            back: True allows an offset below the saved one.
+            back: whether the offset may be below the committed one.
             is_cancelled: returns True to end the wait.
 
         Raises:

@@ -1,7 +1,7 @@
-"""Connections of the reads port: idle ones are closed when the process runs out of file descriptors.
+"""Closes idle connections of the reads port when the process runs out of file descriptors.
 
-The Flight library cannot close a connection, and accepts connections until no file descriptor is left. So this module shuts the
-socket down with a system call, as if the network had failed. An active client reconnects.
+The Flight library cannot close a connection, and accepts connections until no file descriptor is left. This module therefore shuts
+down the library's sockets with system calls, as if the network had failed. An active client reconnects.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Peer = tuple[str, int]
 
 
 class Call:
-    """One Flight call in progress; it ends when it is garbage collected."""
+    """One Flight call in progress. The call counts as ended when this object is garbage collected."""
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
@@ -45,7 +45,7 @@ class Connections:
         self._calls: weakref.WeakSet[Call] = weakref.WeakSet()
 
     def call(self, peer: str) -> Call:
-        """Register a new call of a peer, given in the notation of the library."""
+        """Register a new call of a peer, whose address has the library's notation (`peer_of`)."""
         call = Call(peer_of(peer))
         with self._lock:
             self._calls.add(call)
@@ -67,9 +67,9 @@ class Connections:
         return ended
 
     def _connected(self) -> Iterator[tuple[socket.socket, Peer]]:
-        """Iterate over the connections, each with a duplicated descriptor that is closed after its iteration."""
+        """Yield each connection of the port with the peer's address. The yielded socket is a duplicate, closed at the next step."""
         for name in with_reserved_descriptor(lambda: os.listdir(_DESCRIPTORS)):
-            with contextlib.suppress(OSError):  # the descriptor is not a connected socket, or was closed in the meantime
+            with contextlib.suppress(OSError):  # not a connected socket, or closed in the meantime by another thread
                 if not os.readlink(f"{_DESCRIPTORS}/{name}").startswith("socket:"):
                     continue
                 descriptor = with_reserved_descriptor(lambda number=int(name): os.dup(number))  # type: ignore[misc]  # binds the name
@@ -83,12 +83,12 @@ def _socket_of(descriptor: int) -> socket.socket:
     try:
         return socket.socket(fileno=descriptor)
     except OSError:
-        os.close(descriptor)  # the number was reused for another file, which is not a socket
+        os.close(descriptor)  # another thread has reused the number for a file that is not a socket
         raise
 
 
 def peer_of(text: str) -> Peer:
-    """Return the address in the library's notation of a peer, as `ipv4:127.0.0.1:4000` or `ipv6:%5B::1%5D:4000`."""
+    """Parse a peer's address in the library's notation, such as `ipv4:127.0.0.1:4000` or `ipv6:%5B::1%5D:4000`."""
     host, _, port = unquote(text.partition(":")[2]).rpartition(":")
     return _plain(host.removeprefix("[").removesuffix("]")), int(port) if port.isdecimal() else 0
 

@@ -1,6 +1,6 @@
 """Logs on stderr in the gateway's format: readable lines on a terminal, one JSON object a line otherwise.
 
-This module uses the standard library, because uvicorn logs there too, and structlog would cost this process 4 MB.
+This module uses the standard library's logging, because uvicorn uses that too, and structlog would cost this process 4 MB.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tutti.runtime.lossy_log_file import LossyLogFile
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record: event, level, timestamp, process, the record's `fields`, and the number of lines lost before."""
+    """Formats each record as one JSON object: event, level, timestamp, process, `fields`, and the number of lost lines."""
 
     def __init__(self, file: LossyLogFile) -> None:
         """Format lines for `file`, which counts lost lines."""
@@ -50,9 +50,9 @@ class PlainLines(logging.Formatter):
 
 def set_up() -> None:
     """Write this process's logs to stderr."""
-    terminal, file = sys.stderr.isatty(), LossyLogFile(sys.stderr)  # a blocked write would hold the lock that all threads log with
+    terminal, file = sys.stderr.isatty(), LossyLogFile(sys.stderr)  # never blocks in a write while it holds the logging lock
     handler = logging.StreamHandler(file)
     handler.setFormatter(PlainLines() if terminal else JsonLines(file))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in ("uvicorn.error", "uvicorn.access", "asyncio"):
-        logging.getLogger(name).setLevel(logging.ERROR)  # these libraries log a line for each malformed request
+        logging.getLogger(name).setLevel(logging.ERROR)  # below ERROR, these libraries log each malformed request

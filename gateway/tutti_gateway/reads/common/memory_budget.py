@@ -1,8 +1,8 @@
 """Memory budget for the batches of all streams together.
 
 Batches that are views of the log's files use no memory. Joined and decompressed batches use memory until gRPC has sent them. A
-frame of a few KiB may decompress to 32 MiB. The decompressed size is not known before. So each batch first waits until the largest
-possible batch fits into the budget.
+frame of a few KiB may decompress to 32 MiB, and the decompressed size is unknown before the decompression. So each batch first
+waits until the largest possible batch fits into the budget.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tutti_gateway.core import limits
 from tutti_gateway.reads.protocol.flight_errors import ReadError
 
 US = 1_000_000
-_POLL_S = 0.02  # polling interval of the first waiting stream, because gRPC does not report when it frees a batch
+_POLL_S = 0.02  # the first waiting stream polls at this interval, because gRPC does not report when it frees a batch
 
 
 class MemoryBudget:
-    """Grants memory for a batch if the budget has space for the largest possible batch, first come, first served."""
+    """Grants memory for batches in order of arrival, each once the largest possible batch fits into the budget."""
 
     def __init__(self, allocated: Callable[[], int] = pa.total_allocated_bytes) -> None:
         """Begin without waiting streams; `allocated` returns the bytes that Arrow has allocated."""
@@ -35,10 +35,10 @@ class MemoryBudget:
 
     @contextlib.contextmanager
     def reserve_batch(self) -> Iterator[None]:
-        """Reserve memory for one batch within this context. Wait until the budget has space.
+        """Reserve memory for one batch within this context. Wait until the batch fits into the budget.
 
         Raises:
-            ReadError: `busy` if the budget had no space in time.
+            ReadError: `busy` if the batch does not fit in time.
         """
         with self._lock:
             if self._waiters or not self._fits():
@@ -75,4 +75,5 @@ class MemoryBudget:
             self._waiters[0].notify()
 
     def _fits(self) -> bool:
+        # Reserved batches are not allocated yet, so each counts with the largest possible size.
         return self.allocated() + (self._reserved + 1) * limits.READ_MAKING_BYTES <= limits.READ_HELD_BYTES_MAX

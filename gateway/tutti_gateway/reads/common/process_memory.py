@@ -1,8 +1,8 @@
 """Memory control of the reads process: few allocator arenas, release of free pages after load, and a limit on private memory.
 
-Each call runs in a thread of the Flight library. glibc gives threads separate arenas, which keep their freed memory. Two arenas
-suffice, because most memory is in Arrow's buffers and in mapped files. The Flight library does not limit the size of a request, so
-a hostile request can use much memory. The process then ends (`private_bytes`), and the gateway starts a new one.
+Each call runs in a thread of the Flight library. glibc gives threads separate arenas, and each arena keeps its freed memory. Two
+arenas suffice, because most memory is in Arrow's buffers and in mapped files. The Flight library does not limit the size of a
+request, so a hostile request can use much memory. Above the limit, the process ends, and the gateway starts a new reads process.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _STATUS_BYTES_MAX = 8192
 
 
 def tune() -> bool:
-    """Limit the allocator's arenas; call before other threads start. Return False if the C library lacks mallopt."""
-    private_bytes()
+    """Limit the number of the allocator's arenas; call this before other threads start. Return False without mallopt."""
+    private_bytes()  # opens /proc/self/status while file descriptors are available
     return malloc.configure_allocator(arenas=limits.MALLOC_ARENAS_MAX)
 
 
@@ -32,12 +32,12 @@ def trim() -> None:
 
 
 def private_bytes() -> int:
-    """Return the anonymous memory of this process, bytes; costs one small read."""
+    """Return the anonymous memory of this process, bytes."""
     lines = os.pread(_status(), _STATUS_BYTES_MAX, 0).splitlines()
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(b"RssAnon:")), 0)
 
 
 @functools.cache
 def _status() -> int:
-    """Open the file once and keep it open, because it must be readable when no file descriptor is left."""
+    """Open /proc/self/status once and keep it open, because later the process may have no free file descriptor."""
     return os.open(_STATUS, os.O_RDONLY | os.O_CLOEXEC)

@@ -66,7 +66,7 @@ ACTIONS: dict[str, Action] = {
     "report": Action("record the progress of a query", "report"),
     "queries": Action("the queries that report to this gateway", "queries"),
 }
-_MAY_WAIT = frozenset({"frontier", "passed"})  # their duration includes waiting, so it is not measured
+_MAY_WAIT = frozenset({"frontier", "passed"})  # long polls, whose durations the histogram leaves out
 
 
 class Actions:
@@ -129,13 +129,14 @@ class Actions:
         request = decode(FrontierRequest, body, "the body of frontier")
         served = self._served_logs.find(request.lane)
         confirmed = {}
-        if request.linearizable:  # without a confirmation, it still answers, and says so
+        if request.linearizable:  # even without a confirmation, this action answers, and reports `confirmed` as False
             served.ranges.check_log(request)
             confirmed["confirmed"] = served.ranges.confirmed()
         frontier = served.ranges.frontier(_without_linearizable(request), is_cancelled)
         if request.beyond is not None and frontier.offset <= request.beyond:
             frontier = served.watch.wait(request.beyond, request.timeout_ms * 1000, is_cancelled)
             if frontier.offset <= request.beyond:
+                # The frontier of a stalled gateway may never move, so the caller must use another gateway.
                 refuse_if_stalled(served)
         gateways, silent = self._gateway.gateways()
         return {
@@ -159,7 +160,8 @@ class Actions:
         frontier = served.ranges.frontier(_without_linearizable(request), is_cancelled)
         with converting_corruption(self._gateway.report_corruption, request.lane):
             found = served.reader.offset_for_time(request.time_us)
-            if request.linearizable and found >= frontier.offset:  # a record that was found needs no confirmation
+            # Only the answer that no such record exists needs a confirmed frontier, because a lagging log could lack the record.
+            if request.linearizable and found >= frontier.offset:
                 served.ranges.frontier(request, is_cancelled)
                 found = served.reader.offset_for_time(request.time_us)
             return {"offset": found}
@@ -193,7 +195,7 @@ class Actions:
     def lanes(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Return the lanes of unordered records and their frontiers."""
         self._ranges.frontier(decode(EmptyRequest, body, "the body of lanes"), is_cancelled)
-        refuse_if_stalled(self._served_logs.find(""))  # a follower repeats this request, so it must notice a stalled gateway
+        refuse_if_stalled(self._served_logs.find(""))  # readers of all lanes poll this action, and must leave a stalled gateway
         return self._served_logs.lanes()
 
     def topics(self, body: bytes, is_cancelled: IsCancelled) -> object:
@@ -230,7 +232,7 @@ class Actions:
         return {"reader": request.reader, "offset": request.offset}
 
     def passed(self, body: bytes, is_cancelled: IsCancelled) -> object:
-        """Return the committed offset of a named reader once it is at least `offset`, or after the timeout; None if it has none."""
+        """Return the committed offset of a named reader once it is at least `offset`, or after the timeout; None without one."""
         request = decode(PassedRequest, body, "the body of passed")
         served = self._served_logs.find("")
         self._ranges.frontier(request, is_cancelled)
@@ -248,7 +250,7 @@ class Actions:
     def report(self, body: bytes, is_cancelled: IsCancelled) -> object:
         """Record the progress of a query, and commit it to the log if the query has a name and has moved.
 
-        A failed commit is not an error of the action. The answer and the action `queries` contain it as `trouble`.
+        A failed commit does not fail the action: the answer, and later the action `queries`, report the failure as `trouble`.
         """
         request = decode(ReportRequest, body, "the body of report")
         frontier = self._ranges.frontier(request, is_cancelled)
@@ -256,6 +258,7 @@ class Actions:
         self._ranges.check_not_beyond(f"{query} reports offset {request.offset} as processed", request.offset, frontier)
         self._queries.record(request, time.time_ns() // 1000)
         trouble = ""
+        # An unchanged offset needs no commit.
         if request.name and self._positions.committed(request.name).offset != request.offset:
             try:
                 self._gateway.save_offset(request.name, request.offset, request.back, is_cancelled)

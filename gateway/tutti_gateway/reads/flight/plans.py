@@ -50,7 +50,7 @@ class RangeSplitter:
 
         Args:
             served_logs: finds the log that a command names.
-            locations: returns the URIs of the gateways that hold the logs; its argument returns True if the caller is gone.
+            locations: returns the URIs of the gateways that hold the logs; its argument is `is_cancelled` of the call.
             report_corruption: as in `flight_errors.corruption_error`.
         """
         self._served_logs = served_logs
@@ -76,6 +76,7 @@ class RangeSplitter:
             else:
                 parts = _parts(served, command, resolved.start, resolved.end)
         _check_tickets(command, len(parts))
+        # The totals are exact only if the flight contains all records of a fixed range.
         complete = command.topics is None and not command.follow
         locations = self._locations(is_cancelled)
         return flight.FlightInfo(
@@ -90,7 +91,7 @@ class RangeSplitter:
 
 
 def _check_tickets(command: Command, parts: int) -> None:
-    """Refuse an answer that would be too large, because each of its tickets repeats all topic names.
+    """Refuse a command whose answer would be too large, because each ticket in the answer repeats all topic names.
 
     Raises:
         ReadError: `malformed`.
@@ -121,7 +122,7 @@ def _endpoint(
         topics=command.topics,
         columns=command.columns,
         follow=command.follow,
-        seen=max(command.seen, part.end),  # a gateway that lags waits until its frontier reaches the part
+        seen=max(command.seen, part.end),  # a lagging gateway that gets this ticket waits until its frontier covers the part
         log=served.reader.log,
         absent_ok=command.absent_ok,
         lane=served.lane,

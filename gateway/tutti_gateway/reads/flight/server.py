@@ -22,7 +22,7 @@ WRITES_REFUSED = "the reads port accepts no records: send them with a Producer t
 
 
 class ActionAnswer:
-    """The answer of an action. It holds the lease of its call until the answer is sent or the caller has disconnected."""
+    """The answer of an action, which holds the call's lease until the answer is sent or the caller has disconnected."""
 
     def __init__(self, answer: bytes, lease: Lease, call: Call) -> None:
         self._unsent = [answer]
@@ -30,11 +30,11 @@ class ActionAnswer:
         self._call = call
 
     def __iter__(self) -> ActionAnswer:
-        """Return itself, as the Flight library requires."""
+        """Return this iterator, because the Flight library calls `iter` first."""
         return self
 
     def __next__(self) -> bytes:
-        """Return the answer, then release the lease."""
+        """Return the answer. The call after that releases the lease and ends the iteration."""
         if not self._unsent:
             self._lease.release()
             raise StopIteration
@@ -42,7 +42,10 @@ class ActionAnswer:
 
 
 class ReadsServer(flight.FlightServerBase):
-    """Serves one log. It listens from its construction on; its calls run in threads of the library."""
+    """Serves the ordered log and the lanes of one gateway.
+
+    The constructor starts listening. Calls run in threads of the Flight library.
+    """
 
     def __init__(
         self,
@@ -59,13 +62,13 @@ class ReadsServer(flight.FlightServerBase):
             location: grpc://HOST:PORT, or grpc+tls://HOST:PORT with a certificate; port 0 means any free port (see `port`).
 
         Raises:
-            pyarrow.ArrowException: the port is in use, or cannot be bound.
+            pyarrow.ArrowException: the port cannot be bound, for example because another process uses it.
         """
         self._streams = streams
         self._plans = plans
         self._actions = actions
         self._connections = connections
-        self.calls = ConcurrencyLimit("calls", limits.CALLS_MAX)
+        self.calls = ConcurrencyLimit("calls", limits.CALLS_MAX)  # without a wait time: a call above the limit fails at once
         self._guard = guard
         certificate = guard.certificate
         certificates = None if certificate is None else [certificate]
@@ -75,6 +78,7 @@ class ReadsServer(flight.FlightServerBase):
     @raises_flight_errors
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
         """Return a stream of records."""
+        # `call` lives as long as the stream, so that the connection does not count as idle.
         access, call = self._guard.caller(context), self._connections.call(context.peer())
         request = decode(Ticket, ticket.ticket, "the ticket")
         self._guard.enforce(lambda: access.require_read(request.topics))
@@ -92,13 +96,13 @@ class ReadsServer(flight.FlightServerBase):
             call = self._connections.call(context.peer())
             with hints_for(access):
                 info = self._plans.info(command, descriptor, context.is_cancelled)
-            del call  # the connection counts as busy until the answer is complete
+            del call  # until here, the connection does not count as idle
             return info
         finally:
             lease.release()
 
     @raises_schema_errors
-    def get_schema(  # type: ignore[override]  # the stubs have the type of the client's side
+    def get_schema(  # type: ignore[override]  # the stubs declare the client's type
         self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor
     ) -> flight.SchemaResult:
         """Return the schema of a command's records."""
@@ -106,7 +110,7 @@ class ReadsServer(flight.FlightServerBase):
         return flight.SchemaResult(schema_of(check_columns(_command(descriptor).columns)))
 
     @raises_flight_errors
-    def list_flights(  # type: ignore[override]  # the stubs have text, the library gives bytes
+    def list_flights(  # type: ignore[override]  # the library passes bytes, not text
         self, context: flight.ServerCallContext, criteria: bytes
     ) -> Iterator[flight.FlightInfo]:
         """Return the whole log as one flight."""
@@ -117,7 +121,7 @@ class ReadsServer(flight.FlightServerBase):
         return iter([self._plans.info(command, descriptor, context.is_cancelled)])
 
     @raises_flight_errors
-    def list_actions(  # type: ignore[override]  # the stubs have an action where the library wants its type
+    def list_actions(  # type: ignore[override]  # the library needs tuples
         self, context: flight.ServerCallContext
     ) -> list[tuple[str, str]]:
         """Return the name and description of each action."""
@@ -128,6 +132,7 @@ class ReadsServer(flight.FlightServerBase):
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[bytes]:
         """Run one action, with JSON as body and answer."""
         access, body = self._guard.caller(context), action.body.to_pybytes()
+        # An unknown action passes this check, and gets an error that lists the actions.
         if access is not FULL_ACCESS and action.type in ACTIONS:
             self._guard.enforce(lambda: check_action(access, action.type, body))
         call, lease = self._connections.call(context.peer()), self.calls.acquire()
@@ -135,7 +140,7 @@ class ReadsServer(flight.FlightServerBase):
             with hints_for(access):
                 return ActionAnswer(self._actions.act(action.type, body, context.is_cancelled, access), lease, call)
         except BaseException:
-            lease.release()  # without an `ActionAnswer`, which would release it
+            lease.release()  # no `ActionAnswer` exists that would release the lease later
             raise
 
     @raises_flight_errors

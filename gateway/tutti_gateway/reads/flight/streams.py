@@ -1,7 +1,7 @@
 """Streams of records: a range with an end, or a range that follows the log.
 
-A stream is an iterator. A thread of the Flight library asks it for the next batch after the network has accepted the previous one.
-So a slow reader occupies at most three batches and one thread, and nothing is prefetched.
+A stream is an iterator. A thread of the Flight library requests the next batch after the network has accepted the previous one, so
+nothing is prefetched. A slow reader therefore occupies at most three batches and one thread.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from tutti_gateway.reads.protocol.tickets import Ticket
 US = 1_000_000
 METADATA_KEY = b"tutti"
 Batch = pa.RecordBatch | tuple[pa.RecordBatch, pa.Buffer]
-"""What the Flight library accepts: a batch, with or without application metadata."""
+"""An item of a stream: a batch, with or without application metadata."""
 
 
 class StreamMeters:
-    """Counters of reads. Concurrent streams may lose an increment, which is acceptable for graphs."""
+    """Counters of reads. Concurrent streams may lose an increment, which does not matter in a graph."""
 
     def __init__(self) -> None:
         self.opened = 0
@@ -51,17 +51,17 @@ class StreamMeters:
 
 
 class Stream:
-    """One caller's stream. It releases its lease at its end, after an error too, and raises only Flight errors."""
+    """One caller's stream, which raises only Flight errors, and releases its lease at the end or after an error."""
 
     def __init__(self, batches: Iterator[Batch], lease: Lease, call: Call, meters: StreamMeters) -> None:
-        """Create a stream of `batches` that holds `lease` for `call`."""
+        """Create a stream of `batches` for `call`. The stream holds `lease` until its end."""
         self._batches = batches
         self._lease = lease
         self._call = call
         self._meters = meters
 
     def __iter__(self) -> Stream:
-        """Return itself, as the Flight library requires."""
+        """Return this iterator, because the Flight library calls `iter` first."""
         return self
 
     def __next__(self) -> Batch:
@@ -108,13 +108,13 @@ class Streams:
 
         Args:
             ticket: the request.
-            call: the connection of the caller.
+            call: the Flight call, which keeps its connection from counting as idle while the stream exists.
             is_cancelled: returns True if the caller has disconnected.
 
         Raises:
             ReadError: the ticket is wrong, or the limit of streams is reached.
         """
-        # An error below drops the lease, which releases the slot.
+        # If an error occurs below, the lease is garbage collected, which releases the slot.
         lease = (self.followers if ticket.follow else self.scans).acquire(is_cancelled)
         served = self._served_logs.find(ticket.lane)
         if ticket.follow:
@@ -128,10 +128,10 @@ class Streams:
             batches = iter(self._scan(served, ticket, resolved.start, resolved.end))
         self.meters.opened += 1
         stream = Stream(batches, lease, call, self.meters)
-        return flight.GeneratorStream(schema, stream)  # type: ignore[arg-type]  # the stubs leave out pairs with metadata
+        return flight.GeneratorStream(schema, stream)  # type: ignore[arg-type]  # the library also accepts pairs
 
     def _batch_bytes(self) -> int:
-        """Return the size up to which small frames are joined, bytes.
+        """Return the size up to which a stream joins small frames, bytes. The size shrinks with the number of streams.
 
         A stream that waits for its reader holds about three times that size: a batch in gRPC, and the next batch with computed
         columns.
@@ -146,7 +146,7 @@ class Streams:
         """Yield the batches of a committed range.
 
         Args:
-            sequential: True if this stream has just read the records before `start`.
+            sequential: whether this stream has just read the records before `start`.
         """
         reached = start
         try:
@@ -161,16 +161,18 @@ class Streams:
                 sequential=sequential,
             )
             while (batch := self._next_batch(batches)) is not None:
+                # Checked for each batch, because a stop of the gateway must not wait for the end of a long scan.
                 if served.watch.stopping:
                     raise _stopping()
                 yield batch
                 reached += batch.num_rows
-                del batch  # frees this batch before the next one is built
+                del batch  # lets gRPC free this batch before the next one is built
         except Damaged as error:
             where = {"offset": reached} if ticket.topics is None else {}
             raise corruption_error(error, self._report_corruption, served.lane, **where) from error
 
     def _next_batch(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
+        # The reservation ends once the batch exists, because then the allocated bytes include the batch.
         with self.memory.reserve_batch():
             began = time.monotonic_ns()
             batch = next(batches, None)
@@ -181,9 +183,9 @@ class Streams:
     def _follow(
         self, served: ServedLog, ticket: Ticket, resolved: ResolvedRange, is_cancelled: Callable[[], bool]
     ) -> Iterator[Batch]:
-        """Yield committed records from the start of the range.
+        """Yield committed records from the start of the range, and wait at the frontier for more.
 
-        The last batch of each scan contains the position that the scan reached.
+        The last batch of each scan carries the offset that the scan reached, from which a reader can continue elsewhere.
         """
         at, end = resolved.start, resolved.end
         schema = schema_of(check_columns(ticket.columns))
@@ -191,6 +193,7 @@ class Streams:
         while end is None or at < end:
             frontier = served.watch.now()
             upto = frontier.offset if end is None else min(frontier.offset, end)
+            # Without new records, an empty batch after each beat lets both ends notice a broken connection.
             if upto <= at:
                 frontier = served.watch.wait(at, limits.FOLLOW_BEAT_US, is_cancelled)
                 if served.watch.stopping:
@@ -203,6 +206,7 @@ class Streams:
                 continue
             began = time.monotonic()
             last = empty
+            # Each batch is sent one step late, because the last batch of the scan must carry the offset reached.
             try:
                 for batch in self._scan(served, ticket, at, upto, sequential=at > resolved.start):
                     if last is not empty:
@@ -210,16 +214,16 @@ class Streams:
                     last = batch
             except (ReadError, Behind):
                 if last is not empty:
-                    yield last  # this batch is valid, whatever follows it
+                    yield last  # this batch is valid, although a later one is not
                 raise
             at = upto
             yield last, _progress(at, frontier)
-            # A pause between runs. Otherwise, if small batches commit continuously, the caller would get a message for each batch.
+            # A pause lets small batches that commit continuously share a message to the caller.
             time.sleep(max(0.0, limits.FOLLOW_GAP_US / US - (time.monotonic() - began)))
 
 
 def metadata(served: ServedLog, resolved: ResolvedRange) -> bytes:
-    """Return the metadata of a stream's schema."""
+    """Return the metadata of a stream's schema: the log, its start, the frontier and the range."""
     return msgspec.json.encode(
         {
             "log": served.reader.log,

@@ -1,8 +1,9 @@
 """Waits for the frontier, with one thread for all waiting callers.
 
 The gateway writes a byte into a pipe when its frontier moves. One thread reads the pipe, checks the live page and wakes all waiting
-callers. While no caller waits, the thread sleeps and does not read the pipe, so a commit does not wake this process. The thread
-also checks the page every half second, in case a byte is missing. The end of the pipe means that the gateway has ended.
+callers. While no caller waits, the thread sleeps and does not read the pipe, so a commit does not wake this process. While a caller
+waits, the thread also checks the page every half second, in case a byte is lost. The end of the pipe means that the gateway has
+ended.
 """
 
 from __future__ import annotations
@@ -42,27 +43,27 @@ class FrontierWaiter(Protocol[Seen_co]):
 
     @property
     def stopping(self) -> bool:
-        """True if the process stops, which ends every wait."""
+        """True if this process is stopping, which ends every wait."""
 
     @property
     def silent(self) -> bool:
-        """True if the gateway has stalled, which ends every wait."""
+        """True if the gateway's heartbeat has stopped, which ends every wait."""
 
     def now(self) -> Seen_co:
         """Return the current frontier."""
 
     def wait(self, beyond: int, timeout_us: int, is_cancelled: Callable[[], bool] = bool) -> Seen_co:
-        """Wait until the frontier is above `beyond` or the wait ends for another reason. Return the frontier.
+        """Wait until the frontier is above `beyond`. Return the frontier.
 
-        The other reasons are the timeout, a caller that has disconnected, a stopping process, and a stalled gateway.
+        The wait also ends at the timeout, when the caller disconnects, when this process stops, or when the gateway stalls.
         """
 
 
 class LaneWatch(Generic[Frontier]):
-    """Waits for the frontier of a lane, through the watch of the ordered log; one pipe signals both."""
+    """Waits for the frontier of a lane. The watch of the ordered log does the work, because one pipe signals both logs."""
 
     def __init__(self, read_frontier: Callable[[], Frontier], watch: FrontierWatch[Any]) -> None:
-        """Create a watch; `read_frontier` reads the frontier, which never moves back, at low cost."""
+        """Create a watch; `read_frontier` reads the lane's frontier, which never moves back, at low cost."""
         self.now = read_frontier
         self._watch = watch
 
@@ -82,14 +83,14 @@ class LaneWatch(Generic[Frontier]):
 
 
 class FrontierWatch(Generic[Frontier]):
-    """Waits for the frontier, for many threads at the same time. A published frontier never moves back."""
+    """Waits for the frontier of the ordered log, for many threads at the same time. The reported frontier never moves back."""
 
     def __init__(self, read_frontier: Callable[[], Frontier], notify_fd: int | None, on_gateway_exit: Callable[[], None]) -> None:
         """Start watching.
 
         Args:
             read_frontier: reads the frontier at low cost.
-            notify_fd: read end of the gateway's pipe; None leaves only the slow poll.
+            notify_fd: read end of the gateway's pipe, or None to poll every half second instead.
             on_gateway_exit: called once, in the watcher's thread, when the gateway has ended.
         """
         self._read_frontier = read_frontier
@@ -97,10 +98,10 @@ class FrontierWatch(Generic[Frontier]):
         self._notify_fd = notify_fd
         self._changed = threading.Condition()
         self._waiting = self._waiting_on_others = 0
-        self._signals = 0  # number of checks that a byte in the pipe caused
+        self._signals = 0  # number of checks by the watcher thread while callers waited
         self._last = read_frontier()
         self.stopping = False
-        self.silent = False  # set by the liveness check of the gateway; a wait sees it within half a second
+        self.silent = False  # set by the gateway's liveness check; waits notice it within half a second
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         if notify_fd is not None:
             os.set_blocking(notify_fd, False)
@@ -119,9 +120,9 @@ class FrontierWatch(Generic[Frontier]):
             return self._last
 
     def wait(self, beyond: int, timeout_us: int, is_cancelled: Callable[[], bool] = bool) -> Frontier:
-        """Wait until the frontier is above `beyond`, or the wait ends for another reason.
+        """Wait until the frontier is above `beyond`.
 
-        The other reasons are the timeout, a caller that has disconnected, a stopping process, and a stalled gateway.
+        The wait also ends at the timeout, when the caller disconnects, when this process stops, or when the gateway stalls.
 
         Args:
             beyond: offset that the frontier must exceed.
@@ -134,7 +135,7 @@ class FrontierWatch(Generic[Frontier]):
         deadline = time.monotonic() + timeout_us / US
         with self._counted():
             while True:
-                frontier = self.now()  # read after the watcher counts this caller, so a later move wakes it
+                frontier = self.now()  # read after this caller is counted, so that a later move wakes the caller
                 left = deadline - time.monotonic()
                 if frontier.offset > beyond or left <= 0 or self.stopping or self.silent or is_cancelled():
                     return frontier
@@ -145,12 +146,12 @@ class FrontierWatch(Generic[Frontier]):
     def wait_on(
         self, read_other: Callable[[], Other], beyond: int, timeout_us: int, is_cancelled: Callable[[], bool] = bool
     ) -> Other:
-        """Wait as `wait` does, for another frontier that the same pipe signals; `read_other` reads it."""
+        """Wait as `wait` does, but for a frontier that `read_other` reads and that the same pipe signals."""
         deadline = time.monotonic() + timeout_us / US
         with self._counted(others=1):
             while True:
                 signals = self._signals
-                frontier = read_other()  # `_signals` was read before, so a later move is noticed
+                frontier = read_other()  # `_signals` is read before, so that a move in between is not missed
                 left = deadline - time.monotonic()
                 if frontier.offset > beyond or left <= 0 or self.stopping or self.silent or is_cancelled():
                     return frontier
@@ -160,7 +161,7 @@ class FrontierWatch(Generic[Frontier]):
 
     @contextlib.contextmanager
     def _counted(self, others: int = 0) -> Iterator[None]:
-        """Count a waiting caller within this context. `others` of the callers wait for another frontier."""
+        """Count one waiting caller within this context. `others` is 1 if the caller waits for another frontier."""
         with self._changed:
             self._waiting += 1
             self._waiting_on_others += others
@@ -184,7 +185,7 @@ class FrontierWatch(Generic[Frontier]):
             self._thread.join()
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # the counter is full, so the thread wakes anyway
+        with contextlib.suppress(BlockingIOError):  # the eventfd's counter is full, so the thread wakes anyway
             os.eventfd_write(self._wake_fd, 1)
 
     def _run(self) -> None:
@@ -195,7 +196,7 @@ class FrontierWatch(Generic[Frontier]):
         while not self.stopping:
             waiting = self._waiting > 0
             if notify_fd is not None:
-                poll.register(notify_fd, select.POLLIN if waiting else 0)  # poll reports the end of the pipe in both cases
+                poll.register(notify_fd, select.POLLIN if waiting else 0)  # poll always reports the pipe's end
             events = dict(poll.poll(limits.WATCH_POLL_US // 1000 if waiting else None))
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._wake_fd)
@@ -209,8 +210,8 @@ class FrontierWatch(Generic[Frontier]):
                 try:
                     self.now()
                     trouble = ""
-                except Exception as error:  # noqa: BLE001 - waiting callers get it too; this thread must notice the gateway's end
-                    if repr(error) != trouble:  # log each error once and not with each commit
+                except Exception as error:  # noqa: BLE001 - this thread must stay alive to notice the gateway's end
+                    if repr(error) != trouble:  # log a lasting error once, not after each commit
                         trouble = repr(error)
                         LOG.error("the frontier cannot be read", extra={"fields": {"error": trouble}})
 

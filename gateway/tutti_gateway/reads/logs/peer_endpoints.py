@@ -1,7 +1,7 @@
 """Finds the reads ports and admin pages of the other gateways, so that a client can read a range from any of them.
 
-The roster contains only client addresses, and a gateway reports its other ports in its welcome. So this module requests
-the welcome of each peer when a caller needs it. Peers that do not answer are omitted until they do.
+The roster contains only client addresses, and a gateway reports its other ports in its welcome. So this module requests the welcome
+of each peer when a caller needs the endpoints. A peer that does not answer is omitted until it answers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class PeerCache:
     def __init__(
         self, reader: HasLog, gateway: KnowsGateways, credentials: Callable[[], Credentials | None] = lambda: None
     ) -> None:
-        """Create the cache. It sends requests to peers of `gateway`, with `credentials`. Peers must have the log of `reader`."""
+        """Create the cache, which sends requests to peers of `gateway` with `credentials`. Peers must have the log of `reader`."""
         self._credentials = credentials
         self._reader = reader
         self._gateway = gateway
@@ -66,11 +66,11 @@ class PeerCache:
         self._stopping = False
 
     def locations(self, is_cancelled: Callable[[], bool] = bool) -> Sequence[str]:
-        """Return the URIs of the gateways that hold the log, this one first. The first call waits briefly for the answers."""
+        """Return the URIs of the gateways that hold the log, this gateway first. The first call waits briefly for the peers."""
         return list(dict.fromkeys([self.own, *(one.reads for one in self._endpoints(is_cancelled))]))
 
     def consoles(self) -> dict[str, str]:
-        """Return the URI of each other gateway's admin pages, by name. The first call waits briefly for the answers."""
+        """Return the URI of each other gateway's admin pages, by name. The first call waits briefly for the peers."""
         return {one.gateway: one.admin for one in self._endpoints()}
 
     def _endpoints(self, is_cancelled: Callable[[], bool] = bool) -> list[PeerEndpoints]:
@@ -83,8 +83,8 @@ class PeerCache:
             ):
                 self._refreshed_at = time.monotonic()
                 threading.Thread(target=self._refresh, name="other-gateways", daemon=True).start()
-                self._refreshing = True  # set after the start: if no thread can start, the flag stays False
-            # Only the first call waits: later calls return the last answers while the thread refreshes them.
+                self._refreshing = True  # set after the thread's start, which may fail
+            # Only the first call waits: later calls return the known endpoints while the thread refreshes them.
             deadline = time.monotonic() + limits.STATUS_WAIT_US_MAX / US
             while first and self._refreshing and not is_cancelled() and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(min(left, limits.WATCH_POLL_US / US))
@@ -111,7 +111,7 @@ class PeerCache:
                 self._changed.notify_all()
 
     def _endpoints_of(self, url: str) -> PeerEndpoints | None:
-        """Return the endpoints of the gateway at `url`; None if it does not answer, or has another log."""
+        """Return the endpoints of the gateway at `url`; None if the gateway does not answer, or has another log."""
         try:
             credentials = self._credentials()
             with RequestClient(url, limits.STATUS_WAIT_US_MAX / US, rounds=1, learn=False, credentials=credentials) as client:

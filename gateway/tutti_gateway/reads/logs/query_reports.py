@@ -27,7 +27,10 @@ class _Run(msgspec.Struct):
 
 
 class QueryReports:
-    """The latest report of each query run. Thread-safe. Drops runs without a report for a day, and the oldest when it is full."""
+    """The latest report of each query run. Thread-safe.
+
+    A run is dropped after a day without a report, or if the table is full and the run's report is the oldest.
+    """
 
     def __init__(self) -> None:
         """Start without reports."""
@@ -43,7 +46,7 @@ class QueryReports:
             self._drop_old(now_us)
 
     def trouble(self, run: str, why: str) -> None:
-        """Record why the position of a run cannot be stored under its name; `why` is empty if the position is stored."""
+        """Record the reason why a run's position could not be committed to the log; `why` is empty after a successful commit."""
         with self._lock:
             if run in self._runs:
                 self._runs[run].trouble = why
@@ -80,7 +83,7 @@ def _line(known: _Run, frontier: int, now_us: int) -> QueryInfo:
         topics=report.topics,
         offset=report.offset,
         lag_records=max(0, frontier - report.offset),
-        # A silent run reported its lag when it was alive; the records above its offset have waited since.
+        # The records that a silent run has not processed have waited since its last report, so their age grows.
         lag_ms=report.lag_ms + (silent_us // 1000 if silent and behind else 0),
         state=SILENT if silent else RUNNING,
         since_us=known.since_us,

@@ -1,4 +1,4 @@
-"""Resolves the range in a ticket to offsets that the log holds, or raises an error that explains why it cannot."""
+"""Resolves the range in a ticket to offsets of the log, or raises an error that explains why the range is invalid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tutti_gateway.reads.protocol.tickets import AtTime, Position, Request, Tick
 
 
 class ResolvedRange(NamedTuple):
-    """Offsets [start, end) to read; an `end` of None has no limit. `frontier` is the frontier that was reported to the reader."""
+    """Offsets [start, end) to read, without an end if `end` is None. `frontier` is the frontier that the caller is shown."""
 
     start: int
     end: int | None
@@ -38,7 +38,7 @@ class RangeResolver:
             reader: reader of the log.
             watch: waits until the frontier of the log moves.
             state: returns the state of the gateway.
-            confirm: confirms the frontier with a majority (see `GatewayLink.confirm`); None for a lane, which no majority decides.
+            confirm: confirms the frontier with a majority (see `GatewayLink.confirm`), or is None for a lane.
         """
         self._confirm = confirm
         self._reader = reader
@@ -46,10 +46,10 @@ class RangeResolver:
         self._state = state
 
     def frontier(self, caller: Request, is_cancelled: Callable[[], bool]) -> DecidedEnd:
-        """Return the frontier of the log, which is at least what the caller has seen (C7).
+        """Return the frontier of the log, which is never below a frontier that the caller has seen (C7).
 
-        The call waits briefly for a lower frontier to catch up, unless the gateway has no majority. A linearizable answer
-        covers all records that were committed before the request.
+        The call waits briefly for a frontier that is still too low, unless the gateway has no majority. For a linearizable request,
+        the frontier covers all records that were committed before the request.
 
         Raises:
             ReadError: `other_log`, `behind`.
@@ -72,7 +72,7 @@ class RangeResolver:
         return frontier
 
     def confirmed(self) -> bool:
-        """True if the gateway confirms that its frontier covers all records that are committed now.
+        """True if the gateway confirms that its frontier covers all records committed so far.
 
         Raises:
             ReadError: `malformed`, for a lane.
@@ -82,11 +82,11 @@ class RangeResolver:
         return self._confirm()
 
     def require_confirmed(self, seen: int = 0, why: str = "") -> None:
-        """Refuse an answer that needs a confirmed frontier if the gateway cannot confirm it.
+        """Raise an error if the gateway cannot confirm its frontier, which the answer to the caller needs.
 
         Args:
             seen: highest frontier that the caller has seen.
-            why: first part of the error message, the refusal that a confirmed frontier would justify; empty for none.
+            why: first part of the error message: the refusal that a confirmed frontier would justify; empty if there is none.
 
         Raises:
             ReadError: `behind`.
@@ -102,7 +102,7 @@ class RangeResolver:
             )
 
     def check_log(self, caller: Request) -> None:
-        """Refuse a caller that reads another log, because its offsets are meaningless here.
+        """Refuse a caller that reads another log, because offsets of that log mean nothing in this one.
 
         Raises:
             ReadError: `other_log`.
@@ -171,10 +171,10 @@ class RangeResolver:
         self.check_not_beyond(f"the range's {which} is offset {offset}", offset, frontier, hint)
 
     def check_not_beyond(self, what: str, offset: int, frontier: DecidedEnd, hint: str = "") -> None:
-        """Refuse an offset beyond the frontier. The refusal is permanent only if the frontier is confirmed.
+        """Refuse an offset beyond the frontier: permanently if the frontier is confirmed, else with `behind`.
 
         Raises:
-            ReadError: `beyond_frontier`; `behind` if other gateways may have more.
+            ReadError: `beyond_frontier`, or `behind` if other gateways may have more records.
         """
         if offset <= frontier.offset:
             return
@@ -193,7 +193,7 @@ class RangeResolver:
         """Refuse topics that do not exist, unless the ticket permits absent topics.
 
         Raises:
-            ReadError: `unknown_topic`; `behind` if other gateways may know the topics.
+            ReadError: `unknown_topic`, or `behind` if other gateways may know the topics.
         """
         if ticket.topics is None or ticket.follow or ticket.absent_ok:
             return
@@ -203,7 +203,7 @@ class RangeResolver:
             self.require_confirmed(0, f"some of the topics {', '.join(ticket.topics)[:200]} are unknown here")
             if self._has_topics(ticket.topics):
                 return
-        # The error lists the known topics. Their names need the whole state of the log, which costs more than `_has_topics`.
+        # Only the error loads the whole state of the log, for the names of all topics: `_has_topics` is much cheaper.
         known = {topic.name for topic in self._reader.state().topics.values()}
         for name in ticket.topics:
             if name not in known:

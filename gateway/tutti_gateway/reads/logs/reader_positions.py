@@ -1,4 +1,4 @@
-"""Follows the committed offsets of named readers; the index finds their OFFSETS frames, so no other frame is read."""
+"""Follows the committed offsets of named readers. The index finds their OFFSETS frames, so no other frame is read."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from tutti.data.frames.frame import Kind
 from tutti.errors import Damaged, OffsetOutOfRange
 from tutti.log.read.reader import LogReader
 
-_SKIP_FRAMES = 100_000  # beyond this distance, the log's state is faster, because it starts from a snapshot
+_SKIP_FRAMES = 100_000  # above this number of new frames, loading the log's state from a snapshot is faster than reading them
 
 
 class CommittedOffset(NamedTuple):
-    """The committed offset of a named reader: all records below it are processed; -1 if the log has no commit of that name."""
+    """The committed offset of a named reader, below which all records are processed; -1 if the reader has committed none."""
 
     offset: int
 
 
 class ReaderPositions:
-    """The committed offsets of named readers at the frontier. Thread-safe, and cheap to call repeatedly."""
+    """The committed offsets of named readers at the frontier. Thread-safe. A repeated call reads only frames that are new."""
 
     def __init__(self, reader: LogReader) -> None:
-        """Follow the log of `reader`; the first call of `committed` reads it."""
+        """Follow the log of `reader`, beginning with the first call of `committed`."""
         self._reader = reader
         self._lock = threading.Lock()
         self._saved: dict[str, int] = {}
         self._upto = 0
 
     def committed(self, name: str) -> CommittedOffset:
-        """Return the position of one reader.
+        """Return the committed offset of one reader.
 
         Raises:
             Damaged: a required frame cannot be read.
@@ -50,7 +50,7 @@ class ReaderPositions:
             for view, rows in self._reader.positions(self._upto + 1, last):
                 for row in rows[rows["kind"] == Kind.OFFSETS]:
                     found |= decode_body(OffsetsBody, view.frame(row).body).readers
-        except OffsetOutOfRange:  # retention removed the frames in the meantime
+        except OffsetOutOfRange:  # retention has removed the new frames already, so load the whole state
             self._load_state()
             return
         except Damaged as error:  # a later snapshot may contain the commit

@@ -28,7 +28,9 @@ IDENTITY = "identity.json"
 
 
 class ServedLog(NamedTuple):
-    """A served log: the ordered one (`lane` is empty), or a lane. `state` is the gateway's, or `halted` for a halted lane."""
+    """A served log: the ordered log (`lane` is empty) or a lane. `state` returns the gateway's state, or `halted` for a halted
+    lane.
+    """
 
     lane: str
     reader: LogReader
@@ -38,14 +40,14 @@ class ServedLog(NamedTuple):
 
     @property
     def about(self) -> dict[str, str]:
-        """Return the fields that answers contain next to the log's uuid: the lane, if it is one."""
+        """Return the fields that identify this log in an answer, next to the log's uuid: the lane's name, or none."""
         return {"lane": self.lane} if self.lane else {}
 
 
 class LaneLine(msgspec.Struct, frozen=True):
     """A lane in the answer of the action `lanes`.
 
-    `halted` is the reason why it accepts no records here. `lost` is the reason why it is unreadable.
+    `halted` is the reason why the lane accepts no records here, and `lost` the reason why it is unreadable, or empty text.
     """
 
     lane: str
@@ -77,7 +79,7 @@ class ServedLogs:
             reader: reader of the ordered log.
             watch: waits until the frontier of the ordered log moves.
             state: returns the state of the gateway.
-            halted: returns the lanes that the gateway knows, each with the reason why it is halted, or empty text.
+            halted: returns the lanes that the gateway knows, each with the reason why the lane is halted, or empty text.
             confirm: confirms the frontier with a majority.
         """
         self._reader = reader
@@ -85,7 +87,7 @@ class ServedLogs:
         self._state = state
         self._halted = halted
         self._ordered = ServedLog("", reader, watch, RangeResolver(reader, watch, state, confirm), state)
-        self._known_lanes: set[LaneName] = set()  # lanes that have begun here; if one of them cannot be read, that is an error
+        self._known_lanes: set[LaneName] = set()  # lanes that have begun here; `lanes` reports such a lane even if it is unreadable
         self._lanes: OrderedDict[LaneName, ServedLog] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -145,7 +147,7 @@ class ServedLogs:
         return found
 
     def _known(self, halted: dict[str, str]) -> list[LaneName]:
-        """Return the existing lanes, and those that have begun and are missing now."""
+        """Return the lanes that exist in the directory, and the lanes that have begun here but are missing now."""
         began = {lane for text in halted if (lane := LaneName.parse(text)) is not None}
         own = recorded_own_lane(self._reader.path)
         if own is not None:
@@ -155,14 +157,14 @@ class ServedLogs:
             return sorted({*list_lanes(self._reader.path), *self._known_lanes})
 
     def _lost_reason(self, lane: LaneName, error: TuttiError) -> str:
-        """Return why a lane cannot be read, from the error of the attempt; empty while the lane is being created."""
+        """Return the reason why a lane could not be read; empty while the lane is still being created. `error` is the failure."""
         path = lane_path(self._reader.path, lane)
         if not os.path.isdir(path):
             return f"{path} is missing" if lane in self._known_lanes else ""
         return str(error) if lane in self._known_lanes or lane_has_log(self._reader.path, lane) else ""
 
     def _served_lane(self, lane: LaneName) -> ServedLog:
-        """Return a lane that can be read now. Files are opened outside the lock, so that a slow disk does not delay other lanes."""
+        """Return a lane that is readable now. Opens files outside of the lock, so that a slow disk does not delay other lanes."""
         with self._lock:
             kept = self._lanes.get(lane)
         try:
@@ -222,7 +224,7 @@ class ServedLogs:
 
 
 def topic_line(topic: Topic) -> dict[str, object]:
-    """Return a topic as JSON fields: committed records and bytes in total, and its first remaining record (-1 and 0 for none)."""
+    """Return a topic as JSON fields: its committed records and bytes, and offset and time of its first and last record."""
     return {
         "name": topic.name,
         "records": topic.records,

@@ -1,11 +1,11 @@
 """Errors of the reads protocol: the Flight error class, a clear message, and JSON for programs (docs/reference/reads.md).
 
-Three facts about the Flight library, found by running it, determine this module:
+Three properties of the Flight library, found by running it, determine this module:
 
-1. Only `FlightError` carries `extra_info`; any other exception is sent with its traceback.
-2. `get_schema` sends even a `FlightError` with its traceback.
-3. An error whose message and JSON exceed gRPC's 8 KiB of headers arrives as an internal error. A non-ASCII letter takes six bytes
-   there.
+1. Only a `FlightError` carries `extra_info`; the library sends any other exception with its traceback.
+2. From `get_schema`, the library sends even a `FlightError` with its traceback.
+3. An error whose message and JSON exceed gRPC's 8 KiB of headers arrives as an internal error. In these headers, a non-ASCII letter
+   takes six bytes.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ReadError(TuttiError):
     Attributes:
         code: machine-readable reason.
         fields: further fields of the error's JSON.
-        hint: text with names, appended to the message only for callers that may read everything.
+        hint: last part of the message, with names of topics or gateways, only for callers that may read everything.
     """
 
     def __init__(self, code: str, message: str, hint: str = "", /, **fields: object) -> None:
@@ -77,12 +77,12 @@ class ReadError(TuttiError):
         self._message = message
 
     def without_hint(self) -> ReadError:
-        """Return the same error without the hint, for a caller that may not read everything."""
+        """Return the error without its hint, for a caller that may not read everything."""
         return ReadError(self.code, self._message, **self.fields)
 
 
 def corruption_error(error: Damaged, report_corruption: Callable[[str, int], bool], lane: str, **fields: object) -> ReadError:
-    """Return the error for a corrupt frame: `unavailable` if other gateways hold it, else `damaged`.
+    """Return the error for a corrupt frame: `unavailable` if other gateways hold the frame, else `damaged`.
 
     Args:
         error: the corruption.
@@ -98,7 +98,7 @@ def corruption_error(error: Damaged, report_corruption: Callable[[str, int], boo
 
 @contextlib.contextmanager
 def converting_corruption(report_corruption: Callable[[str, int], bool], lane: str) -> Iterator[None]:
-    """Convert corruption errors of a block as `corruption_error` does.
+    """Convert a corruption error that is raised within this context, as `corruption_error` does.
 
     Raises:
         ReadError: the converted error.
@@ -136,18 +136,19 @@ def flight_error(error: BaseException) -> flight.FlightError:
 class SchemaError(Exception):
     """The error of a `get_schema` call: the client gets its text and no traceback.
 
-    The library sends an exception of this method as `traceback.format_exception` prints it, with local file paths. If that function
-    fails, the library sends only the text and the type name. So an attribute that the function needs raises an error here.
+    The library sends an exception of `get_schema` as `traceback.format_exception` prints it, with local file paths. If
+    `format_exception` fails, the library sends only the text and the type name. So `__suppress_context__`, which that function
+    reads, raises an error here.
     """
 
     @property
-    def __suppress_context__(self) -> bool:  # type: ignore[override]  # an attribute of every other exception
+    def __suppress_context__(self) -> bool:  # type: ignore[override]  # a plain attribute in the base class
         """Raise an error when read."""
         raise TypeError("a SchemaError has no printable traceback")
 
 
 def raises_schema_errors(call: Callable[Arguments, Answer]) -> Callable[Arguments, Answer]:
-    """As `raises_flight_errors`, for `get_schema`, which cannot send Flight errors."""
+    """Wrap `get_schema` so that it raises only `SchemaError`, because the library cannot send its Flight errors."""
 
     @functools.wraps(call)
     def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Answer:
@@ -161,7 +162,7 @@ def raises_schema_errors(call: Callable[Arguments, Answer]) -> Callable[Argument
 
 
 def _message_of(error: flight.FlightError) -> str:
-    """Return the message of an error that `flight_error` made, without the library's additions."""
+    """Return the original message of an error made by `flight_error`, without the text that the library adds."""
     return str(msgspec.json.decode(error.extra_info)["message"]) if error.extra_info else str(error)
 
 
@@ -173,6 +174,6 @@ def raises_flight_errors(call: Callable[Arguments, Answer]) -> Callable[Argument
         try:
             return call(*args, **kwargs)
         except Exception as error:  # noqa: BLE001 - any other exception would reach the client with its traceback
-            raise flight_error(error) from None  # some methods of the library send the cause, with its traceback
+            raise flight_error(error) from None  # the library would send a cause with its traceback
 
     return guarded

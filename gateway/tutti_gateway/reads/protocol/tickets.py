@@ -1,7 +1,7 @@
 """Requests of the reads protocol: tickets and the bodies of actions, decoded strictly (docs/reference/reads.md).
 
-A request is a JSON object. Unknown fields, wrong types and oversize requests are refused with a clear message. So a misspelt field
-never changes the meaning of a request.
+A request is a JSON object. Unknown fields, wrong types and oversize requests are refused with a clear message, so a misspelt field
+is never ignored silently.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     Attributes:
         seen: highest frontier that the caller has received.
         log: uuid of the log that the caller reads, hex.
-        linearizable: True if the gateway must first confirm its frontier with a majority of the group.
+        linearizable: whether the gateway must first confirm its frontier with a majority of the group.
     """
 
     seen: Natural = 0
@@ -46,7 +46,10 @@ class Request(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 class LaneRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """Requests that may name a lane instead of the ordered log: a gateway's name for its newest lane, or NUMBER-INCARNATIONHEX."""
+    """A request that may name a lane instead of the ordered log.
+
+    A gateway's name selects the gateway's newest lane; NUMBER-INCARNATIONHEX selects exactly one lane.
+    """
 
     lane: Annotated[str, msgspec.Meta(max_length=NAME_BYTES_MAX)] = ""
 
@@ -131,10 +134,10 @@ class ReportRequest(Request, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         run: random name of the run.
         name: name under which the log stores the position; empty for none.
         label: text for operators.
-        topics: topics that the query reads; None for all.
-        offset: all records below it are processed.
-        lag_ms: how long the first record above it has waited.
-        back: True if the position may be lower than the stored one, as at the start of a run.
+        topics: topics that the query reads, or None for all topics.
+        offset: offset below which the query has processed all records.
+        lag_ms: how long the first unprocessed record has waited.
+        back: whether the offset may be lower than the committed one, as at the start of a run.
     """
 
     run: Annotated[str, msgspec.Meta(min_length=1, max_length=limits.LOG_NAME_CHARACTERS_MAX)]
@@ -174,8 +177,8 @@ def decode(kind: type[AnyRequest], data: bytes, what: str) -> AnyRequest:
 
     Args:
         kind: type of the request.
-        data: JSON.
-        what: name of the request in errors, such as "the ticket".
+        data: the request as JSON.
+        what: name of the request in error messages, such as "the ticket".
 
     Raises:
         ReadError: `malformed`, `unknown_column`.

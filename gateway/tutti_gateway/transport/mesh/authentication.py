@@ -37,7 +37,7 @@ class KeyAuthenticator:
         self.own = key_pair_from_text(keyring.own.public, keyring.own.secret)
 
     def accepts_key(self, host: str, key: bytes) -> bool:
-        """True if a host may connect with this public key; an empty key is never accepted."""
+        """True if the peer at `host` may connect with this public key; an empty key is never accepted."""
         if key and self.name_of(key, reload=True):
             self._accepted += 1
             return True
@@ -46,9 +46,9 @@ class KeyAuthenticator:
         return False
 
     def name_of(self, key: bytes, *, reload: bool = False) -> str:
-        """Return the gateway with this public key; empty if the key is not listed.
+        """Return the name of the gateway that has this public key; empty if the key is not listed.
 
-        If `reload` is True, read a changed file first.
+        With `reload`, an unknown key makes this method read a changed public file.
         """
         public = z85.encode(key)
         found = self._keyring.name_of(public)
@@ -57,20 +57,20 @@ class KeyAuthenticator:
         return found
 
     def key_of(self, gateway: str) -> str:
-        """Return the listed key of a gateway; empty if there is none."""
+        """Return the key that the public file lists for a gateway; empty if there is none."""
         return self._keyring.public_of(gateway)
 
     def client_handshake(self, link: PeerLink, identity: bytes) -> CurveClientHandshake:
-        """Return a handshake that succeeds only with the gateway of a link."""
+        """Return a handshake that succeeds only with a peer that has the key of the link's gateway."""
         return CurveClientHandshake([z85.decode(link.key)], self.own, identity)
 
     @property
     def trouble(self) -> str:
-        """The error of the public file; empty if there is none."""
+        """The error of the last reload of the public file; empty if there is none."""
         return self._keyring.trouble
 
     def refresh(self) -> bool:
-        """Read the public file again if it has changed. Check at most once in `KEYS_CHECK_US`. Return True if the keys changed."""
+        """Read the public file again if it has changed, at most once in `KEYS_CHECK_US`. Return True if the keys changed."""
         now_us = self._clock_us()
         if now_us - self._refreshed_us < limits.KEYS_CHECK_US:
             return False

@@ -1,8 +1,8 @@
 """The mesh: each gateway sends to each other gateway over a separate connection (docs/explanation/protocol/transport.md).
 
-Each direction of a pair has its own connection. So a gateway can send without being asked, and knows the number of an unreachable
-peer. A connection starts with an introduction. Messages before the introduction, or after a refused one, are dropped. Messages for
-a link that is down are lost and counted, but not queued. `SocketBackend` moves the bytes.
+Each direction of a pair of gateways has its own connection, which the sender opens. So the sender knows the number of a peer even
+while the peer is unreachable. A connection starts with an introduction. The receiver drops messages that precede the introduction
+or follow a refused one. Messages for a link that is down are lost and counted, but not queued. `SocketBackend` does the I/O.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from tutti_gateway.transport.mesh.peer_state import LinkEvent, LinkEventKind, Pe
 from tutti_gateway.transport.mesh.socket_backend import InboundMessage, SocketBackend
 from tutti_gateway.transport.rate_limited_log import TroubleLog
 
-if TYPE_CHECKING:  # imports the crypto only for gateways with keys
+if TYPE_CHECKING:  # at run time, only gateways with keys import the cryptography
     from tutti_gateway.transport.keys import Keyring
 
-NOT_INTRODUCED = ""  # reason of a refusal that requests an introduction
+NOT_INTRODUCED = ""  # a refusal with this reason requests an introduction
 
 
 class Mesh:
@@ -53,7 +53,7 @@ class Mesh:
             me: introduction of this gateway.
             listen: address to which the other gateways connect.
             clock_us: monotonic clock, us.
-            keyring: keys of this gateway. If there are none, connections are not encrypted, and introductions are trusted.
+            keyring: keys of this gateway, or None, which leaves connections unencrypted and trusts each introduction.
 
         Raises:
             TuttiError: the address is not available.
@@ -87,16 +87,16 @@ class Mesh:
         self._update_links()
 
     def _update_links(self) -> None:
-        """Keep one link to each peer, and to each active peer with a number that this log does not have.
+        """Keep one link to each gateway in this log, and to each active peer whose number this log does not have.
 
-        A gateway that was removed and added again has a new number. If this log lacks that number, the link uses it instead of the
-        old number that this log has.
+        A gateway that was removed and added again has a new number. If this log does not have that number yet, the link uses the
+        new number instead of the old number in this log.
         """
         wanted = self._inbound.unlisted()
         unlisted = {name for name, _ in wanted.values()}
         wanted |= {number: peer for number, peer in self._peers.items() if peer[0] not in unlisted}
         for number, link in list(self._links.items()):
-            # A changed key needs a new handshake, just as a changed address needs a new connection.
+            # A link with a changed key or address is closed, because it needs a new handshake or connection.
             if wanted.get(number) != (link.name, link.address) or link.key != self._backend.key_of(link.name):
                 del self._links[number]
                 link.connection.close()
@@ -113,7 +113,7 @@ class Mesh:
         self._connections_made += 1
         link.opened_us = self._clock_us()
         link.resolving = None
-        # The routing id must be unique, because a peer closes an earlier connection with the same id.
+        # The routing id must be unique in this run, because a peer closes an earlier connection with the same id.
         link.connection = self._backend.new_connection(link, self._me.process + self._connections_made.to_bytes(4, "big"))
         reason = self._backend.blocked_reason(link)
         if reason:
@@ -161,7 +161,7 @@ class Mesh:
         """Replace connections that have been down for a long time, because the host may have a new address."""
         now_us = self._clock_us()
         for link in self._links.values():
-            # The connection itself retries much faster, but always with the same address.
+            # The connection itself retries much more often, but always at the address that was resolved once.
             if not link.up and now_us - max(link.opened_us, link.broke_us) > limits.MESH_RENEW_US:
                 link.connection.close()
                 self._open_connection(link)
@@ -178,7 +178,7 @@ class Mesh:
     # Sending
 
     def send(self, to: int, message: Message) -> None:
-        """Queue a message. The next `flush` sends it, or it is lost."""
+        """Queue a message for the gateway with number `to`. The next `flush` sends or loses the message."""
         link = self._links.get(to)
         if link is not None:
             link.queue.append(message)
@@ -191,10 +191,11 @@ class Mesh:
             if not link.queue:
                 continue
             queue, link.queue = link.queue, []
-            if not link.up:  # not queued, because the core repeats messages that are still needed
+            if not link.up:  # dropped, because the core repeats what is still needed once the link is up
                 link.lost += len(queue)
                 continue
             messages = []
+            # `encoded` finds a message by identity, because the core passes the same object for all receivers.
             for message in queue:
                 wire_message = encoded.get(id(message))
                 if wire_message is None:
@@ -206,15 +207,15 @@ class Mesh:
 
     @property
     def unread(self) -> bool:
-        """True if there is something to drain that none of the `descriptors` signals."""
+        """True if there are messages to drain that none of the `descriptors` signals."""
         return self._backend.pending
 
     def descriptors(self) -> Sequence[int]:
-        """Return the descriptors that become readable when there is something to drain."""
+        """Return the descriptors that become readable when there are messages to drain."""
         return [self._backend.fd, self._resolver.fd]
 
     def drain(self, messages_max: int, bytes_max: int, ready: Container[int] | None = None) -> list[Received | LinkChanged]:
-        """Return received messages and link changes, as `Transport.drain`."""
+        """Return received messages and link changes, as `Transport.drain` does."""
         events: list[Received | LinkChanged] = []
         if ready is None or self._resolver.fd in ready:
             self._on_names_resolved()
@@ -234,15 +235,15 @@ class Mesh:
             self._receive_introduction(routing, parts[0])
             return None
         peer = self._inbound.received_from(routing)
-        if peer is None:  # never introduced, or evicted from the table
+        if peer is None:  # the peer never introduced itself, or was evicted from the table
             self._rejected += 1
             self._refuse(routing, NOT_INTRODUCED)
             return None
-        if peer.number == 0:
+        if peer.number == 0:  # the peer has got the reason in the answer to its introduction
             self._rejected += 1
             return None
         try:
-            message = decode(parts) if parts else _too_large(size)  # a message without parts was above the limits
+            message = decode(parts) if parts else _too_large(size)  # without parts, the message was too large
         except FormatError as error:
             self._malformed += 1
             self._warn(peer.name, f"one of its messages was dropped: {error}")
@@ -254,7 +255,9 @@ class Mesh:
         return Received(peer.number, message, peer.incarnation)
 
     def _receive_introduction(self, routing: bytes, data: Buffer) -> None:
-        """Process an introduction. If there are keys, its name must be the name under which the connection's key is listed."""
+        """Process an introduction. In a group with keys, its name must be the name that the key file lists for the connection's
+        key.
+        """
         try:
             introduction = parse_introduction(data)
         except FormatError as error:
@@ -262,7 +265,7 @@ class Mesh:
             self._warn("", f"a peer on the group port is not a gateway of this release: {error}")
             self._refuse(routing, str(error))
             return
-        owner = self._backend.gateway_of_key(routing)  # empty if the key was removed from the file after the handshake
+        owner = self._backend.gateway_of_key(routing)  # empty if the file no longer lists the key
         if owner is not None and owner != introduction.gateway:
             key_owner = f"that of {owner!r}: give each gateway its own key" if owner else "not listed any more"
             reason = f"it introduces itself as gateway {introduction.gateway!r}, and its key is {key_owner}"
@@ -270,7 +273,7 @@ class Mesh:
             self._refuse(routing, reason)
             return
         link = next((link for link in self._links.values() if link.name == introduction.gateway), None)
-        # If there is no link, or if it is down, every earlier process of that name counts as ended.
+        # Without a link that is up, nothing shows that an earlier process of that name still runs, so that process counts as ended.
         broke_us = link.broke_us if link is not None and link.up else self._clock_us()
         verdict = self._inbound.assess_introduction(routing, introduction, broke_us, self._backend.is_open)
         if verdict.reason:
@@ -285,7 +288,7 @@ class Mesh:
         self._backend.reply(routing, encode_refusal(Refusal(self._me.protocol, self._me.group, self._me.gateway, reason)))
 
     def _handle_event(self, event: LinkEvent) -> LinkChanged | None:
-        """Process an event of a link. Return the change to report to the core."""
+        """Process an event of a link. Return the change that the core must know, or None."""
         link = event.link
         if event.kind is LinkEventKind.MESSAGE:
             self._receive_refusal(link, event.data)
@@ -306,7 +309,7 @@ class Mesh:
         return None
 
     def _receive_refusal(self, link: PeerLink, data: bytes) -> None:
-        """Process a refusal, the only message that a peer sends on this gateway's own connection."""
+        """Process a refusal, the only kind of message that a peer may send on a connection that this gateway opened."""
         if data[:1] != REFUSAL:
             self._malformed += 1
             return
@@ -327,11 +330,11 @@ class Mesh:
         self._troubles.report(peer, reason, self._clock_us())
 
     def next_us(self) -> int | None:
-        """Return the time until `flush` must run even if no message arrives, us; None if it need not run."""
+        """Return the time until `flush` must run even if no message arrives, us; None if there is no such time."""
         return self._backend.next_us()
 
     def maintain(self) -> list[Trouble]:
-        """Maintain keys and connections, as `Transport.maintain`."""
+        """Refresh keys, send heartbeats and renew connections, as `Transport.maintain` requires."""
         self._backend.maintain()
         self._renew_connections()
         for peer, reason in self._backend.warnings():

@@ -11,13 +11,13 @@ from tutti_gateway.core.protocol.messages import Message
 if TYPE_CHECKING:
     from tutti_gateway.transport.mesh.socket_connection import MeshConnection
 
-_DISCONNECTS_REPORTED = 3  # consecutive disconnects before a report, because a gateway that starts or stops causes one
+_DISCONNECTS_REPORTED = 3  # consecutive disconnects that are reported; a gateway that starts or stops causes only one
 
 
 class ConnectFailure(enum.Enum):
     """Reason why a connection failed before it was up.
 
-    KEY_REJECTED: this gateway's key is not listed at the peer. OTHER_KEY: the peer's key differs from the key that is listed here.
+    KEY_REJECTED: the peer's key file does not list this gateway's key. OTHER_KEY: the peer's key differs from the key listed here.
     PROTOCOL_MISMATCH: the peer uses a different protocol, or only one side encrypts. DISCONNECTED: the connection ended.
     """
 
@@ -46,7 +46,7 @@ class LinkEvent(NamedTuple):
 
 
 class PeerLink:
-    """The link to one other gateway. `connection` is a new object after each renewal."""
+    """The link to one other gateway. After a long failure, the mesh replaces `connection` by a new object."""
 
     connection: MeshConnection
 
@@ -57,12 +57,12 @@ class PeerLink:
         self.key = key
         self.up = False
         self.resolving: Address | None = None  # address whose host name is being resolved
-        self.opened_us = self.broke_us = 0  # start of the current connection, and last change from up to down
+        self.opened_us = self.broke_us = 0  # creation of the current connection, and last time that the link broke
         self.failed_attempts = 0
         self.queue: list[Message] = []
         self.sent = self.sent_bytes = self.lost = self.connects = 0
         self.received = self.received_bytes = 0
-        self.refusal = ""  # reason why messages do not arrive: the peer's refusal or a local obstacle
+        self.refusal = ""  # why messages do not arrive: the peer's refusal, or an obstacle here
 
     def connect_failed(self, failure: ConnectFailure) -> str:
         """Count a failed attempt. Return the message for the operator; empty if there is none yet."""
@@ -84,7 +84,7 @@ class PeerLink:
         )
 
     def facts(self) -> dict[str, object]:
-        """Return figures for the status."""
+        """Return values for the status."""
         return {
             "name": self.name,
             "up": self.up,

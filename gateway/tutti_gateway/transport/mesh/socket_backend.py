@@ -1,8 +1,7 @@
-"""The sockets of the mesh: connections to the other gateways, and accepted connections. The socket thread of the node transfers the
-bytes.
+"""The sockets of the mesh: connections to the other gateways, and accepted connections. The node's socket thread does all I/O.
 
-One epoll watches all sockets, so the owner polls a single descriptor for any number of gateways. `tutti/zmtp` limits the resources
-of an unknown peer: connections, memory for incomplete messages, and time until the first message.
+One epoll watches all sockets, so the node's loop polls a single descriptor for any number of gateways. `tutti/zmtp` limits the
+resources that an unknown peer can use: connections, memory for incomplete messages, and time until the first message.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from tutti_gateway.core import limits
 from tutti_gateway.transport.mesh.peer_state import LinkEvent, PeerLink
 from tutti_gateway.transport.mesh.socket_connection import MeshConnection, set_keepalive
 
-if TYPE_CHECKING:  # imports the crypto only for gateways with keys
+if TYPE_CHECKING:  # at run time, only gateways with keys import the cryptography
     from tutti.zmtp.curve import CurveClientHandshake
     from tutti_gateway.transport.keys import Keyring
     from tutti_gateway.transport.mesh.authentication import KeyAuthenticator
 
 _US_PER_MS = 1000
-_HEARTBEAT_US = limits.MESH_BEAT_MS * _US_PER_MS * 9 // 10  # less than a beat, so that a slightly early call also sends
+_HEARTBEAT_US = limits.MESH_BEAT_MS * _US_PER_MS * 9 // 10  # slightly less, so that an early call of `maintain` also sends
 _LIMITS = PortLimits(
     name="group port",
     connections_max=limits.MESH_CONNECTIONS_MAX,
@@ -43,11 +42,11 @@ _LIMITS = PortLimits(
     pause_above_bytes=limits.MESH_ANSWERS_BYTES_MAX,
     queued_bytes_max=limits.MESH_ANSWERS_BYTES_MAX,
     descriptor_shares=1,
-    by_identity=True,  # a gateway that reconnects replaces its old connection, which may look alive for seconds
+    by_identity=True,  # lets a gateway that reconnects replace its old connection, which may seem open for seconds
     heartbeat_us=limits.MESH_BEAT_MS * _US_PER_MS,
     heartbeats_max=limits.MESH_BEATS_SILENT_MAX,
 )
-_SEND_BUFFER_BYTES = 64 * common_limits.KIB  # for an accepted connection, on which only refusals and PONGs are sent
+_SEND_BUFFER_BYTES = 64 * common_limits.KIB  # small, because accepted connections send only refusals and PONGs
 
 
 class InboundMessage(NamedTuple):
@@ -65,8 +64,8 @@ class SocketBackend:
     """The connections of the mesh. Owned by one thread. No call blocks.
 
     Attributes:
-        fd: readable when there is something to `poll`.
-        by_descriptor: outgoing connections by their socket's descriptor.
+        fd: readable when there are events to `poll`.
+        by_descriptor: outgoing connections by the descriptor of their socket.
         unread: outgoing connections with decrypted data, which no descriptor signals.
     """
 
@@ -78,8 +77,8 @@ class SocketBackend:
         Args:
             listen: address of the port.
             clock_us: monotonic clock, us.
-            is_known: True if large messages of this routing id may be buffered.
-            keyring: keys of this gateway. If there are none, connections are not encrypted, and introductions are trusted.
+            is_known: returns True if large messages of this routing id may be buffered.
+            keyring: keys of this gateway, or None, which leaves connections unencrypted and trusts each introduction.
 
         Raises:
             TuttiError: the address is not available.
@@ -91,7 +90,7 @@ class SocketBackend:
         self._pending_events: list[LinkEvent] = []  # events from deadlines and heartbeats
         self._warnings: list[tuple[str, str]] = []
         self._heartbeat_us = clock_us()
-        self._was_running = False  # True if the process was not suspended since the last heartbeat
+        self._was_running = False  # False if the process was suspended since the last heartbeat
         self.scratch = memoryview(bytearray(SCRATCH_BYTES))
         self._authenticator = self._new_authenticator(keyring)
         with contextlib.ExitStack() as opened:
@@ -127,30 +126,30 @@ class SocketBackend:
     # Links
 
     def new_connection(self, link: PeerLink, identity: bytes) -> MeshConnection:
-        """Return a new connection for a link. At the peer it replaces an earlier connection with the same identity."""
+        """Return a new connection for a link. The peer closes an earlier connection that has the same identity."""
         self._connections = [connection for connection in self._connections if not connection.closed]
         connection = MeshConnection(self, link, identity)
         self._connections.append(connection)
         return connection
 
     def handshake(self, link: PeerLink, identity: bytes) -> NullHandshake | CurveClientHandshake:
-        """Return a handshake with the gateway of a link."""
+        """Return a new handshake for a connection to the link's gateway."""
         if self._authenticator is None:
             return NullHandshake(b"DEALER", b"ROUTER", identity)
         return self._authenticator.client_handshake(link, identity)
 
     def key_of(self, gateway: str) -> str:
-        """Return the listed key of a gateway; empty if there is none. If the key changes, the link must be replaced."""
+        """Return the listed key of a gateway, empty if there is none. A changed key needs a new link."""
         return "" if self._authenticator is None else self._authenticator.key_of(gateway)
 
     def blocked_reason(self, link: PeerLink) -> str:
-        """Return the reason why a link must not connect; empty if it may."""
+        """Return the reason why a link must not connect; empty if the link may connect."""
         if self._authenticator is None or link.key:
             return ""
         return "its public key is not listed: write it into the file that `security.public_keys` names, on every host"
 
     def next_us(self) -> int | None:
-        """Return the time until the next deadline of a connection, us."""
+        """Return the time until the next deadline of a connection, us; None if no connection has a deadline."""
         deadlines = [connection.deadline_us for connection in self._connections if connection.deadline_us]
         return max(0, min(deadlines) - self.clock_us()) if deadlines else None
 
@@ -167,19 +166,18 @@ class SocketBackend:
 
     @property
     def pending(self) -> bool:
-        """True if there is something to poll or receive that `fd` does not signal."""
+        """True if there are events or messages here that `fd` does not signal."""
         return bool(self._pending_events or self.unread) or self._server.unread
 
     def poll(self, ready: Container[int] | None) -> list[LinkEvent]:
-        """Handle socket events. Return the events of links, accept connections, and queue accepted connections with data for
-        `receive`.
+        """Handle socket events: accept connections, and mark accepted connections with data for `receive`. Return events of links.
 
-        If `ready` is given, poll only if it contains `fd`.
+        If `ready` is given without `fd`, return only the events that are already known.
         """
         events, self._pending_events = self._pending_events, []
         if ready is not None and self.fd not in ready:
             return events
-        unread, self.unread = self.unread, set()  # `resume` adds a connection again if it has more data
+        unread, self.unread = self.unread, set()  # `resume` adds a connection again if more decrypted data remains
         for one in unread:
             events += one.resume()
         for fd, mask in self.epoll.poll(0, limits.MESH_EVENTS_A_TURN_MAX):
@@ -191,9 +189,9 @@ class SocketBackend:
         return events
 
     def receive(self, messages_max: int, bytes_max: int) -> Iterator[InboundMessage]:
-        """Yield received messages after `poll`, approximately up to the limits. Connections take turns.
+        """Yield the messages that arrived before the last `poll`, up to about the limits. Connections take turns.
 
-        The caller may answer a message or accept its sender before it takes the next message.
+        The iterator is lazy, so the caller may answer a message or accept its sender before the next message is read.
         """
         return map(InboundMessage._make, self._server.receive(messages_max, bytes_max))
 
@@ -201,13 +199,13 @@ class SocketBackend:
         """Return the gateway whose key an accepted connection uses.
 
         Returns:
-            Name of the gateway. Empty if the key is no longer listed. None if the group has no keys.
+            Name of the gateway, empty if the key is no longer listed, or None if the group has no keys.
         """
         key = self._server.peer_key(routing)
         return None if self._authenticator is None else self._authenticator.name_of(key or b"")
 
     def is_open(self, routing: bytes) -> bool:
-        """True if an accepted connection is open. A closed one may still have unread messages."""
+        """True if the peer has not closed an accepted connection. A closed connection may still have unread messages."""
         return self._server.is_open(routing)
 
     def reply(self, routing: bytes, data: bytes) -> None:
@@ -223,15 +221,16 @@ class SocketBackend:
         passed_us = self.clock_us() - self._heartbeat_us
         if passed_us >= _HEARTBEAT_US:
             self._heartbeat_us += passed_us
+            # A long gap between two calls means that this process was suspended, so the silence of peers proves nothing.
             self._was_running = passed_us < 3 * _HEARTBEAT_US
             for connection in self._connections:
                 self._pending_events += connection.heartbeat(was_running=self._was_running)
         self._server.maintain(reads=self._was_running)
 
     def warnings(self) -> list[tuple[str, str]]:
-        """Return the messages for the operator since the last call: gateway or host, and reason.
+        """Return the messages for the operator since the last call, each with the gateway or host, and the reason.
 
-        An error of the key file is repeated each time.
+        Each call returns a lasting error of the key file again; the caller limits the rate of repeated messages.
         """
         warnings, self._warnings = self._warnings, []
         if self._authenticator is not None and self._authenticator.trouble:
@@ -239,7 +238,7 @@ class SocketBackend:
         return warnings
 
     def release_memory(self) -> None:
-        """Close every accepted connection, and drop its received messages."""
+        """Close every accepted connection, and drop all received messages."""
         self._server.clear()
 
     def facts(self) -> dict[str, object]:

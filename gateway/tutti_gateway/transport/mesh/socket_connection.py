@@ -31,12 +31,13 @@ from tutti.zmtp.send_queue import SendQueue
 from tutti_gateway.core import limits
 from tutti_gateway.transport.mesh.peer_state import ConnectFailure, LinkEvent, LinkEventKind, PeerLink
 
-if TYPE_CHECKING:  # imports the crypto only for gateways with keys
+if TYPE_CHECKING:  # at run time, only gateways with keys import the cryptography
     from tutti.zmtp.curve import CurveClientHandshake
     from tutti.zmtp.curve_stream import CurveReceiver
 
 _US_PER_MS = 1000
-_WINDOW_BYTES = 2 * limits.REFUSALS_A_CHECK_MAX  # a frame has two bytes or more, which bounds the refusals per read
+_WINDOW_BYTES = 2 * limits.REFUSALS_A_CHECK_MAX  # each frame has at least two bytes, so this bounds the refusals of one read
+# Errors of `connect` that may pass by themselves, for example while the peer's host or network starts.
 _RETRYABLE = (errno.ECONNREFUSED, errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EADDRNOTAVAIL, errno.EAGAIN, errno.ETIMEDOUT)
 _READABLE, _WRITABLE = select.EPOLLIN, select.EPOLLOUT
 
@@ -45,7 +46,7 @@ class ConnectionOwner(Protocol):
     """The part of `SocketBackend` that a connection uses.
 
     Attributes:
-        by_descriptor: connections by their socket's descriptor.
+        by_descriptor: connections by the descriptor of their socket.
         unread: connections with decrypted data, which no descriptor signals.
     """
 
@@ -56,16 +57,17 @@ class ConnectionOwner(Protocol):
     clock_us: Callable[[], int]
 
     def handshake(self, link: PeerLink, identity: bytes) -> NullHandshake | CurveClientHandshake:
-        """Return a handshake with the gateway of a link."""
+        """Return a new handshake for a connection to the link's gateway."""
 
     def warn(self, peer: str, reason: str) -> None:
         """Log a message for the operator."""
 
 
 def set_keepalive(connection: socket.socket) -> None:
-    """Make the kernel send at once, and make it break a connection if the peer's host is silent for three heartbeats.
+    """Make the kernel send without delay, and break a connection whose peer's host is silent for three heartbeats.
 
-    This works with and without data in flight. Accepted connections inherit the options of their listener.
+    Keepalive covers an idle connection, and the user timeout covers data in flight. Accepted connections inherit the options of
+    their listener.
     """
     seconds = limits.MESH_BEAT_MS // 1000
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -85,11 +87,11 @@ class MeshConnection:
     Attributes:
         link: link to which the connection belongs.
         deadline_us: time at which `tick` must run, by the owner's clock; 0 if there is none.
-        closed: True if the connection no longer reconnects.
+        closed: whether the connection is closed permanently and no longer reconnects.
     """
 
     def __init__(self, owner: ConnectionOwner, link: PeerLink, identity: bytes) -> None:
-        """Create a connection, which `connect` starts. `identity` is the routing id at the peer."""
+        """Create a connection, which `connect` starts. `identity` is the routing id that the peer assigns to the connection."""
         self.link = link
         self._owner = owner
         self._identity = identity
@@ -100,8 +102,8 @@ class MeshConnection:
         self._reader: FrameReader | None = None  # set while the connection is up
         self._backoff_ms = limits.MESH_RECONNECT_MS_MIN
         self._send_queue: SendQueue | None = None  # set while there is a socket
-        self._awaits_writable = False  # epoll watches for space in the socket buffer
-        self._unanswered = 0  # number of consecutive heartbeats after which no data arrived
+        self._awaits_writable = False  # True while epoll watches for space in the socket buffer
+        self._unanswered = 0  # number of PINGs since data last arrived
         self.deadline_us = 0
         self.closed = False
 
@@ -119,7 +121,7 @@ class MeshConnection:
     # Connecting
 
     def _start_connect(self) -> OSError | None:
-        """Start an attempt. Return an error if every attempt will fail."""
+        """Start an attempt to connect. Return an error if all further attempts would fail too."""
         address = self._address
         self.deadline_us = 0
         if address is None:
@@ -136,7 +138,7 @@ class MeshConnection:
             return None
         connection.setblocking(False)
         set_keepalive(connection)
-        try:  # getaddrinfo also resolves the scope of a link-local address (fe80::1%eth0)
+        try:  # the host is already numeric, but getaddrinfo also resolves the scope of an address such as fe80::1%eth0
             sockaddr = socket.getaddrinfo(address.host, address.port, family, socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)[0][4]
             code = connection.connect_ex(sockaddr)
         except OSError as error:
@@ -156,7 +158,7 @@ class MeshConnection:
         return None
 
     def _schedule_retry(self) -> None:
-        """Retry with exponential backoff and with jitter, so that the gateways do not all reconnect at the same time."""
+        """Schedule the next attempt, with exponential backoff, and with jitter so that gateways do not reconnect all at once."""
         self._set_deadline(int(self._backoff_ms * random.uniform(0.75, 1.25)))
         self._backoff_ms = min(2 * self._backoff_ms, limits.MESH_RECONNECT_MS_MAX)
 
@@ -164,7 +166,7 @@ class MeshConnection:
         self.deadline_us = self._owner.clock_us() + delay_ms * _US_PER_MS
 
     def tick(self) -> Iterator[LinkEvent]:
-        """Handle the deadline: abandon an attempt that takes too long, or start the next one."""
+        """Handle the deadline: abandon an attempt that takes too long, or start the next attempt."""
         if self._socket is None:
             if self._start_connect() is not None:
                 self._schedule_retry()
@@ -172,7 +174,8 @@ class MeshConnection:
             yield from self._fail(ConnectFailure.DISCONNECTED)
 
     def _fail(self, failure: ConnectFailure) -> Iterator[LinkEvent]:
-        """Handle the end of the connection or of an attempt."""
+        """Handle the end of the connection or of an attempt to connect, and schedule the next attempt."""
+        # A refused TCP connection causes no event, because the core itself detects members that do not run.
         in_handshake, was_up = self._handshake is not None, self._reader is not None
         self._release()
         self._schedule_retry()
@@ -233,12 +236,12 @@ class MeshConnection:
             raise ConnectionEnded
         rest = handshake.receive_data(data)
         if answer := handshake.data_to_send():
-            connection.sendall(answer)  # does not block, because a handshake is short
+            connection.sendall(answer)  # does not block, because the socket buffer has space for a whole handshake
         if rest is None:
             return
         source: socket.socket | CurveReceiver = connection
         if handshake.box is not None:
-            from tutti.zmtp.curve_stream import CurveReceiver, CurveSendQueue  # noqa: PLC0415 - crypto only for gateways with keys
+            from tutti.zmtp.curve_stream import CurveReceiver, CurveSendQueue  # noqa: PLC0415 - only with keys
 
             source = self._receiver = CurveReceiver(connection, handshake.box, rest, limits.REFUSAL_BYTES_MAX, lambda _: False)
             self._send_queue = CurveSendQueue(connection, handshake.box)
@@ -247,8 +250,8 @@ class MeshConnection:
         self._reader = reader = FrameReader(
             source, self._owner.scratch, limits.REFUSAL_BYTES_MAX, lambda _: False, rest, _WINDOW_BYTES, on_command=self._on_command
         )
-        self.deadline_us = self._unanswered = 0  # the connection is up, so heartbeats replace the deadline
-        self._backoff_ms = limits.MESH_RECONNECT_MS_MIN
+        self.deadline_us = self._unanswered = 0  # the connection is up: heartbeats now detect its end
+        self._backoff_ms = limits.MESH_RECONNECT_MS_MIN  # after a success, the next failure is retried quickly again
         yield LinkEvent(self.link, LinkEventKind.UP)
         if rest or (self._receiver is not None and self._receiver.unread):
             yield from self._read(reader)
@@ -261,27 +264,27 @@ class MeshConnection:
     def _read(self, reader: FrameReader) -> Iterator[LinkEvent]:
         for parts, _ in reader.read():
             yield LinkEvent(self.link, LinkEventKind.MESSAGE, data=bytes(parts[0]))
-        self._unanswered = 0
+        self._unanswered = 0  # any data proves that the peer is alive
         if self._receiver is not None and self._receiver.unread:
             self._owner.unread.add(self)
 
     def resume(self) -> Iterator[LinkEvent]:
-        """Read decrypted data, which no descriptor signals."""
+        """Read decrypted data that waits in this process, because no descriptor signals such data."""
         yield from self.handle_event(_READABLE)
 
     def _on_command(self, command: bytes) -> None:
         self._send_control(pong(command))
 
     def _send_control(self, command: bytes) -> None:
-        """Send a command unless messages are queued. Queued messages also prove that this end is alive."""
+        """Send a command, unless messages are queued: those also prove to the peer that this end is alive."""
         if command and not self._send_queue and self._enqueue(EncodedMessage([command], len(command))):
             self._send()
 
     def heartbeat(self, *, was_running: bool) -> Iterator[LinkEvent]:
-        """Send a PING. Break the connection after three heartbeats in which no data arrived.
+        """Send a PING. Break the connection if no data has arrived since three PINGs.
 
         Args:
-            was_running: False if this process was suspended since the last heartbeat. That time does not count as silence of the
+            was_running: whether this process ran since the last heartbeat; time in which it was suspended is not silence of the
                 peer.
         """
         if self._reader is None:
@@ -289,7 +292,7 @@ class MeshConnection:
         if not was_running:
             self._unanswered = 0
         if self._send_queue:
-            return  # the PING would wait after the queued messages; if these stay too long, the kernel breaks the connection
+            return  # the kernel breaks a connection whose data stays unacknowledged, so no PING is needed
         if self._unanswered < limits.MESH_BEATS_SILENT_MAX:
             self._unanswered += 1
             self._send_control(PING)
@@ -302,7 +305,7 @@ class MeshConnection:
     # Sending
 
     def send(self, messages: Sequence[EncodedMessage]) -> None:
-        """Send messages with one system call if the kernel accepts them. The rest is queued, or lost if the queue is full."""
+        """Send messages, with one system call if the kernel accepts all. Queue the others, or lose them if the queue is full."""
         link = self.link
         for message in messages:
             if self._enqueue(message):
@@ -314,7 +317,7 @@ class MeshConnection:
             self._send()
 
     def send_introduction(self, data: bytes) -> None:
-        """Send an introduction after the queued messages. The counters include only messages of the core."""
+        """Send an introduction after the queued messages. Introductions do not count as sent messages."""
         encoded = frame(data)
         if self._enqueue(EncodedMessage([encoded], len(encoded))) and not self._awaits_writable:
             self._send()
@@ -333,7 +336,7 @@ class MeshConnection:
         return True
 
     def _send(self) -> None:
-        """Send queued messages, and watch for space in the socket buffer if some remain."""
+        """Send queued messages. If some remain, watch for space in the socket buffer."""
         queue = self._send_queue
         if queue is None:
             return
@@ -344,13 +347,13 @@ class MeshConnection:
             self._owner.epoll.modify(self._connection().fileno(), _READABLE | _WRITABLE if queue else _READABLE)
 
     def close(self) -> None:
-        """Close the connection, and drop queued messages."""
+        """Close the connection permanently, and drop queued messages."""
         self.closed = True
         self.deadline_us = 0
         self._release()
 
     def linger(self, until_us: int) -> None:
-        """Close the connection, but continue to send queued messages until `until_us`."""
+        """Send the queued messages until `until_us` at the latest, then close the connection."""
         if self._send_queue is not None and not self.closed:
             self._send_queue.linger((until_us - self._owner.clock_us()) / 1e6)
         self.close()

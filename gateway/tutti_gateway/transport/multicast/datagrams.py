@@ -7,11 +7,11 @@ A datagram, little-endian:
 32 fragments u16  34 zero u16    36 size u32   40 payload      then the seal
 ```
 
-`group` is a hash of the group's name. `process` is the sender's run, as in its introduction over the mesh; datagrams of other
-processes are ignored. `number` counts the sender's messages from 1 without gaps, so receivers can count losses. `size` is the size
-of the whole message, which has the fragments 0 to `fragments` - 1; all but the last have the same length. The seal is the CRC32C of
-all bytes before it (4 bytes), or with a key their keyed BLAKE2b (RFC 7693, 16 bytes). The keyed seal authenticates the sender;
-nothing is encrypted.
+`group` is a hash of the group's name. `process` is the sender's run, as in the sender's introduction over the mesh. `number` counts
+the sender's messages from 1 without gaps, so receivers can count losses. `size` is the size of the whole message, which has the
+fragments 0 to `fragments` - 1; all fragments but the last have the same length. Without a key, the seal is the CRC32C of all bytes
+before the seal (4 bytes). With a key, the seal is the keyed BLAKE2b of these bytes (RFC 7693, 16 bytes), which authenticates the
+sender. Datagrams are not encrypted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _HEADER = struct.Struct("<4sBBHQ8sQHHI")
 _CRC = struct.Struct("<I")
 _MAC_BYTES = 16
 HEADER_BYTES = _HEADER.size
-# computed with the larger seal, so that messages have the same fragments with either seal
+# Computed with the larger of the two seals, so that a message has the same fragments with either seal.
 OVERHEAD_BYTES = HEADER_BYTES + _MAC_BYTES
 _PAYLOAD_BYTES_MIN = limits.MULTICAST_DATAGRAM_BYTES_MIN - OVERHEAD_BYTES  # bounds the number of fragments of a message
 
@@ -47,7 +47,7 @@ def group_hash(group: str) -> int:
 
 
 def compute_seal(data: Buffer, key: bytes) -> bytes:
-    """Return the seal of a datagram's other bytes. With an empty key it is a checksum."""
+    """Return the seal of `data`, all other bytes of a datagram. With an empty key, the seal is a checksum."""
     if key:
         return hashlib.blake2b(data, key=key, digest_size=_MAC_BYTES).digest()
     return _CRC.pack(google_crc32c.value(bytes(data)))
@@ -57,14 +57,14 @@ class Fragmenter:
     """Splits the messages of one sender into datagrams."""
 
     def __init__(self, group: str, process: bytes, key: bytes, datagram_bytes: int) -> None:
-        """Use a key and datagrams of at most `datagram_bytes`. With an empty key there are only checksums."""
+        """Create datagrams of at most `datagram_bytes`, sealed with `key`. With an empty key, the seals are checksums."""
         self._group, self._process, self._key = group_hash(group), process, key
         self._payload_bytes_max = datagram_bytes - OVERHEAD_BYTES
         self.number = 0
 
     def fragment(self, kind: int, payload: bytes) -> list[bytes]:
         """Return the datagrams of one message, in order."""
-        if kind == DATA:  # a beacon contains the number of the last message, so that receivers detect its loss
+        if kind == DATA:  # a beacon repeats the number of the last message, so that receivers detect the loss of that message
             self.number += 1
         count = max(1, -(-len(payload) // self._payload_bytes_max))
         view = memoryview(payload)
@@ -88,13 +88,13 @@ class Datagram(NamedTuple):
 
 
 def parse(data: Buffer, group: int) -> Datagram | None:
-    """Return the header of a datagram; None if it is invalid or belongs to another group or version."""
+    """Return the header of a datagram; None if the datagram is invalid, or belongs to another group or version."""
     if len(data) < HEADER_BYTES + _CRC.size:
         return None
     magic, version, kind, fragment, of_group, process, number, fragments, _, size = _HEADER.unpack_from(data)
     if magic != MAGIC or version != VERSION or of_group != group or kind not in (BEACON, DATA):
         return None
-    # The header is not authenticated yet but determines the memory for the message, so its values must be limited.
+    # The header determines how much memory the message gets, and is not authenticated yet, so its values are limited here.
     if fragment >= fragments or size > limits.MULTICAST_PAYLOAD_BYTES_MAX or fragments > 1 + size // _PAYLOAD_BYTES_MIN:
         return None
     return Datagram(kind, fragment, fragments, process, number, size)
@@ -123,23 +123,23 @@ class _Fragments:
 
 
 class Reassembly:
-    """Reassembles the messages of one sender, with limits of bytes, messages and age. Above a limit the oldest message is lost.
+    """Reassembles the messages of one sender, within limits of bytes, messages and age. Above a limit, the oldest message is lost.
 
     Attributes:
-        lost: number of messages that were sent but will never be complete.
+        lost: number of messages that the sender has sent, and that are neither complete here nor being assembled.
     """
 
     def __init__(self) -> None:
         self._partial: OrderedDict[int, _Fragments] = OrderedDict()
         self._bytes = 0
-        self._first = 0  # number of the first known message; earlier ones are not losses
+        self._first = 0  # number of the first message after this gateway began to listen; 0 before
         self._highest = 0
         self._completed = 0
         self._done: set[int] = set()  # numbers of complete messages in the last MULTICAST_WINDOW, to detect duplicates
 
     @property
     def lost(self) -> int:
-        """Count messages that can no longer arrive: incomplete messages before the window, and discarded messages."""
+        """Number of messages since the first one that are neither complete nor being assembled."""
         return max(0, self._highest - self._first + 1 - self._completed - len(self._partial)) if self._first else 0
 
     def add(self, datagram: Datagram, payload: memoryview, now_us: int) -> bytes | memoryview | None:
@@ -147,8 +147,8 @@ class Reassembly:
         number = datagram.number
         if not self._first:
             self._first = self._highest = number
-        # This is a duplicate, or too old to be distinguished from one. Numbers before `_first` were sent before this gateway
-        # listened.
+        # The message is a duplicate, or so old that it may be one.
+        # Messages before `_first` were sent before this gateway listened, and do not count.
         if number in self._done or number <= self._highest - limits.MULTICAST_WINDOW or number < self._first:
             return None
         self._advance(number)
@@ -167,7 +167,7 @@ class Reassembly:
         partial.bytes += len(payload)
         self._bytes += len(payload)
         self._evict(now_us)
-        if partial.missing or number not in self._partial:  # `_evict` may have dropped this message itself
+        if partial.missing or number not in self._partial:  # `_evict` may have dropped the very message of this fragment
             return None
         self._discard(number)
         if partial.bytes != partial.size:
@@ -175,9 +175,9 @@ class Reassembly:
         return self._complete(number, b"".join(part for part in partial.fragments if part is not None))
 
     def update_highest(self, number: int) -> None:
-        """Register the highest number in a beacon, so that the loss of the last message is detected."""
+        """Register the number in a beacon, the sender's last one, so that the loss of the last message is detected."""
         if not self._first and number:
-            self._first = number + 1  # a beacon arrived before any message, so losses are counted after this number
+            self._first = number + 1  # the beacon is the first datagram received, so only later messages count as losses
             self._highest = number
         self._advance(number)
 
@@ -219,7 +219,7 @@ class TokenBucket:
     def may_send(self, now_us: int) -> bool:
         """True if a further datagram may be sent.
 
-        The datagram may overdraw the bucket, so that a datagram larger than the burst can be sent.
+        A datagram may overdraw the bucket. Otherwise, a datagram larger than the burst could never be sent.
         """
         self._tokens = min(float(self._burst), self._tokens + (now_us - self._updated_us) * self._rate / 1_000_000)
         self._updated_us = now_us
@@ -235,7 +235,7 @@ class TokenBucket:
 
 
 def split_runs(sizes: list[int], bytes_max: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges [first, end) of frames with these sizes, each at least one frame and otherwise up to `bytes_max`."""
+    """Yield ranges [first, end) of frames with these sizes, each of at most `bytes_max` bytes or one larger frame."""
     first = total = 0
     for index, size in enumerate(sizes):
         if index > first and total + size > bytes_max:

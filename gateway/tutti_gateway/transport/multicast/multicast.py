@@ -1,9 +1,9 @@
 """UDP multicast for messages to all members, and the mesh for all others (docs/explanation/protocol/transport.md).
 
-ORDER, CONFIRM and their repair are sent once, for any number of receivers. Heartbeats are sent over the mesh, because each contains
-an echo for one receiver. A gateway gets multicast only while its own multicast beacons confirm that it receives this gateway.
-Before that, or if the network does not carry multicast, the gateway gets all messages over the mesh. A gateway ignores
-datagrams unless the mesh has accepted their sender.
+ORDER, CONFIRM and their repair are multicast once, for any number of receivers. Heartbeats use the mesh, because each heartbeat
+contains an echo for one receiver. This gateway multicasts to a peer only while the peer's multicast beacons confirm that the peer
+receives this gateway. All other peers get all messages over the mesh. This gateway ignores datagrams of a process that has not
+introduced itself over the mesh, and drops messages of a process that is not a member of the group.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tutti_gateway.transport.multicast.datagrams import (
 from tutti_gateway.transport.multicast.socket import RUN_MAX, MulticastSocket
 from tutti_gateway.transport.rate_limited_log import TroubleLog
 
-TO_ALL = (Order, Confirm, Missing, Repairing, Repair)  # for these, the core sends the same object to all members
+TO_ALL = (Order, Confirm, Missing, Repairing, Repair)  # the core sends each of these as one object to all members
 _COUNT = struct.Struct("<H")
 _NUMBER_BYTES = 2
 
@@ -50,9 +50,9 @@ class _MulticastPeer:
     """One process of another gateway, as a sender of datagrams.
 
     Attributes:
-        inbound: the introduction of the process over the mesh.
-        last_received_us: time of its last datagram.
-        confirmed_us: time of its last beacon that confirms multicast from this gateway.
+        inbound: the process as a peer of the mesh, with its introduction.
+        last_received_us: time at which the last datagram of the process arrived.
+        confirmed_us: time at which a beacon of the process last confirmed that the process receives this gateway.
     """
 
     def __init__(self, inbound: InboundPeer) -> None:
@@ -78,8 +78,8 @@ class Multicast:
         """Use a mesh and a socket. `close` closes both.
 
         Args:
-            me: introduction of this gateway, as on the mesh. If it has a `seal`, datagrams without a seal are ignored.
-            mesh: carries all other messages, and determines which senders are accepted.
+            me: introduction of this gateway, as on the mesh; if `me.seal` is set, datagrams without a keyed seal are ignored.
+            mesh: carries all other messages, and knows which processes have introduced themselves.
             socket: socket of the multicast group.
             clock_us: monotonic clock, us.
             datagram_bytes: largest datagram.
@@ -117,18 +117,18 @@ class Multicast:
     # Sending
 
     def send(self, to: int, message: Message) -> None:
-        """Queue a message. The next `flush` sends it, or it is lost."""
+        """Queue a message for the gateway with number `to`. The next `flush` sends or loses the message."""
         if isinstance(message, TO_ALL):
             self._queue.append((to, message))
         else:
             self._mesh.send(to, message)
 
     def flush(self) -> None:
-        """Send the queued messages, as far as the pacing allows now."""
+        """Send the queued messages, as far as the limit of bytes per second allows now."""
         queue, self._queue = self._queue, []
         if queue:
             receivers = self._receivers()
-            by_message: dict[int, tuple[Message, list[int]]] = {}  # by identity: `Transport.send` gets one object for all receivers
+            by_message: dict[int, tuple[Message, list[int]]] = {}  # by identity: all receivers get the same object
             for to, message in queue:
                 by_message.setdefault(id(message), (message, []))[1].append(to)
             for message, numbers in by_message.values():
@@ -138,18 +138,18 @@ class Multicast:
         if now_us >= self._beacon_us and self._member_names:
             self._beacon_us = now_us + limits.MULTICAST_BEACON_US
             self._refresh_peers(now_us)
-            if self._queued_bytes <= limits.MULTICAST_QUEUE_BYTES_MAX:  # else the kernel accepts none, and the beacon would wait
+            if self._queued_bytes <= limits.MULTICAST_QUEUE_BYTES_MAX:  # else a beacon would only add to the backlog
                 self._enqueue(self._fragmenter.fragment(BEACON, self._beacon_payload(now_us)))
         self._send_datagrams(now_us)
 
     def _receivers(self) -> set[int]:
-        """Return the numbers of the gateways that receive multicast from here."""
+        """Return the numbers of the members that receive this gateway's multicast, as their beacons confirm."""
         since_us = self._clock_us() - limits.MULTICAST_SILENT_US
         return {peer.inbound.number for peer in self._peers.values() if peer.inbound.number and peer.confirmed_us > since_us}
 
     def _distribute(self, message: Message, receivers: Sequence[int], all_: Sequence[int]) -> None:
         """Send a message once by multicast if several gateways receive multicast, and over the mesh to each of the others."""
-        # Multicast is useful only for several receivers, because a lost datagram requires a repair.
+        # A single receiver gets the message over the mesh, because a lost datagram would need a repair.
         by_multicast = set(receivers) if len(receivers) > 1 and self._multicast(message, receivers) else set()
         for number in all_:
             if number not in by_multicast:
@@ -157,8 +157,8 @@ class Multicast:
                 self._mesh.send(number, message)
 
     def _multicast(self, message: Message, to: Sequence[int]) -> bool:
-        """Queue a message as datagrams. Return False, and queue nothing, if it is too large or the queue is full."""
-        # The receivers' numbers precede the message. All members get the datagram, and gateways that are not listed ignore it.
+        """Queue a message as datagrams. If the message is too large or the queue is full, queue nothing and return False."""
+        # The numbers of the receivers precede the message, because every member gets the datagrams: others ignore the message.
         head = _COUNT.pack(len(to)) + struct.pack(f"<{len(to)}H", *to)
         head += bytes(padded(len(head)) - len(head))
         payloads = [head + bytes(encode(part, single_part=True)[0]) for part in _runs(message)]
@@ -194,7 +194,7 @@ class Multicast:
     def _next_run(self) -> list[bytes]:
         """Return the next datagrams to send in one call. All have the same length, except that the last may be shorter."""
         first = self._datagram_queue[0]
-        # UDP_SEGMENT splits a buffer into equal datagrams. Only the last datagram may be shorter.
+        # UDP_SEGMENT splits a buffer into datagrams of equal length, of which only the last may be shorter.
         run, remaining = [first], self._socket.run_bytes_max - len(first)
         for data in islice(self._datagram_queue, 1, RUN_MAX):
             remaining -= len(data)
@@ -206,15 +206,15 @@ class Multicast:
         return run
 
     def _beacon_payload(self, now_us: int) -> bytes:
-        """Return the processes whose multicast this gateway receives."""
+        """Return the ids of the introduced processes whose multicast this gateway receives."""
         since_us = now_us - limits.MULTICAST_SILENT_US
         return b"".join(process for process, peer in self._peers.items() if peer.last_received_us > since_us)
 
     def next_us(self) -> int | None:
-        """Return the time until datagrams, a beacon or a connection of the mesh need `flush`, us; None if nothing does."""
+        """Return the time until queued datagrams, a beacon or the mesh need `flush`, us; None if there is no such time."""
         due_us = self._mesh.next_us()
         if self._datagram_queue:
-            own_us = self._bucket.wait_us() or limits.MULTICAST_RETRY_US  # no wait for tokens, so the send buffer was full
+            own_us = self._bucket.wait_us() or limits.MULTICAST_RETRY_US  # else the send buffer was full
         elif self._member_names:
             own_us = max(0, self._beacon_us - self._clock_us())
         else:
@@ -225,15 +225,15 @@ class Multicast:
 
     @property
     def unread(self) -> bool:
-        """True if there is something to drain that none of the `descriptors` signals."""
+        """True if there are messages to drain that none of the `descriptors` signals."""
         return self._mesh.unread
 
     def descriptors(self) -> Sequence[int]:
-        """Return the descriptors that become readable when there is something to drain."""
+        """Return the descriptors that become readable when there are messages to drain."""
         return [*self._mesh.descriptors(), self._socket.fd]
 
     def drain(self, messages_max: int, bytes_max: int, ready: Container[int] | None = None) -> list[Received | LinkChanged]:
-        """Return received messages and link changes, as `Transport.drain`."""
+        """Return received messages and link changes, as `Transport.drain` does."""
         events = self._mesh.drain(messages_max, bytes_max, ready)
         if ready is None or self._socket.fd in ready:
             self._receive(events, messages_max, bytes_max)
@@ -251,18 +251,19 @@ class Multicast:
                 received = self._receive_datagram(data, now_us)
                 if received is not None:
                     events.append(received)
+            # The limits give clients and the mesh their turn during a flood of datagrams.
             if len(events) >= messages_max or size >= bytes_max:
                 break
 
     def _receive_datagram(self, data: memoryview, now_us: int) -> Received | None:
         if data[PROCESS_AT] == self._me.process:
-            return None  # the loopback for other gateways on this host also returns this gateway's own datagrams
+            return None  # this gateway's own datagram: the loopback exists for other gateways on this host
         datagram = parse(data, self._group)
         if datagram is None:
             self._ignored += 1
             return None
         peer = self._peers.get(datagram.process) or self._find_peer(datagram.process, now_us)
-        # If keys are configured, a datagram with only a checksum must not be accepted.
+        # In a group with keys, a datagram with only a checksum is ignored, because anybody could have sent it.
         if peer is None or bool(peer.inbound.introduction.seal) != bool(self._me.seal):
             self._ignored += 1
             return None
@@ -280,6 +281,7 @@ class Multicast:
     def _receive_beacon(self, peer: _MulticastPeer, datagram: Datagram, payload: memoryview, now_us: int) -> None:
         peer.assembly.update_highest(datagram.number)
         processes = bytes(payload)
+        # Beacons list processes instead of gateways, so a restart of this gateway ends all earlier confirmations.
         if self._me.process in [processes[at : at + PROCESS_BYTES] for at in range(0, len(processes), PROCESS_BYTES)]:
             peer.confirmed_us = now_us
 
@@ -300,19 +302,20 @@ class Multicast:
     # Peers
 
     def _find_peer(self, process: bytes, now_us: int) -> _MulticastPeer | None:
-        """Return the sender of a datagram; None if the mesh has not accepted it."""
-        if now_us - self._refreshed_us > limits.MULTICAST_CHECK_US:  # at most one refresh per interval, for any number of datagrams
+        """Return the sender of a datagram; None if the process has not introduced itself over the mesh."""
+        # A flood of unknown datagrams must not cause a refresh for each datagram.
+        if now_us - self._refreshed_us > limits.MULTICAST_CHECK_US:
             self._refresh_peers(now_us)
         return self._peers.get(process)
 
     def _refresh_peers(self, now_us: int) -> None:
-        """Read from the mesh which senders it has accepted."""
+        """Take over the processes that have introduced themselves over the mesh, members or not."""
         self._refreshed_us = now_us
         peers: dict[bytes, _MulticastPeer] = {}
         for inbound in self._mesh.inbound_peers():
             process = inbound.introduction.process
             peer = peers.get(process) or self._peers.get(process) or _MulticastPeer(inbound)
-            if inbound.introduced_us >= peer.inbound.introduced_us:  # a process that reconnected is listed twice for a while
+            if inbound.introduced_us >= peer.inbound.introduced_us:  # a process that reconnected is listed twice
                 peer.inbound = inbound
             peers[process] = peer
         self._peers = peers
@@ -323,7 +326,7 @@ class Multicast:
         self._troubles.report(peer, reason, self._clock_us())
 
     def _report_unreachable(self) -> None:
-        """Report gateways that are active on the mesh but do not send or receive by multicast."""
+        """Report members that are active on the mesh but with which multicast does not work in both directions."""
         now_us = self._clock_us()
         since_us = now_us - limits.MULTICAST_SILENT_US
         known = [
@@ -346,7 +349,7 @@ class Multicast:
             self._warn(peer.inbound.name, f"it {problem} by multicast on {where}: it gets everything over the mesh; {_REMEDY}")
 
     def maintain(self) -> list[Trouble]:
-        """Maintain the mesh, as `Transport.maintain` does, and report gateways that multicast does not reach."""
+        """Maintain the mesh, and report gateways that multicast does not reach, as `Transport.maintain` requires."""
         self._report_unreachable()
         return [*self._mesh.maintain(), *self._troubles.drain()]
 
@@ -390,9 +393,7 @@ class Multicast:
 
 
 def _burst(receive_bytes: int) -> int:
-    """Return the burst size. It assumes that other gateways have similar receive buffers, and that up to four gateways send at
-    once.
-    """
+    """Return the largest burst, bytes: small enough that bursts of four gateways at once fill half of a similar receive buffer."""
     return max(limits.MULTICAST_BURST_BYTES_MIN, min(limits.MULTICAST_BURST_BYTES_MAX, receive_bytes // 8))
 
 
@@ -403,7 +404,7 @@ _REMEDY = (
 
 
 def _runs(message: Message) -> list[Message]:
-    """Split a message into independent parts, so that a lost fragment loses only one of them."""
+    """Split a message into messages with fewer frames, so that a lost fragment loses only one of these messages."""
     if not isinstance(message, Order | Repair):
         return [message]
     frames = message.frames

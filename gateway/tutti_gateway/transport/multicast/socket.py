@@ -17,7 +17,7 @@ _IP_MULTICAST_ALL = 49
 _MEMINFO = struct.Struct("=9I")
 _DROPS = 8
 _MREQN = struct.Struct("=4s4si")
-_SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104  # several datagrams per call, sent and received
+_SOL_UDP, _UDP_SEGMENT, _UDP_GRO = 17, 103, 104  # options to send and to receive several datagrams in one call
 _SEGMENT, _GRO = struct.Struct("=H"), struct.Struct("=i")
 _RUN_BYTES_MAX = 60_000
 RUN_MAX = 48  # the kernel accepts 64 segments per call
@@ -26,10 +26,10 @@ _ANCILLARY_BYTES = 64
 
 
 class MulticastSocket:
-    """A socket of one multicast group on one interface. Other gateways on this host receive its datagrams too.
+    """A socket of one multicast group on one interface. Other gateways on this host also receive the datagrams that it sends.
 
     Attributes:
-        run_bytes_max: size of the datagrams in one call; 0 after the kernel has refused several datagrams in one call.
+        run_bytes_max: largest total size of the datagrams in one call, 0 if the kernel does not support several in one call.
         not_sent: number of datagrams that the kernel refused.
         receive_bytes, send_bytes: sizes of the kernel's buffers.
     """
@@ -39,18 +39,19 @@ class MulticastSocket:
 
         Args:
             group: IPv4 multicast address, and port.
-            interface: name (`eth0`) or IPv4 address of the interface; empty for the one of the default route.
-            ttl: number of routers that a datagram may pass.
+            interface: name (`eth0`) or IPv4 address of the interface, empty for the interface of the default route.
+            ttl: time to live of a datagram, in hops.
 
         Raises:
             ConfigError: the interface does not exist.
-            TuttiError: the system refuses to open the socket.
+            TuttiError: the system does not permit the socket or one of its options.
         """
         self.group = (group.host, group.port)
         request = _MREQN.pack(socket.inet_aton(group.host), *_interface(interface))
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         try:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Without this option, the socket would also get datagrams of groups that other processes of this host have joined.
             self.socket.setsockopt(socket.IPPROTO_IP, _IP_MULTICAST_ALL, 0)
             self.socket.bind(self.group)
             self.socket.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, request)
@@ -63,7 +64,7 @@ class MulticastSocket:
                 f"the multicast address {group} cannot be used on interface {interface or 'of the default route'}: "
                 f'{(error.strerror or str(error)).lower()}; set another [multicast] interface, or use transport = "mesh"'
             ) from error
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # an older kernel returns one datagram per call
             self.socket.setsockopt(_SOL_UDP, _UDP_GRO, 1)
         self.run_bytes_max = _RUN_BYTES_MAX
         self.not_sent = 0
@@ -72,7 +73,7 @@ class MulticastSocket:
         self.send_bytes = self._set_buffer(socket.SO_SNDBUF, _SO_SNDBUFFORCE, limits.MULTICAST_SEND_BYTES)
 
     def _set_buffer(self, option: int, forced: int, wanted: int) -> int:
-        """Request a buffer size from the kernel, and return the size granted. The kernel reports twice that, with its overhead."""
+        """Request a buffer size from the kernel, and return the granted size, half of what the kernel reports with its overhead."""
         try:
             self.socket.setsockopt(socket.SOL_SOCKET, forced, wanted)
         except PermissionError:
@@ -81,7 +82,7 @@ class MulticastSocket:
 
     @property
     def buffer_warning(self) -> str:
-        """The message for the operator if the receive buffer is too small; empty otherwise."""
+        """The message for the operator if the kernel grants too small a receive buffer; empty otherwise."""
         if self.receive_bytes >= limits.MULTICAST_RECEIVE_BYTES:
             return ""
         return (
@@ -91,9 +92,9 @@ class MulticastSocket:
         )
 
     def send(self, run: Sequence[bytes]) -> bool:
-        """Send datagrams of one length, of which the last may be shorter. Return False if they must be sent again later.
+        """Send datagrams of one length, of which the last may be shorter. Return False if the caller must send them again later.
 
-        Datagrams that the kernel refuses are lost and counted.
+        Datagrams that the kernel rejects with an error are lost and counted.
         """
         segment = [(_SOL_UDP, _UDP_SEGMENT, _SEGMENT.pack(len(run[0])))] if len(run) > 1 else []
         try:
@@ -108,7 +109,7 @@ class MulticastSocket:
         return True
 
     def receive(self) -> list[memoryview] | None:
-        """Return the next datagrams, all that the kernel returns in one call; None if there are none."""
+        """Return the datagrams that one call of the kernel returns; None if there are none."""
         try:
             data, ancillary, _, _ = self.socket.recvmsg(_RECEIVE_BYTES, _ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
@@ -134,7 +135,7 @@ class MulticastSocket:
 
 
 def _interface(text: str) -> tuple[bytes, int]:
-    """Return address and index of an interface, for the kernel."""
+    """Return an interface as the kernel's request needs it: its address, or else its index."""
     if not text:
         return bytes(4), 0
     try:

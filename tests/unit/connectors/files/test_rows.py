@@ -191,7 +191,7 @@ def test_a_json_line_without_a_time_differs_from_one_with_null() -> None:
     rows = JsonLines(FieldExtractor(Columns(timestamp="t")), "utf-8").parse(data, 0, 0, final=True)
     assert [bad.reason.partition(" (")[0] for bad in rows.bad] == [
         "t is null, but must be a time",
-        "t is missing, the field that record.timestamp names",
+        "it has no field 't', which record.timestamp names",
         "t is '', which is not a time",
     ]
     assert len(rows.values) == 1
