@@ -166,7 +166,7 @@ class KafkaWriter:
             if bytes_max < self.batch_bytes:
                 self.batch_bytes = max(1, bytes_max)
                 raise RetryTransaction(
-                    f"{self._where}: topic {target} accepts batches of at most {bytes_max} bytes: the connector sends smaller batches"
+                    f"{self._where}: topic {target} accepts batches of at most {bytes_max} bytes: the connector reduces its batches"
                 )
             self._existing.add(target)
         return target
