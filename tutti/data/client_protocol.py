@@ -1,6 +1,6 @@
 """Client protocol: the messages between clients (producers, readers, tools) and the client port of a gateway.
 
-Each message is one ZMTP message. Its first byte is its form:
+Each message is one ZMTP message, whose first byte names its form:
 
 - `C` control: msgpack of one tagged struct of this module.
 - `S` submit: frames of one or several producers, with packed headers for fast parsing.
@@ -27,8 +27,8 @@ from tutti.errors import FormatError
 PROTOCOL = 1
 CONTROL, SUBMIT, SUBMIT_UNORDERED, RECEIPTS = b"C", b"S", b"U", b"R"
 INLINE, PARTS = 0, 1
-INLINE_BYTES_MAX = 8192  # larger bodies are separate parts, to avoid a copy
-OFFSET_UNKNOWN = -1  # committed, but the offset is below the start of the log, or the records are not consecutive
+INLINE_BYTES_MAX = 8192  # a larger body is a part of its own, so that it is not copied
+OFFSET_UNKNOWN = -1  # in a receipt: the batch is committed, but its records were trimmed or have no consecutive offsets
 
 _SUBMIT = struct.Struct("<cBHI")
 _RECEIPTS = struct.Struct("<c3xI")
@@ -56,7 +56,7 @@ class Hello(msgspec.Struct, frozen=True, tag="Hello"):
 
 
 class OpenProducer(msgspec.Struct, frozen=True, tag="OpenProducer"):
-    """Open `epoch` of the producer `name` for `instance` (16 random bytes). A repeated request gets the same answer."""
+    """Open `epoch` of the producer `name` for `instance` (16 random bytes). A repeated request gets the same answer again."""
 
     request: int
     name: str
@@ -72,7 +72,7 @@ class OpenTopic(msgspec.Struct, frozen=True, tag="OpenTopic"):
 
 
 class SaveOffset(msgspec.Struct, frozen=True, tag="SaveOffset"):
-    """Commit the offset of a named reader. An offset below the committed one is refused without `back`."""
+    """Commit the offset of a named reader. Without `back`, the gateway refuses an offset below the committed one."""
 
     request: int
     reader: str
@@ -83,8 +83,8 @@ class SaveOffset(msgspec.Struct, frozen=True, tag="SaveOffset"):
 class Forget(msgspec.Struct, frozen=True, tag="Forget"):
     """Remove producers from the received-table, through the log.
 
-    If the client's token does not grant the right, `instances` proves that the client owns its nameless producers. It has one
-    instance for each producer.
+    `instances` has the instance of each producer, which proves that the client owns these nameless producers. A client whose token
+    grants the right to remove producers needs no proof.
     """
 
     request: int
@@ -93,7 +93,7 @@ class Forget(msgspec.Struct, frozen=True, tag="Forget"):
 
 
 class Fence(msgspec.Struct, frozen=True, tag="Fence"):
-    """End the current epoch of a producer: the log opens the next epoch without an instance."""
+    """End the current epoch of a producer. The log then opens the next epoch, which belongs to no instance."""
 
     request: int
     name: str
@@ -118,7 +118,7 @@ class Members(msgspec.Struct, frozen=True, tag="Members"):
 
 
 class ChangeRoster(msgspec.Struct, frozen=True, tag="ChangeRoster"):
-    """Change one gateway of the roster, through the log. Answered when a majority of the new roster has made the change durable.
+    """Change one gateway of the roster, through the log. The answer comes when a majority of the new roster has stored the change.
 
     Attributes:
         change: "add" (`name` at `address`, HOST:P), "remove", or "replace" (`name` lost its disk).
@@ -137,8 +137,8 @@ class ChangeRoster(msgspec.Struct, frozen=True, tag="ChangeRoster"):
 class ForceRoster(msgspec.Struct, frozen=True, tag="ForceRoster"):
     """Reduce the roster to `names` (1 to 63 gateways, including this one) after the permanent loss of a majority.
 
-    Data that only the removed gateways had is lost. The request is refused while a majority is reachable or may still return. It is
-    answered when the new roster is decided.
+    Data that only the removed gateways had is lost. The gateway refuses the request while a majority is reachable or may still
+    return. The answer comes when the new roster is decided.
     """
 
     request: int
@@ -146,9 +146,9 @@ class ForceRoster(msgspec.Struct, frozen=True, tag="ForceRoster"):
 
 
 class Leave(msgspec.Struct, frozen=True, tag="Leave"):
-    """Make the gateway `name` leave the group and stop.
+    """Make the gateway `name`, which must be the receiver of this request, leave the group and stop.
 
-    `name` must be the receiver of the request. Answered when the shutdown starts.
+    The answer comes when the shutdown starts.
     """
 
     request: int
@@ -160,8 +160,8 @@ class Bye(msgspec.Struct, frozen=True, tag="Bye"):
 
 
 class Welcome(msgspec.Struct, frozen=True, tag="Welcome"):
-    """Answer to Hello: the gateway's identity, addresses, and limits for the client. Also sent when the members or the gateway's
-    state change.
+    """Answer to Hello: the gateway's identity, addresses, and limits for the client. The gateway sends a new Welcome whenever the
+    members or its state change.
 
     `gateways` maps the names of all members, including this one, to tutti://HOST:P. `silent` lists the members from which this
     gateway receives no heartbeats. `lane` is the gateway's own lane, NUMBER-INCARNATIONHEX; while it is empty, the gateway accepts
@@ -185,7 +185,7 @@ class Welcome(msgspec.Struct, frozen=True, tag="Welcome"):
 
 
 class Committed(msgspec.Struct, frozen=True, tag="Committed"):
-    """A batch is committed at `offset` (-1: at an unknown offset). On the wire it is a packed receipt row."""
+    """A batch is committed at `offset` (-1: at an unknown offset). The wire format of this answer is a packed receipt row."""
 
     producer: int
     epoch: int
@@ -197,7 +197,7 @@ class Committed(msgspec.Struct, frozen=True, tag="Committed"):
 class Duplicate(msgspec.Struct, frozen=True, tag="Duplicate"):
     """The batch was committed earlier.
 
-    The driver looks up its offset and answers Committed, so this message is never on the wire.
+    The gateway looks up the offset of the batch and answers Committed, so a Duplicate never reaches the client.
     """
 
     producer: int
@@ -207,7 +207,7 @@ class Duplicate(msgspec.Struct, frozen=True, tag="Duplicate"):
 
 
 class AbortedAnswer(msgspec.Struct, frozen=True, tag="Aborted"):
-    """The batch is aborted permanently, and its epoch is closed."""
+    """The batch is permanently aborted, and the epoch of its producer is closed."""
 
     producer: int
     epoch: int
@@ -219,7 +219,7 @@ class AbortedAnswer(msgspec.Struct, frozen=True, tag="Aborted"):
 class FencedAnswer(msgspec.Struct, frozen=True, tag="Fenced"):
     """Another instance has opened `epoch` of the producer.
 
-    The outcome of the batch at `first_sequence` is unknown (0: there is no such batch).
+    The outcome of the batch that begins at `first_sequence` is unknown. 0 means that no batch is affected.
     """
 
     producer: int
@@ -228,7 +228,7 @@ class FencedAnswer(msgspec.Struct, frozen=True, tag="Fenced"):
 
 
 class Expected(msgspec.Struct, frozen=True, tag="Expected"):
-    """A gap or an overlap: the client must resend from `sequence`, the next accepted one."""
+    """The batch left a gap or an overlap of sequences. The client must resend from `sequence` on, the next one that is accepted."""
 
     producer: int
     epoch: int
@@ -236,7 +236,7 @@ class Expected(msgspec.Struct, frozen=True, tag="Expected"):
 
 
 class RefusedAnswer(msgspec.Struct, frozen=True, tag="Refused"):
-    """The gateway refused a batch: this copy will never be in the log.
+    """The gateway refused a batch, so this copy of the batch will never be in the log.
 
     If `retry` is true, the client may send the batch again later.
     """
@@ -250,7 +250,11 @@ class RefusedAnswer(msgspec.Struct, frozen=True, tag="Refused"):
 
 
 class EpochOpened(msgspec.Struct, frozen=True, tag="EpochOpened"):
-    """The epoch is open: the producer's number, and the last committed sequence and progress (`Producer.resume`)."""
+    """The requested epoch is open.
+
+    The answer has the producer's number, and the last committed sequence and progress, which the client returns as
+    `Producer.resume`.
+    """
 
     request: int
     producer: int
@@ -260,30 +264,30 @@ class EpochOpened(msgspec.Struct, frozen=True, tag="EpochOpened"):
 
 
 class EpochFenced(msgspec.Struct, frozen=True, tag="EpochFenced"):
-    """The epoch is not open: another instance owns the current epoch `epoch`."""
+    """The requested epoch was not opened, because another instance owns the current epoch `epoch`."""
 
     request: int
     epoch: int
 
 
 class TopicOpened(msgspec.Struct, frozen=True, tag="TopicOpened"):
-    """The topic's number."""
+    """Answer to OpenTopic: the number of the topic."""
 
     request: int
     topic: int
 
 
 class Done(msgspec.Struct, frozen=True, tag="Done"):
-    """The request has taken effect durably."""
+    """The request has taken effect, and its effect is durable."""
 
     request: int
 
 
 class Denied(msgspec.Struct, frozen=True, tag="Denied"):
-    """The gateway refused the request with this number (0: the last message).
+    """The gateway refused the request with number `request`, or the last message if `request` is 0.
 
-    Codes: hello, protocol, malformed, name, epoch, offset, unknown, limit, roster, token, rights. Temporary codes, with `retry`:
-    busy, space, not_primary, leaving, halted, behind.
+    The codes are hello, protocol, malformed, name, epoch, offset, unknown, limit, roster, token and rights. With `retry`, the
+    refusal is temporary; its codes are busy, space, not_primary, leaving, halted and behind.
     """
 
     request: int
@@ -352,9 +356,9 @@ def decode_from_gateway(data: Buffer) -> FromGateway:
 
 
 def encode_submit(frames: Sequence[Frame], unordered: bool = False) -> list[Buffer]:
-    """Encode a submit message as ZMTP parts; with `unordered`, the message is for the gateway's lane.
+    """Encode a submit message as ZMTP parts. With `unordered`, the message is for the gateway's lane.
 
-    If no body exceeds 8 KiB, all bodies are in the first part; otherwise each body is a separate part.
+    If no body exceeds 8 KiB, all bodies are in the first part. Otherwise, each body is a part of its own.
     """
     form = SUBMIT_UNORDERED if unordered else SUBMIT
     if len(frames) == 1:
@@ -381,19 +385,19 @@ def _encode_lone(frame: Frame, form: bytes) -> list[Buffer]:
 
 
 def decode_submit(parts: Sequence[Buffer]) -> list[Frame]:
-    """Decode the frames of a submit message (`S` or `U`). The bodies are views of the parts; the content of bodies is not checked.
+    """Decode the frames of a submit message (`S` or `U`). The bodies are views of the parts, and their content is not checked.
 
     Raises:
-        FormatError: counts and lengths do not match the parts, or a frame is not a BATCH or TXN without a position.
+        FormatError: counts or lengths do not match the parts, or a frame is neither a BATCH nor a TXN, or already has a position.
     """
     data = parts[0]
     if len(data) < _SUBMIT.size:
-        raise FormatError(f"a submit message of {len(data)} bytes is too short")
+        raise FormatError(f"a submit message of {len(data)} bytes is too short: it needs at least {_SUBMIT.size}")
     _, mode, count, _ = _SUBMIT.unpack_from(data, 0)
     if mode not in (INLINE, PARTS) or count == 0:
-        raise FormatError(f"a submit message has mode {mode} and {count} frames")
+        raise FormatError(f"a submit message has mode {mode} and {count} frames: it needs mode 0 or 1, and at least one frame")
     if len(parts) != (1 if mode == INLINE else 1 + count):
-        raise FormatError(f"a submit message of {count} frames (mode {mode}) has {len(parts)} parts")
+        raise FormatError(f"a submit message of {count} frames (mode {mode}) has {len(parts)} parts, a wrong number")
     frames = [decode_header(data, _SUBMIT.size + number * HEADER_SIZE) for number in range(count)]
     at = _SUBMIT.size + count * HEADER_SIZE
     view = memoryview(data)
@@ -431,8 +435,8 @@ def decode_receipts(data: Buffer) -> Iterable[tuple[int, int, int, int, int]]:
         FormatError: the length does not match the count.
     """
     if len(data) < _RECEIPTS.size:
-        raise FormatError(f"a receipts message of {len(data)} bytes is too short")
+        raise FormatError(f"a receipts message of {len(data)} bytes is too short: it needs at least {_RECEIPTS.size}")
     _, count = _RECEIPTS.unpack_from(data, 0)
     if len(data) != _RECEIPTS.size + count * _RECEIPT.size:
-        raise FormatError(f"a receipts message of {count} rows has {len(data)} bytes")
+        raise FormatError(f"a receipts message of {count} rows has {len(data)} bytes, a wrong number")
     return _RECEIPT.iter_unpack(memoryview(data)[_RECEIPTS.size :])

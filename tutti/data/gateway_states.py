@@ -1,6 +1,6 @@
-"""Groups of gateway states, by their meaning for clients."""
+"""Sets of gateway states for which a client acts in the same way."""
 
-#: States in which the frontier does not advance and nothing is ordered: a different gateway may be able to serve the client.
+#: In these states, the gateway orders no records and its frontier does not advance, so a client should try another gateway.
 CUT_OFF = frozenset({"minority", "halted"})
-#: States in which unordered records should go to another gateway's lane; includes the state of a gateway that is about to stop.
+#: In these states, unordered records should go to another gateway's lane, also because a leaving gateway is about to stop.
 NO_NEW_UNORDERED = CUT_OFF | {"leaving"}

@@ -1,4 +1,4 @@
-"""Hard state of a member: the numbers that survive a restart."""
+"""Hard state of a member: the view ids that must survive a restart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class HardState(msgspec.Struct, frozen=True):
-    """Hard state of a member (design, section 3): view ids as u64; 0 before the first view.
+    """Hard state of a member (design, section 3). Each field is a view id (u64), or 0 before the first view.
 
     Attributes:
         promised: view that the member has promised to follow; the member rejects all lower views.

@@ -1,4 +1,4 @@
-"""Histogram with fixed buckets, cheap enough for the hot path."""
+"""Histogram with fixed buckets. Adding a value is cheap enough for the hot path."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ LATENCY_BOUNDS_US = (
 
 
 class Histogram:
-    """A histogram with fixed buckets. A bucket counts values up to its bound; the last bucket counts all higher values."""
+    """A histogram with fixed buckets. A bucket counts the values up to its bound; the last bucket counts all values above all
+    bounds.
+    """
 
     __slots__ = ("bounds", "counts", "sum")
 
@@ -40,7 +42,7 @@ class Histogram:
         self.sum = 0
 
     def add(self, value: int, times: int = 1) -> None:
-        """Count `value` `times` times."""
+        """Add `value` to the histogram `times` times."""
         self.counts[bisect_left(self.bounds, value)] += times
         self.sum += value * times
 
@@ -50,5 +52,7 @@ class Histogram:
         return sum(self.counts)
 
     def to_dict(self) -> dict[str, object]:
-        """Return `{"bounds": [...], "counts": [...], "sum": n}`, with one count more than there are bounds."""
+        """Return `{"bounds": [...], "counts": [...], "sum": n}`. The last count has no bound, so there is one more count than
+        bounds.
+        """
         return {"bounds": list(self.bounds), "counts": list(self.counts), "sum": self.sum}

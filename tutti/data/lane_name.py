@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: Remedy for a gateway whose own lane has halted. The gateway keeps its disk, so no copy of the ordered log is lost.
+#: Remedy for a gateway whose own lane has halted. The gateway keeps its directory, so no copy of the ordered log is lost.
 NEW_LANE_REMEDY = (
     "give the gateway a new lane: run `tutti members remove` and `tutti members add` for it, and restart it with the same "
     "directory (in a group of one, add a second gateway first)"
@@ -21,11 +21,11 @@ class LaneName(NamedTuple):
 
     @property
     def text(self) -> str:
-        """NUMBER-INCARNATIONHEX, as in messages, Flight tickets and folder names."""
+        """The name as NUMBER-INCARNATIONHEX, which messages, Flight tickets and folder names use."""
         return f"{self.origin}-{self.incarnation.hex()}"
 
     @classmethod
     def parse(cls, text: str) -> LaneName | None:
-        """Parse the name of a lane; None for other text."""
+        """Parse the name of a lane, or None for other text."""
         found = _TEXT.match(text)
         return cls(int(found[1]), bytes.fromhex(found[2])) if found else None

@@ -1,8 +1,8 @@
 """LogState: the complete state of a log up to a position, apart from the records themselves (design, section 3).
 
-The core (received-table), segment snapshots, recovery and readers all use this class, so they derive the same state from the same
-log. The state depends only on the applied frames in order. The state of a lane (design, section 7) has the position, the offset,
-the attempt (`view`), its `members`, and each producer's epoch and sequence.
+The protocol core (received-table), segment snapshots, recovery and readers all use this class, so that they derive the same state
+from the same log. The state depends only on the applied frames and their order. The state of a lane (design, section 7) has only
+the position, the offset, the attempt (`view`), its `members`, and each producer's epoch and sequence.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from tutti.errors import Damaged, FormatError, InvariantViolated
 
 SNAPSHOT_MAGIC = b"TUTS"
 SNAPSHOT_VERSION = 1
-FORCED_NUMBERS = 256  # gateway numbers skipped after a forced roster, because the lost gateways may have assigned them
+FORCED_NUMBERS = 256  # gateway numbers that a forced roster skips, because the lost gateways may have assigned them
 REMOVED_MAX = 64  # number of removed voters that a state keeps
 _BATCH = int(Kind.BATCH)
 _HEAD = 16  # magic, version u32, length u32, CRC u32
 
 
 class Topic(msgspec.Struct, array_like=True):
-    """A topic: record count, body bytes, and offsets and times (us) of the first and the last record (-1: none yet)."""
+    """A topic: its record count, body bytes, and offsets and times (us) of its first and last record. Offset -1: no record yet."""
 
     name: str
     records: int = 0
@@ -51,7 +51,7 @@ class Topic(msgspec.Struct, array_like=True):
 class Producer(msgspec.Struct, array_like=True):
     """An entry of the received-table.
 
-    `last_seen` is the time (us) of the last tick before the producer's last frame, 0 before any tick.
+    `last_seen` is the time (us) of the last tick before the producer's last frame; 0 if no tick came before the frame.
     """
 
     name: str
@@ -64,8 +64,9 @@ class Producer(msgspec.Struct, array_like=True):
 
 
 class Staged(msgspec.Struct, frozen=True, array_like=True):
-    """A staged batch without a TXN: producer, epoch, record count, and the changes to the topic's entry when a TXN makes the batch
-    visible.
+    """A staged batch that no TXN has made visible yet.
+
+    The fields `topic` to `last_time` are the values that a TXN adds to the entry of the topic.
     """
 
     producer: int
@@ -94,23 +95,23 @@ class LogState(msgspec.Struct, kw_only=True):
     """State of the log up to and including `position`.
 
     Attributes:
-        position: last applied position, 0 before the first.
+        position: last applied position; 0 before the first frame.
         chain: header CRC of the frame at that position.
         next_offset: offset of the next committed record.
-        tick, tick_time: number and time (us, UTC) of the last TICK, 0 before the first.
-        dirty: True if records followed the last tick.
+        tick, tick_time: number and time (us, UTC) of the last TICK; 0 before the first TICK.
+        dirty: True if records have followed the last tick.
         view, members: id of the last VIEW frame and its members (gateway numbers, oldest first).
         group, log, roster: content of the last ROSTER frame.
-        forced, forced_at: view and position of the last forced ROSTER, 0 without one.
+        forced, forced_at: view and position of the last forced ROSTER; 0 if there is none.
         topics, producers: entries by number.
-        readers: committed offsets by name.
+        readers: committed offsets of named readers, by name.
         next_topic, next_producer, next_gateway: the next free numbers.
         floor: lower bound (exclusive) of every first epoch of a producer (FORGET).
         start, start_offset: first position and first offset of the log (TRIM).
-        staged: staged batches without a TXN, by position.
+        staged: staged batches that no TXN has made visible yet, by position.
         disks: in a lane, the disks of `members` in the same order; empty if the VIEW does not name them.
-        removed: the latest REMOVED_MAX removed voters, by name. Until the removal is durable on a majority, other gateways may
-            still need answers of these voters, identified by number and incarnation.
+        removed: the latest REMOVED_MAX removed voters, by name. Until a removal is durable on a majority, other gateways may still
+            need answers of the removed voter, which they identify by number and incarnation.
     """
 
     position: int = 0
@@ -148,11 +149,12 @@ class LogState(msgspec.Struct, kw_only=True):
             FormatError: the body does not match the kind.
         """
         if frame.position != self.position + 1:
+            # A frame that is applied twice or out of order would corrupt the state without a sign.
             raise InvariantViolated(f"position {frame.position} was applied directly after position {self.position}")
         offset = self.next_offset
         if frame.kind == _BATCH:
             if not aborted:
-                # Only a lane has no ROSTER frame: the ordered log has a ROSTER before its first batch.
+                # The ordered log always has a ROSTER before its first batch, so a log without one is a lane.
                 (self._batch if self.roster else self._lane_batch)(frame, offset)
         else:
             _APPLY[frame.kind](self, frame)
@@ -161,7 +163,11 @@ class LogState(msgspec.Struct, kw_only=True):
         return offset
 
     def _advance_producer(self, frame: Frame) -> None:
-        """Advance the producer's entry to the end of the frame. The frame must continue the entry's sequence."""
+        """Advance the producer's entry to the last sequence of the frame.
+
+        Raises:
+            FormatError: the frame does not continue the sequences of the entry.
+        """
         producer = self.producers.get(frame.producer)
         if producer is None or producer.epoch != frame.epoch or producer.sequence + 1 != frame.first_sequence:
             raise FormatError(f"{frame!r} does not follow its producer's entry in the received-table ({producer!r})")
@@ -214,14 +220,14 @@ class LogState(msgspec.Struct, kw_only=True):
         self.dirty = True
 
     def _unstage(self, is_obsolete: Callable[[Staged], bool]) -> None:
-        """Remove staged batches that no TXN can make visible any more."""
+        """Remove the staged batches for which `is_obsolete` is true, because no later TXN can make them visible."""
         if self.staged:
             self.staged = {position: part for position, part in self.staged.items() if not is_obsolete(part)}
 
     def _lane_batch(self, frame: Frame, offset: int) -> None:
-        """Apply a batch of a lane, which is a log without a ROSTER (design, section 7).
+        """Apply a batch of a lane (design, section 7).
 
-        Producers and topics are registered in the ordered log.
+        A lane has no entries of topics and no names of producers, because only the ordered log registers them.
         """
         self.producers[frame.producer] = Producer("", b"", frame.epoch, frame.first_sequence + frame.count - 1, b"")
         self.next_offset = offset + frame.count
@@ -237,7 +243,7 @@ class LogState(msgspec.Struct, kw_only=True):
         return voter.incarnation if voter is not None else b""
 
     def gateway_text(self, number: int) -> str:
-        """Return a gateway's name for messages; its number if the gateway is not in the roster."""
+        """Return a text with a gateway's name for messages, or with its number if the gateway is not in the roster."""
         voter = self.roster.get(number)
         return f"gateway {voter.name!r}" if voter is not None else f"gateway {number}"
 
@@ -296,7 +302,7 @@ class LogState(msgspec.Struct, kw_only=True):
         self.readers.update(decode_body(OffsetsBody, frame.body).readers)
 
     def gateway_number(self, incarnation: bytes) -> int:
-        """Return the gateway number of a disk, including the disks of removed voters; 0 if unknown."""
+        """Return the number of the gateway with a disk, also for the disk of a removed voter; 0 if unknown."""
         voters = [*self.roster.values(), *self.removed.values()]
         return next((voter.number for voter in voters if voter.incarnation == incarnation), 0)
 
@@ -313,7 +319,7 @@ class LogState(msgspec.Struct, kw_only=True):
         return _DECODER.decode(_ENCODER.encode(self))
 
     def become(self, other: LogState) -> None:
-        """Take over the content of the other state, which must not be used any more."""
+        """Replace the content by that of `other`, which must not be used any more, because the two states then share objects."""
         for name in self.__struct_fields__:
             setattr(self, name, getattr(other, name))
 

@@ -10,11 +10,11 @@ from tutti.errors import UsageError
 
 PORT_MAX = 65_535
 GROUP_PORT_DISTANCE = 1  # default group port minus client port
-_WILDCARDS = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - addresses to listen on, which no peer can connect to
+_WILDCARDS = frozenset({"0.0.0.0", "::", "*"})  # noqa: S104 - a gateway can listen on these addresses, but no peer can connect to them
 #: Remedy for an address that other hosts cannot reach.
 HOST_REMEDY = "use the host name or address that the other hosts reach"
 _FORM = "write HOST:PORT, such as 127.0.0.1:7400, or [::1]:7400 for IPv6"
-#: Permissive, because logs of earlier releases permanently contain arbitrary text as a member's address.
+#: The pattern accepts almost any text, because logs of earlier releases permanently contain such text as addresses of members.
 _HOST = re.compile(r"\[[^\s/\[\]]+\]|[^\s/:\[\]]+")
 _PORT_DIGITS_MAX = 20
 
@@ -30,7 +30,7 @@ class Address(NamedTuple):
 
 
 class MemberAddress(NamedTuple):
-    """Addresses of a gateway: for its clients, and for the other gateways."""
+    """The two addresses of a gateway: one for its clients, and one for the other gateways."""
 
     clients: Address
     group: Address
@@ -41,7 +41,7 @@ class MemberAddress(NamedTuple):
 
 
 def unreachable_reason(host: str) -> str:
-    """Return why a wildcard address is not reachable; empty for other hosts."""
+    """Return why no other host can connect to a wildcard address; return an empty text for any other host."""
     return f"no other host can connect to {host}" if host in _WILDCARDS else ""
 
 
@@ -58,10 +58,10 @@ def parse_host_port(text: str, port_min: int = 1) -> Address:
 
     Args:
         text: text to parse.
-        port_min: lowest valid port; 0 for a listening address, where port 0 means any free port.
+        port_min: lowest valid port; 0 for a listening address, whose port 0 means any free port.
 
     Raises:
-        UsageError: the text does not have this form; the message names the wrong part.
+        UsageError: the text is not `HOST:PORT`; the message names the wrong part.
     """
     host, _, port = text.rpartition(":")
     if not host:
@@ -77,7 +77,7 @@ def parse_member(text: str) -> MemberAddress:
     """Parse both addresses of a gateway from `HOST:P` or `HOST:P/G`.
 
     Raises:
-        UsageError: the text has neither form, or P+1 is not a port and G is missing.
+        UsageError: the text has neither form, or has no G although P+1 is not a valid port.
     """
     clients, apart, group = text.partition("/")
     address = parse_host_port(clients)

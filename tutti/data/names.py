@@ -1,4 +1,4 @@
-"""Valid names of topics, producers, gateways, groups and named readers."""
+"""Checks the names of topics, producers, gateways, groups and named readers."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tutti.errors import UsageError
 
 NAME_BYTES_MAX = 249
 _NAME = re.compile(r"[A-Za-z0-9._-]+\Z")
-#: Prefix of the random names of nameless producers; user-defined names cannot start with it.
+#: Prefix of the random names of nameless producers. A user-defined name cannot start with this prefix.
 NAMELESS = "~"
 _NAMELESS_DIGITS = 24
-#: Prefix of the number that replaces a deleted name; no valid name starts with it.
+#: Prefix of the number that readers return for a deleted name. No valid name starts with this prefix.
 FORGOTTEN = "#"
 
 
 def check_name(what: str, name: object) -> str:
-    """Return `name` if it is a valid name for a `what` ("topic", "producer", ...).
+    """Return `name` if it is valid. `what` names the kind of name in an error text ("topic", "producer", ...).
 
-    A name has 1 to 249 letters, digits, dots, underscores and hyphens. Kafka has the same rule for topics, so names can be used in
-    both systems.
+    A name has 1 to 249 letters, digits, dots, underscores and hyphens. Kafka has the same rule for topics, so a topic can have the
+    same name in both systems.
 
     Raises:
         UsageError: the name is not valid; the message shows the first wrong character.
@@ -43,25 +43,25 @@ def is_name(name: str) -> bool:
 
 
 def check_producer(name: str) -> str:
-    """As `check_name` for a producer, including nameless ones with the prefix `~`."""
+    """As `check_name` for a producer, but also accept the name of a nameless producer, which has the prefix `~`."""
     if name.startswith(NAMELESS):
         return NAMELESS + check_name("producer", name[1:])
     return check_name("producer", name)
 
 
 def forgotten_name(number: int) -> str:
-    """Return the replacement for the name of a producer or gateway that the log no longer holds."""
+    """Return the text that replaces the name of a producer or gateway if the log no longer has the name."""
     return f"{FORGOTTEN}{number}"
 
 
 def is_nameless(name: str) -> bool:
-    """True for a random producer name; the log can delete the state of such a producer when it is idle."""
+    """True if the name is that of a nameless producer. The log can delete the state of such a producer when it is idle."""
     return name.startswith(NAMELESS)
 
 
 def nameless_name(instance: bytes) -> str:
-    """Return the name of a nameless producer, a hash of its instance (16 random bytes).
+    """Return the name of a nameless producer: a hash of its instance (16 random bytes).
 
-    No record contains the instance, so only the producer itself can prove that it owns the name.
+    Readers see only the hash and not the instance, so only the producer itself can prove that it owns the name.
     """
     return NAMELESS + hashlib.sha256(b"tutti producer " + instance).hexdigest()[:_NAMELESS_DIGITS]

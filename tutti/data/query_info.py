@@ -1,4 +1,4 @@
-"""Progress of streaming queries, as gateways return it."""
+"""The progress of streaming queries. Queries report it to gateways, and gateways return it to clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
         name: name under which the log stores the query's offset; empty for a nameless query.
         run: id of this run.
         label: description of the query and its host for users.
-        topics: topics that the query reads; None for all.
+        topics: topics that the query reads, or None for all.
         offset: the query has processed all records below this offset.
         lag_records: number of records above the offset.
         lag_ms: age of the oldest unprocessed record at the last report, plus, for a silent query, the time since that report.
@@ -39,7 +39,7 @@ class QueryInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def without_ended(runs: Iterable[QueryInfo]) -> list[QueryInfo]:
-    """Return the runs that have not ended. A silent run has ended if a newer run has the same name."""
+    """Return the runs that have not ended. A silent run counts as ended if a newer run has the same name."""
     runs = sorted(runs, key=lambda one: one.since_us)
     newest = {one.name: one.run for one in runs}
     return [one for one in runs if one.state == RUNNING or not one.name or one.run == newest[one.name]]

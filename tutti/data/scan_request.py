@@ -1,4 +1,4 @@
-"""`ScanRequest` selects records of a committed log; the answer is a sequence of `ScanBatch`."""
+"""Request and answer of a scan: `ScanRequest` selects committed records, and the answer is a sequence of `ScanBatch`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from tutti.errors import UsageError
 
 
 class ScanBatch(NamedTuple):
-    """A batch of a scan, and the next offset to read after it.
+    """One batch in the answer to a scan.
 
-    `column` holds the records' offsets if they have gaps.
+    Attributes:
+        batch: the records.
+        next: the offset at which the next batch begins.
+        column: offsets of the records, or None if they are consecutive and end before `next`.
     """
 
     batch: pa.RecordBatch
@@ -32,20 +35,20 @@ class ScanBatch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScanRequest:
-    """The committed records [start, end) of some topics, as batches with some columns.
+    """A request for the committed records at offsets [start, end) of some topics, with some columns.
 
     Attributes:
         start: first offset.
-        end: exclusive end, at most the frontier. A scan of an empty range only checks the other fields.
-        topics: topics to read; None means all.
+        end: exclusive end, at most the frontier. For an empty range, a scan only checks the other fields.
+        topics: topics to read, or None for all topics.
         columns: columns to return, in this order.
-        absent_ok: treat topics that do not exist as empty.
-        time_left: returns the seconds for which the caller will still wait for a gateway; it can only shorten the source's own
-            timeout.
+        absent_ok: True to treat a topic that does not exist as an empty topic.
+        time_left: function that returns how many seconds the caller still waits for a gateway; the result can only shorten the
+            timeout of the source.
         schema: schema of the batches.
 
     Raises:
-        UsageError: topics or columns are not a sequence of names, empty, or unknown.
+        UsageError: `topics` or `columns` is not a sequence of names, is empty, or has an unknown column.
     """
 
     start: int
@@ -63,11 +66,11 @@ class ScanRequest:
 
     @property
     def fetched_columns(self) -> tuple[str, ...]:
-        """The columns to fetch. A topic filter adds `offset`, because only that column shows the gaps between records."""
+        """The columns to fetch. With a topic filter, offsets have gaps that only the column `offset` shows, so it is added."""
         return (*self.columns, "offset") if self.topics is not None and "offset" not in self.columns else self.columns
 
     def scan_batch(self, fetched: pa.RecordBatch, start: int) -> ScanBatch:
-        """Return the requested columns of a batch that was read from offset `start` on with `fetched_columns`."""
+        """Return the requested columns of a batch. `fetched` has the columns `fetched_columns` and was read from `start` on."""
         offsets = None if self.topics is None else fetched.column("offset")
         after = start + fetched.num_rows if offsets is None else offsets[-1].as_py() + 1
         if not fetched.schema.equals(self.schema, check_metadata=True):
@@ -76,10 +79,10 @@ class ScanRequest:
 
 
 def check_topics(topics: Sequence[str] | None) -> tuple[str, ...] | None:
-    """Return the selected topics as a tuple; None means all topics.
+    """Return the selected topics as a tuple, or None for all topics.
 
     Raises:
-        UsageError: the argument is a string, is not a list of names, or is empty.
+        UsageError: `topics` is a string, is not a list of names, or is empty.
     """
     if topics is None:
         return None

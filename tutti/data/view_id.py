@@ -1,4 +1,6 @@
-"""View ids: one number made of a counter and the number of the gateway that proposes and coordinates the view."""
+"""View ids: a view id is one number that combines a counter with the number of the gateway that proposes and coordinates the
+view.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,15 @@ def view_of(counter: int, coordinator: int) -> int:
 
 
 def counter_of(view: int) -> int:
-    """Return the counter of the view; 0 for no view."""
+    """Return the counter in a view id; 0 for view 0, which means no view."""
     return view >> _COORDINATOR_BITS
 
 
 def coordinator_of(view: int) -> int:
-    """Return the number of the gateway that proposed the view; 0 for no view."""
+    """Return the number of the gateway that proposed the view; 0 for view 0, which means no view."""
     return view & _COORDINATOR_MAX
 
 
 def view_text(view: int) -> str:
-    """Format a view id as counter.coordinator."""
+    """Return the text of a view id: counter, dot, number of the coordinator."""
     return f"{counter_of(view)}.{coordinator_of(view)}"

@@ -1,1 +1,1 @@
-"""The log on disk: written by one gateway, read by any process on the same host (design, sections 3 and 6)."""
+"""The log on disk, which one gateway writes and any process on the same host can read (design, sections 3 and 6)."""

@@ -1,9 +1,9 @@
 """The log writer: appends frames, makes them durable with group syncs, and indexes them when they are decided.
 
-The node's disk thread owns the writer. Only `frontier` and `beat` may be called from another thread, because they only write to the
-live page. After a failed write or sync the writer refuses every call with `DiskFailed`: the content of the page cache is then
-unknown, so the same data is never retried. `DiskFull` is not fatal, unless a sync raised it: the caller frees space and repeats the
-call.
+The node's disk thread owns the writer. Other threads may call only `frontier` and `heartbeat`, because these two touch no file of
+the log and only write to the live page. After a failed write or sync, the writer refuses every call with `DiskFailed` and never
+retries the same data, because the content of the page cache is unknown. `DiskFull` is not fatal: the caller frees space and repeats
+the call. Only a full disk that a sync reports is fatal, because the synced data is already lost.
 """
 
 from __future__ import annotations
@@ -73,12 +73,14 @@ class LogWriter:
         frontier = (found.state.position, found.state.next_offset)
         self._marks = MarkTracker(found.end, frontier, found.mark, found.recovered.damage)
         self._end: End = found.end
-        # One thread writes all lanes, so a lane may get no idle time to write its mark. So each write to a lane carries a mark.
+        # One thread writes all lanes, so a lane may get no idle time to write its mark.
+        # Therefore each write to a lane carries a mark.
         self._late_us = 0 if options.lane else limits.MARK_LATE_US
         self._synced_at = time.monotonic()
-        self._corrupt_tail = found.recovered.damage is not None  # corrupt bytes still follow the end of the log
+        self._corrupt_tail = found.recovered.damage is not None  # True while corrupt bytes follow the end of the log
         self._later, self.published = found.later, found.published
         self._truncating = False  # True from the lowered mark until the truncation is complete
+        # A last segment with exactly the size of the reserve is the reserve, which an earlier run used as a segment.
         sizes = [read_header(self._path, segment.first).size for segment in found.segments[-1:]]
         self._disk_space = DiskSpace(self._path, options, storage, reserve_used=sizes == [options.reserved_bytes])
         self._preallocator = SegmentPreallocator(self._path, options, storage)
@@ -111,15 +113,15 @@ class LogWriter:
         try:
             finish_replacement(directory.path, storage, options)
             args = directory.path, storage, options
-            # The live page of the previous run counts only under the same boot; `previous_frontier` returns zeros otherwise.
+            # The live page was never synced, so `previous_frontier` returns zeros if the host has rebooted since the previous run.
             found = recover(*args, log=directory.log, live=live.previous_frontier(), failed=live.last_run_failed)
-            # A directory that lost its promises becomes a new incarnation, which has no vote until the old one is replaced.
+            # A disk without its promises could vote twice, so it gets a new incarnation, which votes only after a roster change.
             (directory.become_new_disk if lost_promises(found.recovered, directory) else directory.declare_original)()
             writer = cls(directory, options, storage, found, live)
             writer._begin(found)
         except OSError as error:
             failure = failure_of_start(directory.path, error)
-            # The live page records that the next start must not trust the page cache.
+            # The next start reads this record, and then does not trust the page cache.
             if isinstance(failure, DiskFailed):
                 live.record_failure()
             live.close()
@@ -136,7 +138,7 @@ class LogWriter:
         self._preallocator.remove_unusable()
         if self._options.prepared_segments:
             if not self._segments and not prepared_paths(self._path):
-                self._preallocator.prepare_one(patient=False)  # so that the first writes of a new gateway are as fast as later ones
+                self._preallocator.prepare_one(patient=False)  # without it, the first writes of a new gateway would be slower
             self._preallocator.start()
         self._live.publish(self._indexer.state, self._segments[-1].first if self._segments else 0)
 
@@ -150,7 +152,7 @@ class LogWriter:
 
         Args:
             frames: consecutive frames that follow the end of the log.
-            must: True if batches may also use the reserved space.
+            must: True for frames that must be written: on a full disk, batches may then also use the reserve.
 
         Raises:
             DiskFull: the disk has too little free space for the frames.
@@ -176,7 +178,9 @@ class LogWriter:
             raise self._translated("writing to", error) from error
 
     def _append_some(self, frames: Sequence[Frame], must: bool) -> Sequence[Frame]:
-        """Write as many frames as fit into the segment. Begin a new segment if frames are left, and return those."""
+        """Write as many frames as fit into the segment. If frames are left, begin a new segment and return the frames that are
+        left.
+        """
         if self._disk_space.in_reserve and not must and any(frame.kind == Kind.BATCH for frame in frames):
             raise DiskFull(
                 f"the disk of {self._path} is full and the reserve is only for frames that must be written: free some space"
@@ -186,7 +190,7 @@ class LogWriter:
         left = frames[len(file_positions) :]
         if file_positions:
             self._storage.write(segment.fd, parts, segment.file_position)
-            # The mark for earlier syncs shares the next fdatasync with these frames, so it needs no extra sync.
+            # The mark is about earlier syncs. It becomes durable with the next sync of these frames, so it costs no extra sync.
             if self._marks.due(time.monotonic(), self._late_us):
                 self._write_slot(segment)
             segment.file_position = file_position
@@ -198,8 +202,9 @@ class LogWriter:
         return left
 
     def _lower_mark(self) -> None:
-        """Lower the mark, because a different frame replaces the corrupt end. With the old mark, the next start would report that
-        files are mixed.
+        """Lower the mark before a different frame replaces the corrupt end.
+
+        With the old mark, the next start would find a different frame at the mark, and report mixed files.
         """
         mark = self._marks.next(self._marks.durable)
         self._hard_state.write(self._hard_state.hard_state, mark, self._hard_state.segment)
@@ -207,7 +212,7 @@ class LogWriter:
         self._marks.damage = None
 
     def _roll(self, frame: Frame) -> None:
-        """Begin the next segment. Everything before it becomes durable first, so only the last segment can be torn."""
+        """Begin the next segment after a sync of all earlier frames, so that only the last segment can be torn."""
         self.sync()
         self._begin_segment(frame)
 
@@ -215,7 +220,7 @@ class LogWriter:
         position, _, chain = self._end
         first, size = position + 1, size_of_next(self._options, self._segments[-1].size if self._segments else 0, frame)
         prepared = prepared_paths(self._path)
-        # Everything before the segment is durable: `_roll` synced it.
+        # The mark may name the whole log before the new segment, because `_roll` has synced that log.
         mark = self._marks.next()
         try:
             source = prepared[0] if prepared else None
@@ -230,16 +235,17 @@ class LogWriter:
         if prepared:
             self._preallocator.segment_used()
         self._live.segment(first)
-        # the last segment is empty and too small for the frame, so a larger segment replaces it
+        # An empty last segment that is too small for the frame was replaced by a larger one under the same name.
         if self._segments and self._segments[-1].first == first:
-            # Readers may have the replaced file mapped.
+            # Readers may have mapped the old file, so a new generation makes them map the new one.
             self._close_segments([self._segments.pop()])
             self._live.bump_generation()
         elif self._segments:
             self._segments[-1].last = position
         self._marks.set(mark)
         self._segments.append(new_segment(self._path, self._storage, first, fd, size))
-        if position:  # the log's uuid in the identity file already records that the first segment exists
+        # The first segment needs no record in the hard state: the log's uuid in the identity file shows that the segment exists.
+        if position:
             self._hard_state.write(self._hard_state.hard_state, mark, first)
         if self._indexer.state.position == position:
             self._indexer.pass_boundaries()
@@ -268,9 +274,10 @@ class LogWriter:
         self._storage.make_durable(segment.fd)
         self._synced_at = time.monotonic()
         if self._marks.synced(end, self._synced_at):
-            # The synced slot holds the newest mark now, so the next mark goes into the other slot.
+            # The next mark overwrites the older of the two slots, so that a torn write leaves the newest mark valid.
             segment.slot = 1 - segment.slot
-        # A busy disk is never idle, so the identity file is refreshed here too. It serves to detect older copies of the directory.
+        # A busy writer never reaches `idle`, so the sync also refreshes the identity file, which detects older copies of the
+        # directory.
         self._directory.refresh_identity(limits.IDENTITY_FRESH_BUSY_US)
 
     def _write_slot(self, segment: Segment) -> None:
@@ -308,7 +315,7 @@ class LogWriter:
     # Truncating
 
     def truncate(self, position: int) -> None:
-        """Truncate the log after `position`, durably. Corrupt bytes after the end are quarantined, and marks stop naming them.
+        """Truncate the log after `position`, durably. Corrupt bytes after the end are quarantined, and marks no longer name them.
 
         Raises:
             InvariantViolated: a frame after `position` is decided, or the log does not reach `position`.
@@ -322,15 +329,15 @@ class LogWriter:
             decided <= position <= last,
             f"cannot truncate the log after position {position}: it is decided up to {decided} and ends at {last}",
         )
-        # Even if no frame must be removed, the caller relies on a durable end.
+        # A caller relies on a durable end, even if there is no frame to remove.
         if position == last and self._marks.damage is None:
             if self._marks.durable != self._end:
                 self.sync()
             return
         self._preallocator.log_written()
         with self._translating("truncating"):
-            # The remaining frames must be durable before the mark is lowered.
             self._quarantine_tail()
+            # The remaining frames must be durable first, because the lowered mark names their end as durable.
             self._sync()
             end = truncate.end_at(self._path, self._segments, self._indexer.end, position)
             self._disk_space.with_reserve(lambda: self._truncate(end), "a truncation")
@@ -339,13 +346,13 @@ class LogWriter:
         """Truncate on disk first and in memory last, so that the call can be repeated after a failure."""
         self._truncating = True
         position = end[0]
-        # A segment that begins right after the end stays and becomes empty. A snapshot of the segment's start may already exist.
+        # A segment that begins right after the end stays, because the decided log may already have a snapshot of its start.
         remaining = [segment for segment in self._segments if position and segment.first <= position + 1]
         removed = self._segments[len(remaining) :]
         file_positions = remaining[-1].file_positions_after(position, self._indexer.state.position) if remaining else []
         mark = self._marks.next(end)
         if not remaining:
-            self._directory.store_log_uuid(b"")  # the log is empty now, so a different log may begin here
+            self._directory.store_log_uuid(b"")  # an empty log has no uuid, so a log with another uuid may begin in this directory
         truncate.truncate_files(
             self._path, self._storage, self._hard_state, mark, remaining[-1] if remaining else None, file_positions, removed
         )
@@ -361,12 +368,15 @@ class LogWriter:
         self._truncating = False
 
     def _quarantine_tail(self) -> None:
-        """Quarantine corrupt bytes after the end before anything is written there. An interrupted call changes nothing."""
+        """Quarantine corrupt bytes after the end before anything is written there.
+
+        An interrupted call can be repeated, because the marks still name the corrupt range.
+        """
         if not self._corrupt_tail:
             return
         segment = self._segments[-1]
         self._sync()
-        # A tail of zeros need not be copied.
+        # A tail of zeros holds nothing that an operator could examine, so it is not copied.
         if self._later or not quarantine.is_zero_after_frames(self._storage, segment):
             mark = self._marks.next()
             quarantine.quarantine_tail(self._path, self._storage, self._hard_state, mark, segment, self._later)
@@ -376,7 +386,7 @@ class LogWriter:
         self._corrupt_tail, self._later = False, []
 
     def replace(self, snapshot: bytes) -> None:
-        """Replace the log with a snapshot, durably. The snapshot contains only decided state.
+        """Replace the log with a snapshot of another gateway's decided log, durably.
 
         Args:
             snapshot: a `LogState` as bytes; its position is after the decided position of this log.
@@ -415,7 +425,7 @@ class LogWriter:
 
     def read(self, first: int, last: int) -> tuple[tuple[Frame, ...], int]:
         """Return durable frames from `first` on, and the last position that no later ABORT covers. See `FrameFetcher.read`."""
-        # A peer relies on this disk for these frames, so only durable frames are returned.
+        # A peer that asks for a frame counts on this disk to keep the frame, so only durable frames are returned.
         upto = ReadLimit(self._indexer.state.position, self._indexer.indexed)
         return self._fetcher.read(first, min(last, self._marks.durable[0]), upto)
 
@@ -436,8 +446,9 @@ class LogWriter:
         self._live.heartbeat(time_us)
 
     def decided(self, frames: Sequence[Frame], offsets: Sequence[int], aborted: Collection[int] = frozenset()) -> None:
-        """Index a run of decided frames. After `DiskFull` repeat the same call before the next run: rows that are written are
-        skipped.
+        """Index a run of decided frames.
+
+        After `DiskFull`, the caller repeats the same call before the next run. The repeated call skips the rows that are written.
 
         Args:
             frames: decided frames in order.
@@ -455,7 +466,7 @@ class LogWriter:
             if frames and not self._directory.log:
                 self._directory.store_log_uuid(self._log)
             self._live.indexed(self._indexer.state)
-            # Files are removed only below a durable mark, so that the next start finds the TRIM.
+            # Files are removed only when a durable mark covers the TRIM, because the next start must find the TRIM.
             self.retention.remove_trimmed(self._marks.newest.frontier_position)
         except (OSError, DiskFull) as error:
             raise self._translated("indexing", error) from error
@@ -465,7 +476,8 @@ class LogWriter:
     def idle(self) -> bool:
         """Do background work while no request is queued. Return True if work is left; the caller must then call again within 10 ms.
 
-        The mark becomes current 10 ms after the last sync, the identity file is refreshed at rest, and trimmed files are removed.
+        The call writes the mark once the last sync is 7 ms old, and refreshes the identity file once it is 200 ms old. Every call
+        also removes trimmed files.
 
         Raises:
             DiskFull: the disk has no space for the mark.
@@ -477,13 +489,13 @@ class LogWriter:
         rest_us = (time.monotonic() - self._synced_at) * _US
         with self._translating("marking"):
             if self._marks.stale or self._marks.durable != self._end:
-                # A write that follows soon carries the mark without an extra sync.
+                # A write that follows within this time carries the mark, which saves the extra sync.
                 if rest_us < limits.MARK_IDLE_US - limits.MARK_LATE_US:
                     return True
                 self._write_slot(self._segments[-1])
                 self._sync()
             elif rest_us >= limits.IDENTITY_IDLE_US:
-                # After this refresh, an older copy of the directory is recognised as a copy when it is restored.
+                # The refresh replaces the identity file, so an older copy of the directory names a file that no longer exists.
                 self._directory.refresh_if_stale(limits.IDENTITY_FRESH_US)
         with self._translating("trimming"):
             return self.retention.remove_trimmed(self._marks.newest.frontier_position) or self._marks.stale
@@ -493,12 +505,13 @@ class LogWriter:
         return self._disk_space.space()
 
     def close(self) -> None:
-        """Bring the mark up to date and close all files. The method does not sync the log, because `sync` already covers all
-        promised frames.
+        """Write a current mark if needed, and close all files.
+
+        The method does not sync appended frames: the gateway has promised only synced frames to its peers.
         """
         self._preallocator.close()
         try:
-            # With a current mark, the next start cannot mistake the last frames for torn ones.
+            # Without a current mark, the next start would treat later corruption of the last frames as a torn write.
             if not self._failed and not self._truncating and self._segments and self._marks.stale:
                 with self._translating("marking"):
                     self._write_slot(self._segments[-1])
@@ -514,14 +527,16 @@ class LogWriter:
 
     @contextmanager
     def _translating(self, what: str) -> Iterator[None]:
-        """Translate system errors of a block. The hot path does this inline, because a context manager is too slow there."""
+        """Translate system errors of a block. The hot paths translate inline, because a context manager costs too much time
+        there.
+        """
         try:
             yield
         except (OSError, DiskFull) as error:
             raise self._translated(what, error) from error
 
     def _translated(self, what: str, error: OSError | DiskFull) -> DiskFull | DiskFailed:
-        """Return the log error for a system error. Every error except a full disk ends the writer."""
+        """Return the log error for a system error. After any error except a full disk, the writer refuses every further call."""
         failure = error if isinstance(error, DiskFull) else failure_of(what, self._path, error)
         if isinstance(failure, DiskFailed):
             self._failed = str(failure)

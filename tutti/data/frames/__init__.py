@@ -1,1 +1,1 @@
-"""Frames, and the bodies, schemas and columns of their records."""
+"""Frames and their bodies, and the schemas and columns of records."""

@@ -1,8 +1,8 @@
-"""Size check of an Arrow IPC message before Arrow decodes it.
+"""Reads the sizes that an Arrow IPC message declares, before Arrow decodes the message.
 
-Arrow allocates the decompressed size that a compressed buffer declares, so a hostile sender could make a gateway allocate without
-limit. This module reads the message's flatbuffer (Arrow columnar format, "Encapsulated message format" and "RecordBatch message")
-with bounds checks, and sums up the declared sizes.
+Arrow allocates the decompressed size that a compressed buffer declares, so a hostile sender could make a gateway allocate memory
+without limit. This module reads the message's flatbuffer (Arrow columnar format, "Encapsulated message format" and "RecordBatch
+message") with bounds checks, and adds up the declared sizes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _EXTENT = struct.Struct("<qq")
 _CONTINUATION = 0xFFFFFFFF
 _RECORD_BATCH = 3  # Arrow's MessageHeader union
 _CODECS = {0: "lz4", 1: "zstd"}
-BUFFERS_MAX = 64  # the schema has 11 buffers, so a message with more is not a batch
-NOT_COMPRESSED = -1  # value of the length field of an uncompressed buffer
+BUFFERS_MAX = 64  # limit of buffers in a message; a batch of the schema has 11
+NOT_COMPRESSED = -1  # in a compressed message, length that marks a buffer as uncompressed
 
 
 class BodySizes(NamedTuple):
@@ -40,10 +40,10 @@ def body_sizes(data: Buffer, columns: int) -> BodySizes:
 
     Args:
         data: exactly one encapsulated IPC message.
-        columns: number of columns of the schema, the minimum number of buffers.
+        columns: number of columns of the schema. The message must have at least as many buffers.
 
     Raises:
-        FormatError: the bytes are not a RecordBatch message, or an offset in them is out of bounds.
+        FormatError: the bytes are not a RecordBatch message, or contain an offset that is out of bounds.
     """
     try:
         return _body_sizes(memoryview(data).cast("B"), columns)
@@ -79,7 +79,7 @@ def _body_sizes(data: memoryview, columns: int) -> BodySizes:
     for number in range(count):
         raw += _raw_size(metadata, content, at + number * _EXTENT.size, codec)
     if rows < 0:
-        raise FormatError(f"the body declares {rows} records")
+        raise FormatError(f"the body declares {rows} records, a negative number")
     return BodySizes(rows, raw, codec)
 
 
@@ -93,12 +93,12 @@ def _raw_size(metadata: memoryview, content: memoryview, at: int, codec: str | N
     if size == NOT_COMPRESSED:
         return int(length) - _I64.size
     if size < 0:
-        raise FormatError(f"a compressed buffer of the body declares {size} bytes")
+        raise FormatError(f"a compressed buffer of the body declares {size} bytes, a negative number")
     return int(size)
 
 
 class _Table:
-    """A flatbuffer table at `start` of `data`; reads outside the buffer raise struct.error or IndexError."""
+    """A flatbuffer table that begins at byte `start` of `data`. A read outside of `data` raises struct.error or IndexError."""
 
     __slots__ = ("data", "fields", "start", "vtable")
 
@@ -113,7 +113,7 @@ class _Table:
         self.fields = (_U16.unpack_from(data, self.vtable)[0] - 4) // 2
 
     def find(self, field: int) -> int:
-        """Return the position of the field's value; 0 if absent."""
+        """Return the byte at which the value of the field with number `field` begins; 0 if the table lacks the field."""
         if field >= self.fields:
             return 0
         offset = int(_U16.unpack_from(self.data, self.vtable + 4 + 2 * field)[0])
@@ -134,7 +134,7 @@ class _Table:
         return _Table(self.data, at + int(_U32.unpack_from(self.data, at)[0]))
 
     def vector(self, field: int) -> tuple[int, int]:
-        """Return the position of the vector's first element, and the element count."""
+        """Return the byte at which the first element of a vector begins, and the number of elements; zeros if it is absent."""
         at = self.find(field)
         if not at:
             return 0, 0

@@ -1,6 +1,6 @@
 """Bodies of all frames except batches: msgpack of small frozen structs (design, sections 3 to 5).
 
-Decoding is strict: bytes of any other form raise `FormatError`.
+Decoding is strict: any bytes that are not such a struct raise `FormatError`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tutti.errors import FormatError
 class Voter(msgspec.Struct, frozen=True, array_like=True):
     """One gateway of the roster: number, name, incarnation of its disk (16 bytes) and address (HOST:P).
 
-    An added gateway that has not caught up yet is a learner: it does not vote, and its incarnation is not fixed.
+    An added gateway that has not caught up yet is a learner, which does not vote and whose incarnation may still change.
     """
 
     number: int
@@ -35,8 +35,8 @@ class LaneViewBody(msgspec.Struct, frozen=True, array_like=True):
     """VIEW in a lane: the members of the attempt (gateway numbers, oldest first) and their disks.
 
     Attributes:
-        disks: the incarnation of each member's disk, in the order of `members`; empty if unknown. A gateway number can have several
-            disks over time, and only the disk that voted has the frames. Older releases omit the field.
+        disks: the incarnation of each member's disk, in the order of `members`; empty if unknown. A gateway can have several disks
+            over time, and only the disk that voted has the frames. Older releases omit this field.
     """
 
     members: tuple[int, ...]
@@ -44,15 +44,16 @@ class LaneViewBody(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def by_number(self) -> dict[int, bytes]:
-        """The disk of each member; empty if unknown."""
+        """The incarnation of each member's disk, by gateway number; empty bytes if unknown."""
         disks = self.disks if len(self.disks) == len(self.members) else (b"",) * len(self.members)
         return dict(zip(self.members, disks, strict=True))
 
 
 class RosterBody(msgspec.Struct, frozen=True, array_like=True):
-    """ROSTER: the voting gateways in the order of their numbers, the group's name and the log's uuid (16 bytes).
+    """ROSTER: the gateways of the roster in the order of their numbers, the group's name and the log's uuid (16 bytes).
 
-    `forced`: an operator reduced the roster after the permanent loss of a majority. From this position on, only these voters count.
+    `forced` is true if an operator reduced the roster after the permanent loss of a majority. From this position on, only the
+    voters of this roster form majorities.
     """
 
     group: str
@@ -62,7 +63,10 @@ class RosterBody(msgspec.Struct, frozen=True, array_like=True):
 
 
 class EpochBody(msgspec.Struct, frozen=True, array_like=True):
-    """EPOCH: a producer's instance (16 bytes) opens the epoch in the header, and continues after `sequence` with `progress`."""
+    """EPOCH: opens the epoch in the header for a producer's instance (16 bytes).
+
+    The last committed record of the producer has `sequence`, and its last committed progress is `progress`.
+    """
 
     name: str
     instance: bytes
@@ -77,14 +81,17 @@ class TopicBody(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ForgetBody(msgspec.Struct, frozen=True, array_like=True):
-    """FORGET: removes producers (numbers) from the received-table; every later first epoch must exceed `floor`."""
+    """FORGET: removes producers (by number) from the received-table.
+
+    If a removed producer returns, its first epoch must be above `floor`, so that its old batches cannot be accepted again.
+    """
 
     producers: tuple[int, ...]
     floor: int
 
 
 class Entry(msgspec.Struct, frozen=True, array_like=True):
-    """A producer's entry in the received-table: instance, epoch, highest sequence, progress, and whether its epoch is closed."""
+    """A producer's entry in the received-table: instance, epoch, highest sequence, progress, and True if its epoch is closed."""
 
     instance: bytes
     epoch: int
@@ -96,7 +103,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 class AbortBody(msgspec.Struct, frozen=True, array_like=True):
     """ABORT: voids every batch of the header's (producer, epoch) from `position` up to the ABORT itself.
 
-    `entry` is the producer's entry before `position`; it is restored and closed.
+    The ABORT sets the producer's entry back to `entry`, its state before `position`, and closes its epoch.
     """
 
     position: int
@@ -105,14 +112,14 @@ class AbortBody(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TickBody(msgspec.Struct, frozen=True, array_like=True):
-    """TICK: number and time (us, UTC), a deterministic position at which a micro-batch may end."""
+    """TICK: a numbered time mark (us, UTC). All readers see a tick at the same position, so a micro-batch can end there."""
 
     number: int
     time_us: int
 
 
 class TrimBody(msgspec.Struct, frozen=True, array_like=True):
-    """TRIM: moves the start of the log to `position`, whose first record has the offset `offset`; lower records can be removed."""
+    """TRIM: moves the start of the log to `position`. Records below `offset`, the new first offset, can be removed."""
 
     position: int
     offset: int
@@ -127,15 +134,15 @@ class OffsetsBody(msgspec.Struct, frozen=True, array_like=True):
 class TxnBody(msgspec.Struct, frozen=True, array_like=True):
     """TXN: makes the records of the staged batches at these positions visible together, in this order, at the TXN's position.
 
-    `counts` are the record counts of the batches. The header has their sum, the topic of the first batch, the range of all
-    timestamps, and the producer.
+    `counts` has the record count of each batch. The header has the sum of the counts, the topic of the first batch, the range of
+    all timestamps, and the producer.
     """
 
     staged: tuple[int, ...]
     counts: tuple[int, ...]
 
     def good(self, batches_max: int) -> bool:
-        """True if the TXN names 1 to `batches_max` distinct batches, each with its record count."""
+        """True if the TXN names 1 to `batches_max` different batches, and as many record counts."""
         return 0 < len(set(self.staged)) == len(self.staged) == len(self.counts) <= batches_max
 
 
@@ -174,7 +181,7 @@ _DECODERS: dict[type, msgspec.msgpack.Decoder[object]] = {
 
 
 def encode_body(body: msgspec.Struct) -> bytes:
-    """Encode a body; equal bodies have equal bytes on every gateway."""
+    """Encode a body. Equal bodies give equal bytes on every gateway, because their CRCs must be equal."""
     return _ENCODER.encode(body)
 
 
@@ -182,7 +189,7 @@ def decode_body(kind: type[Body], data: bytes | bytearray | memoryview) -> Body:
     """Decode a body of type `kind`.
 
     Raises:
-        FormatError: the bytes are not such a body.
+        FormatError: the bytes are not a body of this type.
     """
     try:
         body = _DECODERS[kind].decode(data)

@@ -1,7 +1,7 @@
 """Body stub: replaces a missing body with bytes that have the same length and CRC32C.
 
-The last four bytes can be chosen so that the CRC has any wanted value, because each step of a CRC is reversible (Stigge, Plötz,
-Müller and Redlich, Reversing CRC, 2006).
+Each step of a CRC is reversible, so the last four bytes can be computed to give any wanted CRC (Stigge, Plötz, Müller and Redlich,
+Reversing CRC, 2006).
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ _BY_HIGH_BYTE = {entry >> 24: index for index, entry in enumerate(_TABLE)}
 
 
 def stub_body(length: int, crc: int, before: int = 0) -> bytes:
-    """Return `length` bytes (at least 4) that change a CRC32C from `before` to `crc`: zeros, then four computed bytes."""
+    """Return `length` bytes (at least 4): zeros, then four computed bytes, which together change a CRC32C from `before` to
+    `crc`.
+    """
     zeros = bytes(length - BYTES_MIN)
     state, wanted = crc32c(zeros, before) ^ _ONES, crc ^ _ONES
     indexes = []

@@ -1,6 +1,6 @@
-"""Columns of record batches for readers and Spark. Some come from the body, others from the frame's header and position.
+"""Columns of the record batches that readers and Spark receive. Some columns come from the body, others from the frame's header.
 
-Batches match the declared schema exactly (order, nullability, plain types), as Spark requires.
+The batches match the declared schema exactly (order, nullability, plain types), as Spark requires.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ COLUMNS: tuple[str, ...] = tuple(SCHEMA.names)
 
 
 def check_columns(columns: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the selected columns in the given order; None selects all.
+    """Return the selected columns as a tuple, in the given order. None selects all columns.
 
     Raises:
-        UsageError: the argument is a string or is empty, or a name is unknown or repeated.
+        UsageError: `columns` is a string or is empty, or a name is unknown or repeated.
     """
     if columns is None:
         return COLUMNS

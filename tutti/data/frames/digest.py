@@ -7,7 +7,7 @@ of the following streams. Each stream covers all records of the range in order; 
 2. timestamps i64, us;
 3. headers: the counts i32 (-1 for null), then lengths and bytes of the names and of the values, as in 1: five streams.
 
-Because the streams are hashed separately, the computation needs at most one batch in memory.
+Each stream has its own hash, so the computation never needs more than one batch in memory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HEAD = struct.Struct("<QQ")
 
 
 class Digester:
-    """Computes the digest of a range from its batches in order."""
+    """Computes the digest of a range. The batches of the range are added in order."""
 
     def __init__(self) -> None:
         """Start an empty range."""
@@ -36,7 +36,7 @@ class Digester:
         self.records = 0
 
     def update(self, batch: pa.RecordBatch) -> None:
-        """Add the next records. The batch must have the columns `DIGESTED`; others are ignored."""
+        """Add the next records. The batch must have the columns `DIGESTED`; other columns are ignored."""
         topic, key, value, timestamp, headers = (batch.column(name) for name in DIGESTED)
         for texts, column in ((self._topics, topic), (self._keys, key), (self._values, value)):
             texts.update(column)
@@ -48,7 +48,7 @@ class Digester:
         self.records += batch.num_rows
 
     def hexdigest(self, first: int) -> str:
-        """Return the digest of the added records, which start at offset `first`."""
+        """Return the digest (hex) of the added records. `first` is the offset of the first one."""
         hasher = hashlib.sha256(b"tutti-digest-1\n" + _HEAD.pack(first, self.records))
         for texts in (self._topics, self._keys, self._values):
             hasher.update(texts.sums())
@@ -57,23 +57,23 @@ class Digester:
 
 
 class _Texts:
-    """Two hashes over texts or bytes: one of their lengths, one of their content."""
+    """Two hashes over a column of texts or bytes: one of the lengths of its values, and one of their content."""
 
     def __init__(self) -> None:
         self._lengths = hashlib.sha256()
         self._bytes = hashlib.sha256()
 
     def update(self, column: pa.Array[Any]) -> None:
-        """Add values."""
+        """Add the next values of the column."""
         self._lengths.update(_int32(pc.binary_length(cast("pa.BinaryArray", column))).data)
-        present = column.drop_null()  # the bytes of a null slot are undefined
+        present = column.drop_null()  # a null may have any bytes, which must not change the digest
         _, offsets, data = present.buffers()
         if len(present) and offsets is not None and data is not None:
             bounds = np.frombuffer(memoryview(offsets), np.int32)[present.offset : present.offset + len(present) + 1]
             self._bytes.update(data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])))
 
     def sums(self) -> bytes:
-        """Return both hashes."""
+        """Return the hash of the lengths, and then the hash of the content, 32 bytes each."""
         return self._lengths.digest() + self._bytes.digest()
 
 

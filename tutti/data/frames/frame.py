@@ -1,7 +1,7 @@
 """The frame: one entry of the ordered stream, with one encoding for network and disk (design, section 3).
 
-A frame is a fixed header of 96 bytes, then the producer's opaque progress, then the body, each padded with zeros to 8 bytes.
-All numbers are little-endian:
+A frame is a header of 96 bytes, then the producer's opaque progress, then the body. Progress and body are padded with zeros to a
+multiple of 8 bytes. All numbers are little-endian:
 
 ```
  0 magic b"TUT1"     4 version u8       5 kind u8          6 flags u16        8 view u64
@@ -11,8 +11,8 @@ All numbers are little-endian:
 72 body_length u32  76 raw_length u32  80 body_crc u32    84 zero u32        88 zero u32       92 header_crc u32
 ```
 
-`body_crc` is the producer's CRC32C over progress and body. `header_crc` is CRC32C over bytes 0..92, seeded with the header CRC of
-the preceding frame, so that one value identifies a whole log (the chain).
+`body_crc` is the producer's CRC32C over progress and body. `header_crc` is a CRC32C over bytes 0 to 91, seeded with the header CRC
+of the previous frame, so that the header CRC of the last frame identifies the whole log (the chain value).
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ MAGIC = b"TUT1"
 VERSION = 1
 HEADER_SIZE = 96
 POSITION_AT, CRC_AT = 16, 92
-TERMINATOR = bytes(HEADER_SIZE)  # an invalid header; every write ends with it, after the last frame
+TERMINATOR = bytes(HEADER_SIZE)  # an invalid header of zeros, which follows the last frame of every write
 PROGRESS_BYTES_MAX = 256
-CRC_COPY_BELOW = 1024  # the CRC library rejects memoryviews; below this size, a copy is cheaper than a numpy view
+CRC_COPY_BELOW = 1024  # the CRC library rejects memoryviews; below this size, a copy takes less time than a numpy view
 
 _HEADER = struct.Struct("<4sBBHQQQQqqIIIHHIIIIII")
 _PREFIX = struct.Struct("<4sBBHQQQQqqIIIHHIIIII")
 _CRC = struct.Struct("<I")
 _PADDING = tuple(bytes(n) for n in range(8))
 
-#: Headers of consecutive frames as one numpy array, for vectorised code.
+#: The header of a frame as a numpy type, for vectorised code over many headers.
 HEADER_DTYPE: np.dtype[np.void] = np.dtype(
     [
         ("magic", "S4"),
@@ -87,14 +87,14 @@ class Kind(enum.IntEnum):
 KINDS = frozenset(int(kind) for kind in Kind)
 _TXN = int(Kind.TXN)
 
-#: Kinds of frames that clients send; their records have sequence numbers. The group creates the frames of all other kinds.
+#: Kinds of frames that clients send, whose records have sequence numbers. The group itself creates the frames of all other kinds.
 SEQUENCED = frozenset((int(Kind.BATCH), _TXN))
 
 
 class Flag(enum.IntFlag):
     """Flags of a frame: the compression of the body (Arrow IPC body compression), and STAGED.
 
-    A staged BATCH is in the log without offsets until a TXN makes its records visible.
+    The records of a staged BATCH are in the log, but get offsets only when a TXN makes them visible.
     """
 
     LZ4 = 1
@@ -108,7 +108,7 @@ KNOWN_FLAGS = CODEC_FLAGS | STAGED
 
 
 def crc32c(data: Buffer, seed: int = 0) -> int:
-    """Return the CRC32C of `data`, continued from `seed` (0 starts a new one)."""
+    """Return the CRC32C of `data`. `seed` is the CRC of the bytes before `data`, or 0."""
     if isinstance(data, bytes):
         return int(google_crc32c.extend(seed, data))
     if len(data) < CRC_COPY_BELOW:
@@ -122,10 +122,10 @@ def padded(length: int) -> int:
 
 
 class Frame:
-    """One frame with the fields of its header. `header` holds the 96 bytes after `stamp`; before that, the position is 0.
+    """One frame with the fields of its header. Before `stamp`, `position` is 0 and `header` is empty.
 
-    A stamped frame must not change, because the layers, the disk thread and the network share it by reference. `body` may be any
-    buffer; the gateway never copies it.
+    A stamped frame must not change, because the protocol layers, the disk thread and the network share the same object. `body` may
+    be any buffer, which the gateway never copies.
     """
 
     __slots__ = (
@@ -168,7 +168,7 @@ class Frame:
         raw_length: int = 0,
         body_crc: int | None = None,
     ) -> None:
-        """Create a frame without a position; `body_crc` is computed unless it is given."""
+        """Create a frame without a position. If `body_crc` is None, it is computed."""
         self.kind = kind
         self.body = body
         self.body_length = len(body)
@@ -191,7 +191,7 @@ class Frame:
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record (BATCH, TXN)."""
+        """Sequence number of the last record of a BATCH or TXN."""
         return self.first_sequence + self.count - 1
 
     @property
@@ -201,7 +201,7 @@ class Frame:
 
     @property
     def staged(self) -> bool:
-        """True for a BATCH that needs a TXN."""
+        """True for a BATCH that becomes visible only through a TXN."""
         return bool(self.flags & STAGED)
 
     @property
@@ -211,7 +211,9 @@ class Frame:
 
     @property
     def visible(self) -> bool:
-        """True if the frame gives offsets to records, unless an ABORT voids the frame."""
+        """True if records get their offsets at this frame, unless an ABORT voids it: for a BATCH that is not staged, and for a
+        TXN.
+        """
         return self.kind in SEQUENCED and not self.flags & STAGED
 
     @property
@@ -220,7 +222,7 @@ class Frame:
         return HEADER_SIZE + ((len(self.progress) + 7) & ~7) + ((self.body_length + 7) & ~7)  # inlined `padded`: this is a hot path
 
     def stamp(self, view: int, position: int, previous_crc: int) -> None:
-        """Assign the position: set view, position, header and header CRC. A frame can be stamped only once."""
+        """Assign the position to the frame: set view, position, header and header CRC. A frame can be stamped only once."""
         if self.position:
             raise FormatError(f"the frame already has position {self.position}; it cannot be stamped again with {position}")
         self.view = view
@@ -251,7 +253,7 @@ class Frame:
         self.header = prefix + _CRC.pack(crc)
 
     def unstamped(self) -> Frame:
-        """Return a copy without a position that shares progress and body."""
+        """Return a copy without a position. The copy shares progress and body with this frame."""
         return Frame(
             self.kind,
             self.body,
@@ -270,7 +272,7 @@ class Frame:
         )
 
     def extents(self) -> list[Buffer]:
-        """Return the frame's bytes as buffers for one vectored write, without a copy."""
+        """Return buffers that together contain the bytes of the frame, for one vectored write. Nothing is copied."""
         out: list[Buffer] = [self.header]
         progress = self.progress
         if progress:
@@ -284,7 +286,7 @@ class Frame:
         return out
 
     def to_bytes(self) -> bytes:
-        """Return the frame's bytes; an unstamped frame has zeros as view, position and header CRC."""
+        """Return the bytes of the frame. Before `stamp`, view, position and header CRC in these bytes are zero."""
         header = self.header or self._unstamped_header()
         return b"".join([header, *self.extents()[1:]])
 
@@ -314,11 +316,11 @@ class Frame:
         )
 
     def packed_header(self) -> bytes:
-        """Return the 96 bytes of the header, stamped or not."""
+        """Return the 96 bytes of the header. Before `stamp`, view, position and header CRC in these bytes are zero."""
         return self.header or self._unstamped_header()
 
     def __repr__(self) -> str:
-        """Return one line for logs and transcripts."""
+        """Return a description of the frame in one line, for log messages and test transcripts."""
         kind = Kind(self.kind).name if self.kind in KINDS else str(self.kind)
         text = f"{kind} view={view_text(self.view)} position={self.position}"
         if self.producer:
@@ -335,7 +337,7 @@ class Frame:
             and bytes(self.body) == bytes(other.body)
         )
 
-    __hash__ = None  # type: ignore[assignment]  # equality is by content, and bodies may be mutable buffers
+    __hash__ = None  # type: ignore[assignment]  # frames are compared by content, and a body may be a mutable buffer
 
 
 def payload_crc(progress: bytes, body: Buffer) -> int:
@@ -344,12 +346,12 @@ def payload_crc(progress: bytes, body: Buffer) -> int:
 
 
 def decode_header(data: Buffer, at: int = 0) -> Frame:
-    """Decode the header at `at` into a frame with empty progress and body, without a check of the chain (`chained`).
+    """Decode the header at byte `at` into a frame with empty progress and body. The chain is not checked (see `chained`).
 
-    `body_length` is set; `progress_length_at(data, at)` returns the length of the progress.
+    The frame has the `body_length` of the header; `progress_length_at(data, at)` returns the length of the progress.
 
     Raises:
-        FormatError: the bytes are not a header of a known version and kind.
+        FormatError: the bytes are not a header with a known version and kind.
     """
     if len(data) < at + HEADER_SIZE:
         raise FormatError(f"a frame header needs {HEADER_SIZE} bytes, but only {max(0, len(data) - at)} are left")
@@ -397,7 +399,7 @@ def decode_header(data: Buffer, at: int = 0) -> Frame:
 
 
 def progress_length_at(data: Buffer, at: int = 0) -> int:
-    """Return the length of the progress from the header at `at`."""
+    """Return the length of the progress, which the header at byte `at` contains."""
     return int(_PROGRESS_LENGTH.unpack_from(data, at + 70)[0])
 
 
@@ -405,20 +407,20 @@ _PROGRESS_LENGTH = struct.Struct("<H")
 
 
 def header_chain(header: Buffer, previous_crc: int) -> int:
-    """Return the expected CRC of `header` (96 bytes) if the preceding frame has the header CRC `previous_crc`."""
+    """Return the CRC that `header` (96 bytes) must have if the previous frame has the header CRC `previous_crc`."""
     return int(google_crc32c.extend(previous_crc, bytes(header[:CRC_AT])))
 
 
 def chained(frame: Frame, previous_crc: int) -> bool:
-    """True if the frame's header CRC continues the chain from `previous_crc`."""
+    """True if the header CRC of the frame continues the chain after a frame with the header CRC `previous_crc`."""
     return header_chain(frame.header, previous_crc) == frame.header_crc
 
 
 def decode_frame(data: Buffer, at: int = 0) -> Frame:
-    """Decode the whole frame at `at`; its body is a view of `data`. The CRCs are not checked (see `chained`, `check_payload`).
+    """Decode the whole frame at byte `at`. Its body is a view of `data`. The CRCs are not checked (see `chained`, `check_payload`).
 
     Raises:
-        FormatError: the bytes are not a header of a known version, or the buffer ends inside the frame.
+        FormatError: the bytes are not a header with a known version and kind, or `data` ends inside the frame.
     """
     frame = decode_header(data, at)
     length = progress_length_at(data, at)
@@ -433,7 +435,7 @@ def decode_frame(data: Buffer, at: int = 0) -> Frame:
 
 
 def check_payload(frame: Frame, where: str = "") -> None:
-    """Check that progress and body match the CRC in the header, else raise `Damaged`."""
+    """Raise `Damaged` if progress and body do not match the CRC in the header. `where` names their location for the error."""
     found = payload_crc(frame.progress, frame.body)
     if found != frame.body_crc or len(frame.body) != frame.body_length:
         raise Damaged(

@@ -1,12 +1,12 @@
 """Plain body: fast codec for the common form of a body, without compression and headers, in the layout of Arrow's writer.
 
-The metadata of such a message (a flatbuffer of 480 bytes) is constant except for a few numbers: record count, and bytes and nulls
-of keys and values. So this module encodes a plain body with one copy of its data, and checks one with a few comparisons. Arrow's
-own functions take five times as long for a single record, and longer with cold CPU caches. For other bodies, the functions of this
-module return None, and callers use Arrow (`tutti.data.frames.schema`).
+The metadata of a plain body (a flatbuffer of 480 bytes) is constant except for a few numbers: the record count, and the bytes and
+nulls of keys and values. Therefore this module encodes a plain body with one copy of its data, and checks a plain body with a few
+comparisons. For a single record, Arrow's own functions take five times as long, and even longer with cold CPU caches. For other
+bodies, the functions of this module return None, and callers use Arrow (`tutti.data.frames.schema`).
 
-The output of `encode_plain` is byte for byte that of `RecordBatch.serialize` (Arrow columnar format, "IPC"). For a slice, Arrow
-also writes some bytes of neighbouring records; `encode_plain_batch` writes zeros there.
+The output of `encode_plain` is byte for byte that of `RecordBatch.serialize` (Arrow columnar format, "IPC"). For a slice of a
+batch, Arrow also writes some bytes of neighbouring records, but `encode_plain_batch` writes zeros instead of them.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from tutti.data.frames.arrow_ipc import body_sizes
 from tutti.data.frames.frame import Buffer, Frame, padded
 from tutti.data.frames.schema import BATCH_SCHEMA, HEADERS, TIMESTAMP
 
-_METADATA = struct.Struct("<40sq24sq8s34q8s14q")  # body length, rows; (offset, length) of 17 buffers; (length, nulls) of 7 columns
+# The numbers in the metadata: body length, rows, (offset, length) of 17 buffers, and (length, nulls) of 7 columns.
+_METADATA = struct.Struct("<40sq24sq8s34q8s14q")
 _NUMBERS = struct.Struct("<q")
 _ROWS_AT, _BUFFERS_AT, _NODES_AT = 72, 88, 368
 _KEY_DATA_AT, _VALUE_DATA_AT = _BUFFERS_AT + 2 * 16 + 8, _BUFFERS_AT + 5 * 16 + 8
 _KEY_NULLS_AT, _VALUE_NULLS_AT = _NODES_AT + 8, _NODES_AT + 16 + 8
 _FEW = 32  # up to this many records, plain Python is faster than numpy
-_NO_HEADERS_END = 16  # padded size of the offset buffers of the empty header names and values
+_NO_HEADERS_END = 16  # size of the last two offset buffers with padding: those of header names and values, which are empty
 _PADDING = tuple(bytes(n) for n in range(8))
 _DATA_BYTES_MAX = 2**31 - 1
-_LAYOUTS_KEPT = 256  # cache size: most clients send records of equal size
+_LAYOUTS_KEPT = 256  # number of cached layouts; a cache helps, because most clients send records of equal size
 
 
 def _fixed_parts() -> tuple[bytes, bytes, bytes, bytes]:
-    """Return the constant parts of a message that Arrow writes."""
+    """Return the parts of a plain message that do not depend on its records, taken from a message that Arrow has written."""
     columns = [pa.nulls(1, kind) for kind in (pa.binary(), pa.binary(), TIMESTAMP, HEADERS)]
     message = pa.RecordBatch.from_arrays(columns, schema=BATCH_SCHEMA).serialize().to_pybytes()
     fields = _METADATA.unpack_from(message)
@@ -48,10 +49,13 @@ _FIXED = _fixed_parts()
 
 
 class Layout(NamedTuple):
-    """Byte positions of the buffers of a plain body.
+    """Positions (bytes) of the buffers in a plain body, and the numbers in its metadata.
 
-    `key_size`, `value_size`: bytes of all keys and values. `key_nulls`, `value_nulls`: null counts. `raw_length`: bytes of all
-    buffers together.
+    Attributes:
+        metadata: the metadata of the message.
+        key_size, value_size: total bytes of all keys, and of all values.
+        key_nulls, value_nulls: number of null keys, and of null values.
+        raw_length: total bytes of all buffers, without padding.
     """
 
     metadata: bytes
@@ -73,7 +77,7 @@ class Layout(NamedTuple):
 
 @lru_cache(_LAYOUTS_KEPT)
 def _layout(count: int, key_data: int, key_nulls: int, value_data: int, value_nulls: int) -> Layout:
-    """Return the layout of `count` records with these bytes and nulls of keys and values."""
+    """Return the layout of `count` records, given the bytes and the nulls of their keys and values."""
     bits, offsets = (count + 7) // 8, 4 * (count + 1)
     key_bits, value_bits = bits if key_nulls else 0, bits if value_nulls else 0
     a = padded(key_bits)
@@ -109,15 +113,18 @@ def encode_plain(keys: Sequence[bytes | None] | None, values: Sequence[bytes | N
     """Encode records without headers. Return the body and its `raw_length`.
 
     Args:
-        keys: one for each record, or None if no record has a key.
-        values: one for each record, at least one, below 2 GiB in total.
+        keys: one key for each record, or None if no record has a key.
+        values: one value for each record; at least one record, and below 2 GiB in total.
         times: timestamps as packed int64, us.
     """
     return _join(None if keys is None else _column(keys), _column(values), times, len(values))
 
 
 def encode_plain_batch(records: pa.RecordBatch) -> tuple[bytes, int] | None:
-    """As `encode_plain`, from a valid batch of `BATCH_SCHEMA`. Return None if the batch has headers or an unaligned bitmap."""
+    """As `encode_plain`, for a valid batch with `BATCH_SCHEMA`.
+
+    Return None if the batch has headers, or nulls in a slice that does not begin at a byte of the null bitmap.
+    """
     count = records.num_rows
     if records.column(3).null_count != count:
         return None
@@ -130,7 +137,7 @@ def encode_plain_batch(records: pa.RecordBatch) -> tuple[bytes, int] | None:
 
 
 class _Column(NamedTuple):
-    """A column of bytes, as the buffers that a body contains."""
+    """The buffers of a key or value column in a body."""
 
     nulls: int
     validity: Buffer
@@ -195,13 +202,16 @@ def _offsets(values: Sequence[bytes]) -> bytes:
     if count <= _FEW:
         return struct.pack(f"<{count + 1}i", 0, *accumulate(map(len, values)))
     offsets = np.zeros(count + 1, np.int32)
-    # `struct` converts a list to an array in a third of the time that numpy takes.
+    # `struct` converts the list of lengths to an array in a third of the time that numpy takes.
     np.cumsum(np.frombuffer(struct.pack(f"{count}i", *map(len, values)), np.int32), out=offsets[1:])
     return offsets.tobytes()
 
 
 def plain_layout(body: Buffer, count: int) -> Layout | None:
-    """Return the layout of a body of `count` records if its metadata is plain, else None. The buffers are not checked."""
+    """Return the layout of a body with `count` records if its metadata is that of a plain body, else None.
+
+    The content of the buffers is not checked.
+    """
     if len(body) < _METADATA.size:
         return None
     number = _NUMBERS.unpack_from
@@ -216,16 +226,16 @@ def plain_layout(body: Buffer, count: int) -> Layout | None:
 
 
 def raw_length_of(body: Buffer, count: int) -> int:
-    """Return the `raw_length` of a body of `count` records: the bytes of its buffers without compression and padding."""
+    """Return the `raw_length` of a body with `count` records: the bytes of its buffers without compression and padding."""
     layout = plain_layout(body, count)
     return layout.raw_length if layout else body_sizes(body, len(BATCH_SCHEMA)).raw_bytes
 
 
 def check_plain(frame: Frame) -> Layout | None:
-    """Return the layout of a frame's body if it is plain and certainly valid.
+    """Return the layout of a frame's body if the body is plain and certainly valid, else None.
 
-    A layout means that Arrow's full validation would pass, and that count, timestamps and `raw_length` match the header. None means
-    that the body may or may not be valid.
+    If a layout is returned, Arrow's full validation would accept the body, and count, timestamps and `raw_length` match the header.
+    If None is returned, the body can still be valid, and only Arrow can decide.
     """
     body, count = frame.body, frame.count
     layout = None if frame.codec else plain_layout(body, count)
@@ -264,7 +274,7 @@ def _ends(body: Buffer, count: int, start: int, size: int) -> bool:
 
 
 def _bits(body: Buffer, count: int, start: int, end: int, nulls: int) -> bool:
-    """True if the bitmap is absent or has `nulls` zeros."""
+    """True if the null bitmap is absent or has exactly `nulls` zero bits."""
     if start == end:
         return True
     bits = int.from_bytes(body[start : start + (count + 7) // 8], "little") & ((1 << count) - 1)

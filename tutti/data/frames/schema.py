@@ -1,7 +1,7 @@
-"""Schema of records, and the codec between record batches and frame bodies (design, section 3).
+"""The schema of records, and the codec between record batches and frame bodies (design, section 3).
 
-A body is one Arrow IPC RecordBatch message without its schema. The origin gateway validates the whole body, so that readers can map
-the body from a segment without validating it again.
+A body is one Arrow IPC RecordBatch message without its schema. The gateway that receives a body validates it completely, so that
+readers can map the body from a segment without another validation.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tutti.data.frames.frame import CODEC_FLAGS, Buffer, Flag, Frame
 from tutti.errors import FormatError, UsageError
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
-#: Range of record timestamps, us: years 1 to 9999, as a datetime supports.
+#: Range of record timestamps, us: the years 1 to 9999, which Python's datetime supports.
 TIME_US_MIN, TIME_US_MAX = -62_135_596_800_000_000, 253_402_300_799_999_999
 HEADERS = pa.list_(
     pa.field(
@@ -52,7 +52,7 @@ _END_LENGTH = 8
 
 
 def encode_batch(batch: pa.RecordBatch, compression: Literal["lz4", "zstd"] | None = None) -> pa.Buffer:
-    """Encode `batch` (of `BATCH_SCHEMA`) as a body, with optional compression "lz4" or "zstd"."""
+    """Encode a batch with `BATCH_SCHEMA` as a body. The compression is "lz4", "zstd" or None."""
     if compression is None:
         return batch.serialize()
     options = pa.ipc.IpcWriteOptions(compression=compression)
@@ -64,38 +64,38 @@ def encode_batch(batch: pa.RecordBatch, compression: Literal["lz4", "zstd"] | No
 
 
 def compression_of(flags: int) -> Literal["lz4", "zstd"] | None:
-    """Return the compression name for frame flags."""
+    """Return the name of the compression in the flags of a frame, or None if the body is uncompressed."""
     return next(name for name, codec in _FLAGS.items() if codec == flags & CODEC_FLAGS)
 
 
 def compression_flags(compression: str | None) -> int:
-    """Return the frame flags for a compression name.
+    """Return the flags of a frame for the name of a compression, or for None.
 
     Raises:
-        UsageError: the name is not None, "lz4" or "zstd".
+        UsageError: `compression` is not None, "lz4" or "zstd".
     """
-    if compression not in list(_FLAGS):  # a list, because the argument may be unhashable
+    if compression not in list(_FLAGS):  # a lookup in the dict would raise TypeError for an unhashable argument
         raise UsageError(f"compression {compression!r} is not supported: use None, 'lz4' or 'zstd'")
     return next(flags for name, flags in _FLAGS.items() if name == compression)
 
 
 def decode_batch(body: Buffer | pa.Buffer) -> pa.RecordBatch:
-    """Decode a validated body. The batch's buffers are views of `body` unless it is compressed."""
+    """Decode a validated body. The buffers of the batch are views of `body`, unless the body is compressed."""
     return pa.ipc.read_record_batch(body if isinstance(body, pa.Buffer) else pa.py_buffer(body), BATCH_SCHEMA)
 
 
 def validate_body(frame: Frame, raw_bytes_max: int) -> pa.RecordBatch:
-    """Decode the body of a BATCH frame from a client, after all checks (design, section 3).
+    """Check the body of a BATCH frame from a client completely, and decode it (design, section 3).
 
-    The checks cover the sizes (before decompression), the compression flag, Arrow's full validation, the record count, forbidden
-    nulls, and the header's range of timestamps.
+    The function checks the sizes (before decompression), the compression flag, Arrow's full validation, the record count, forbidden
+    nulls, and the range of timestamps in the header.
 
     Args:
-        frame: the frame with its body; the caller has checked its CRC.
+        frame: the frame with its body, whose CRC the caller has checked.
         raw_bytes_max: limit of the decompressed size, bytes.
 
     Raises:
-        FormatError: a check failed; the message has the values.
+        FormatError: a check failed; the message has the values that differ.
     """
     sizes = body_sizes(frame.body, len(BATCH_SCHEMA))
     if sizes.codec != _CODECS.get(frame.codec, "?"):
@@ -128,16 +128,15 @@ def validate_body(frame: Frame, raw_bytes_max: int) -> pa.RecordBatch:
 
 
 def no_headers(count: int) -> pa.Array[Any]:
-    """Return a header column of nulls. A column from `pa.nulls` would take 8 more bytes per record when encoded."""
+    """Return a header column of `count` nulls. When encoded, a column from `pa.nulls` takes 8 bytes more for each record."""
     buffers: list[pa.Buffer | None] = [pa.py_buffer(bytes((count + 7) // 8)), pa.py_buffer(bytes(4 * (count + 1)))]
     return pa.Array.from_buffers(HEADERS, count, buffers, null_count=count, children=[_NO_ENTRIES])
 
 
 def timestamp_range(timestamps: pa.Array[Any]) -> tuple[int, int]:
     """Return the smallest and the largest timestamp, us, of a non-empty array without nulls."""
-    values = timestamps.view(
-        pa.int64()
-    ).to_numpy()  # numpy views need a quarter of the time that Arrow's compute functions need, and 3 MB less memory
+    # numpy takes a quarter of the time of Arrow's compute functions, and 3 MB less memory.
+    values = timestamps.view(pa.int64()).to_numpy()
     return int(values.min()), int(values.max())
 
 

@@ -1,1 +1,1 @@
-"""Files of a data directory, and access to them."""
+"""The files of a data directory: their names and layout, and the access to them."""

@@ -1,9 +1,10 @@
 """A gateway's data directory: its identity, its lock for one writer process, and the detection of copies.
 
-A copy of a directory lacks the promises and votes that the gateway made after the copy. Therefore `identity.json` records the inode
-and birth time of its own file. Each start writes a new identity file before the gateway makes a promise, and a running gateway
-rewrites the file from time to time. In a copy, the file differs from the recorded one. An older copy records an older file, even if
-an operator restores the copy at the same path. Each write replaces the file as a whole, so a crash leaves a valid file.
+A copy of a directory lacks the promises and votes that the gateway made after the copy, so a gateway must detect that its directory
+is a copy. Therefore `identity.json` records the inode and birth time of its own file, which differ in a copy. Each start writes a
+new identity file before the gateway makes a promise, and a running gateway rewrites the file from time to time. A copy that is
+restored at the same path is also detected, because it records an older file. Each write replaces the whole file, so a crash leaves
+a valid file.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from tutti.log.files.layout import FORMAT_VERSION, IDENTITY, LOCK, LOG
 from tutti.log.files.storage import Storage, SyncFailed, read_file
 from tutti.runtime.durable_files import DIRECTORY_MODE, open_file
 
-_TEMPORARY = IDENTITY + ".tmp"  # `replace_file` writes this file, then renames it
+_TEMPORARY = IDENTITY + ".tmp"  # temporary name that `Storage.replace_file` uses for the identity file
 _NEW = IDENTITY + ".new"
 _IGNORED = {LOCK, _NEW, _TEMPORARY, "lost+found"}  # names that may exist in a directory that no gateway uses yet
 _US = 1_000_000
-_NAMED_MAX = 7  # the highest number of gateways that `tutti dev` runs
+_NAMED_MAX = 7  # number of subdirectories that an error names; `tutti dev` creates at most this many
 _IN_USE_HINT = "stop that gateway first, or give this one a directory of its own"
 
 
@@ -42,10 +43,9 @@ class Identity(msgspec.Struct, frozen=True):
         gateway, group: names of the owner and its group.
         incarnation: uuid of the disk, hex.
         log: uuid of the log, hex; empty until the log exists.
-        left: why the group continues without this disk; empty otherwise.
-        place: inode of the log's folder at the time of writing; 0 if unknown.
-        file: identity of the file with this content; None if unknown. In a copy of the directory, both the file and the folder
-            differ.
+        left: why the group continues without this disk; empty if the disk has not left.
+        place: inode of the log's folder at the time of writing; 0 if unknown. A copy of the folder has a different inode.
+        file: identity of the file that contains this record, or None if unknown. A copy of the file has a different identity.
     """
 
     format: int
@@ -59,7 +59,7 @@ class Identity(msgspec.Struct, frozen=True):
 
 
 def read_identity(path: str) -> Identity | None:
-    """Return the identity of a directory; None if it has none.
+    """Return the identity of a directory, or None if it has none.
 
     Raises:
         DirectoryRefused: the file is not readable.
@@ -89,7 +89,7 @@ def read_identity(path: str) -> Identity | None:
 def no_identity(path: str) -> WrongDirectory:
     """Return the error for a directory without an identity.
 
-    Its text names subdirectories that have one, for example those of `tutti dev`.
+    The text of the error names subdirectories that have an identity, for example those that `tutti dev` creates.
     """
     try:
         found = [os.path.join(path, entry) for entry in sorted(os.listdir(path))]
@@ -124,40 +124,36 @@ class LogDirectory(Protocol):
         """Store the uuid of the log, once the log durably exists."""
 
     def declare_original(self) -> None:
-        """Declare this directory the original, before any promise."""
+        """Declare that this directory is the original and no copy. Each start calls this method before it makes a promise."""
 
     def refresh_identity(self, after_us: int) -> None:
-        """Rewrite the identity if the last write is older than `after_us`.
-
-        Copies made before the latest promise or vote then become detectable.
-        """
+        """Rewrite the identity if the last write is older than `after_us`, so that earlier copies become detectable."""
 
     def refresh_if_stale(self, after_us: int) -> None:
-        """Call `refresh_identity` if a promise or vote followed the last identity write; for an idle disk."""
+        """As `refresh_identity`, but only if a promise or vote has followed the last write. Called when the disk is idle."""
 
     def become_new_disk(self) -> None:
-        """Turn the directory into a new disk, because it holds outdated files."""
+        """Give the directory a new incarnation, because its promises are outdated."""
 
     def close(self) -> None:
         """Release the directory."""
 
 
 class DataDirectory:
-    """An open and locked data directory. The lock ends with the process, even after a crash.
+    """An open and locked data directory. The kernel releases the lock when the process ends, even after a crash.
 
     Attributes:
-        copied: True if the directory is a copy, so later promises and votes of the original are unknown.
+        copied: True if the directory is a copy, so that it may lack promises and votes of the original.
         renewed: message for the operator if the directory became a new disk; empty otherwise.
     """
 
     def __init__(self, path: str, identity: Identity, lock: int, storage: Storage) -> None:
-        """Use `open_directory` or `lock_directory` to create one."""
+        """Do not call this directly: use `open_directory` or `lock_directory`."""
         self.path = path
         self.identity = identity
         self.storage = storage
         self._lock = lock
-        # The lock is needed because two threads write the identity: the disk thread and the one that handles a removal from the
-        # group.
+        # Two threads write the identity: the disk thread, and the thread that handles a removal from the group.
         self._write_lock = threading.Lock()
         self._is_original = self._stale = False
         self._written_at = 0.0
@@ -190,28 +186,29 @@ class DataDirectory:
             self._write(log=log.hex())
 
     def mark_left(self, reason: str) -> None:
-        """Store the reason why the group continues without this disk. No gateway starts on the disk again."""
+        """Store the reason why the group continues without this disk. From then on, no gateway can start on this disk."""
         self._write(left=reason)
 
     def declare_original(self) -> None:
         """Declare this directory the original, so that earlier copies become detectable.
 
-        Each start calls this before any promise.
+        Each start calls this method before it makes a promise.
         """
         try:
             self._write(place=_log_inode(self.path))
         except OSError as error:
-            if self.copied or not is_disk_full(error):  # with a full disk, the stored identity stays valid
+            # On a full disk, an original may start without the write, because its stored identity is still valid.
+            if self.copied or not is_disk_full(error):
                 raise
         self.copied, self._is_original = False, True
 
     def refresh_identity(self, after_us: int) -> None:
-        """Rewrite the identity if the last write is older than `after_us`. Call this after a promise or a vote.
+        """Rewrite the identity if the last write is older than `after_us`. Call this method after each promise or vote.
 
-        Without the rewrite, a copy made while the gateway runs could replace the files after a crash, undetected.
+        Without the rewrite, a copy that was made during this run could replace the directory after a crash, undetected.
 
         Raises:
-            SyncFailed: the disk failed. Other errors are retried after `after_us`, because the stored identity stays valid.
+            SyncFailed: the disk failed. After any other error, a call retries the write when `after_us` has passed.
         """
         self._stale = True
         if time.monotonic() - self._written_at < after_us / _US:
@@ -224,7 +221,7 @@ class DataDirectory:
             self._written_at = time.monotonic()
 
     def refresh_if_stale(self, after_us: int) -> None:
-        """Call `refresh_identity` if a promise or vote followed the last identity write; for an idle disk.
+        """As `refresh_identity`, but only if a promise or vote has followed the last write. Called when the disk is idle.
 
         Raises:
             SyncFailed: as `refresh_identity`.
@@ -233,9 +230,9 @@ class DataDirectory:
             self.refresh_identity(after_us)
 
     def become_new_disk(self) -> None:
-        """Turn a copied or outdated directory into a new disk. The new disk has no vote and keeps the log.
+        """Turn a copied or outdated directory into a new disk, which keeps the log but has no vote.
 
-        The original's later promises and votes are unknown, so the old vote must not be used.
+        With its old vote, the disk could contradict promises and votes that are no longer in the directory.
         """
         self._write(incarnation=uuid.uuid4().hex, place=_log_inode(self.path))
         self.copied, self._is_original = False, True
@@ -254,13 +251,13 @@ class DataDirectory:
     def close(self) -> None:
         """Release the lock on the directory.
 
-        If a gateway ran, first write the identity again. A copy made during the run then differs from it and is detected.
+        If a gateway has run, first write the identity again, so that copies that were made during the run become detectable.
         """
         if self._lock < 0:
             return
         try:
             if self._is_original:
-                with contextlib.suppress(OSError):  # the stored identity stays valid
+                with contextlib.suppress(OSError):  # without this write, the stored identity is older but still valid
                     self._write()
         finally:
             os.close(self._lock)
@@ -279,7 +276,7 @@ def open_directory(path: str, *, gateway: str, group: str, create: bool = True, 
 
 
 def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None) -> DataDirectory:
-    """Lock the data directory of any gateway (for repair).
+    """Lock an existing data directory, whatever its gateway and group. Tools use this function while the gateway is down.
 
     Raises:
         WrongDirectory: the path is not a data directory.
@@ -299,7 +296,7 @@ def lock_directory(path: str | os.PathLike[str], storage: Storage | None = None)
 
 
 def declare_moved(path: str | os.PathLike[str]) -> bool:
-    """Declare a moved directory the original. Return True if it was considered a copy.
+    """Declare that a directory was moved and is still the original. Return True if it had looked like a copy.
 
     Raises:
         WrongDirectory, DirectoryRefused, Damaged: as `lock_directory`.
@@ -317,7 +314,7 @@ def _open(path: str, gateway: str, group: str, create: bool, storage: Storage, w
     try:
         if create:
             _make_directories(path, storage)
-        _check(path, gateway, group, create)  # check before the lock file is created, so that a refused directory stays unchanged
+        _check(path, gateway, group, create)  # before the lock file is created, so that a refused directory stays unchanged
         lock = _lock(path, when_in_use)
     except OSError as error:
         raise DirectoryRefused(f"data directory {path} is not usable: {error.strerror}; {remedy(error)}") from error
@@ -338,7 +335,7 @@ def _make_directories(path: str, storage: Storage) -> None:
         path = os.path.dirname(path)
     for directory in reversed(missing):
         os.mkdir(directory, DIRECTORY_MODE if directory == missing[0] else 0o777)
-        # Without a sync of the parent, a power loss may remove the new directory and everything in it.
+        # Without a sync of the parent directory, a power loss could remove the new directory with everything in it.
         storage.sync_directory(os.path.dirname(directory))
 
 
@@ -347,21 +344,21 @@ def _lock(path: str, when_in_use: str) -> int:
 
     lock = open_file(os.path.join(path, LOCK), os.O_RDWR | os.O_CREAT)
     try:
-        # The kernel releases an flock when the process ends, so a crash leaves no stale lock.
+        # The kernel releases an flock when the process ends, so that no stale lock remains after a crash.
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = os.read(lock, 32).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
         raise DirectoryRefused(f"data directory {path} is in use by process {holder}: {when_in_use}") from None
-    # The pid is only for the error message of another process; the flock alone decides who owns the directory.
+    # Only the flock protects the directory. The pid in the file is for the error message of another process.
     os.ftruncate(lock, 0)
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
     return lock
 
 
 def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None:
-    """Check that this gateway may use a directory. Return its identity; None if the directory must still be initialised."""
-    # List before reading the identity: if a concurrent first start creates files after the listing, the identity is found too.
+    """Check that this gateway may use a directory. Return its identity, or None if the directory must still be initialised."""
+    # Another process that initialises the directory writes the identity last, so a read after the listing cannot miss it.
     others = sorted(name for name in set(os.listdir(path)) - _IGNORED if not _is_interrupted_start(path, name))
     found = read_identity(path)
     if found is None:
@@ -376,7 +373,7 @@ def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None
             raise WrongDirectory(
                 f"data directory {path} belongs to {what} {has!r}, not to {wanted!r}: give this gateway a directory of its own"
             )
-    # Tools, which do not create directories, may still read and repair a disk that has left its group.
+    # Only a gateway (`create`) is refused here; tools may still read and repair a disk that has left its group.
     if found.left and create:
         raise WrongDirectory(f"no gateway can start on data directory {path} again: {found.left}")
     if not os.path.isdir(os.path.join(path, LOG)):
@@ -387,16 +384,16 @@ def _check(path: str, gateway: str, group: str, create: bool) -> Identity | None
 def _load_or_create(path: str, gateway: str, group: str, create: bool, storage: Storage) -> Identity:
     found = _check(path, gateway, group, create)
     if found is None:
-        # A first start writes the identity last. So an empty log folder without an identity is an interrupted first start.
+        # The identity is written last, so a crash before it leaves only an empty log folder, which the next start accepts.
         os.makedirs(os.path.join(path, LOG), exist_ok=True)
         found = _write_identity(path, Identity(FORMAT_VERSION, gateway, group, uuid.uuid4().hex, place=_log_inode(path)), storage)
     return found
 
 
 def _is_copy(path: str, identity: Identity) -> bool:
-    """True if the log's folder or the identity file differs from the recorded one.
+    """True if the log's folder or the identity file is not the one that the identity records.
 
-    Owner and mode are not compared, because some hosts set them at each start.
+    Owner and mode are not compared, because some hosts change them at each start.
     """
     file = identity.file
     return 0 < identity.place != _log_inode(path) or not (
@@ -405,31 +402,31 @@ def _is_copy(path: str, identity: Identity) -> bool:
 
 
 def _log_inode(path: str) -> int:
-    """Return the inode of the log's folder, which a copy does not share."""
+    """Return the inode of the log's folder. The folder of a copy has a different inode."""
     return os.stat(os.path.join(path, LOG)).st_ino
 
 
 def _is_interrupted_start(path: str, name: str) -> bool:
-    """True for an empty log folder, which a first start leaves if it is interrupted before it writes the identity."""
+    """True for an empty log folder: a first start leaves one if it is interrupted before it writes the identity."""
     return name == LOG and os.path.isdir(os.path.join(path, LOG)) and not os.listdir(os.path.join(path, LOG))
 
 
 def _write_identity(path: str, identity: Identity, storage: Storage) -> Identity:
-    """Write the identity, including the identity of its own new file, and return it."""
+    """Write the identity to a new file, together with the inode and birth time of that file, and return it."""
     made = _new_file(os.path.join(path, _NEW), os.path.join(path, _TEMPORARY), storage)
     identity = msgspec.structs.replace(identity, file=made)
     data = msgspec.json.format(msgspec.json.encode(identity), indent=2) + b"\n"
-    # `replace_file` fills that new file under its temporary name, so the content names its own inode.
+    # `replace_file` writes into the file with the temporary name, which is the new file whose inode the content names.
     storage.replace_file(os.path.join(path, IDENTITY), data)
     return identity
 
 
 def _new_file(path: str, then: str, storage: Storage) -> FileIdentity | None:
-    """Create a file, rename it, and return its identity.
+    """Create a file, rename it, and return its inode and birth time.
 
-    Return None if the rename changes the identity, as on file systems that derive inodes from paths. Such an identity is useless.
+    Return None on a file system that derives inodes from paths: a rename changes the inode there, so it identifies no file.
     """
-    # Create a new file for each write, so that a copy of an older identity names a file that no longer exists.
+    # Each write creates a new file, so that a copy of an older identity names a file that no longer exists.
     storage.close(storage.open(path, create=True))
     made = file_identity_of(path)
     storage.rename(path, then)

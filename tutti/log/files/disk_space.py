@@ -13,7 +13,7 @@ from tutti.log.files.layout import RESERVE
 from tutti.log.files.options import FreeSpace, LogOptions
 from tutti.log.files.storage import MediumError, Storage, SyncFailed
 
-# Not EFBIG: free space does not lift the limit of a file's size, so a retry of the same write never succeeds.
+# EFBIG is not in the set: it reports the limit of a file's size, so a retry fails however much space is free.
 _FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 _HYSTERESIS = 1.25  # the low-space state ends at this multiple of the limit
 
@@ -21,12 +21,12 @@ Result = TypeVar("Result")
 
 
 def is_disk_full(error: OSError) -> bool:
-    """True if an error means a full disk, so that a retry is safe. Never True for a failed sync, after which no retry is safe."""
+    """True if an error means a full disk and a retry is safe. After a failed sync no retry is safe, so the result is then False."""
     return error.errno in _FULL_ERRNOS and not isinstance(error, SyncFailed)
 
 
 def failure_of(what: str, path: str, error: OSError) -> DiskFull | DiskFailed:
-    """Return the log's error for an OS error during `what` (for example "writing") on a path."""
+    """Return the log's error for an OS error. `what` names the failed operation on the path, for example "writing"."""
     if is_disk_full(error):
         return DiskFull(f"the disk is full: {what} {path} failed ({error.strerror}): free some space")
     return DiskFailed(
@@ -35,7 +35,7 @@ def failure_of(what: str, path: str, error: OSError) -> DiskFull | DiskFailed:
 
 
 def failure_of_start(path: str, error: OSError) -> DiskFull | DiskFailed | Damaged:
-    """Return the log's error for an OS error during its start. A file that the device cannot read counts as corrupt."""
+    """Return the log's error for an OS error during a start. A file that the device cannot read counts as corrupt."""
     if not isinstance(error, MediumError):
         return failure_of("starting the log in", path, error)
     return Damaged(
@@ -45,13 +45,15 @@ def failure_of_start(path: str, error: OSError) -> DiskFull | DiskFailed | Damag
 
 
 class DiskSpace:
-    """Watches the free space and manages the reserve file."""
+    """Watches the free space of the disk, and manages the reserve file."""
 
     def __init__(self, directory: str, options: LogOptions, storage: Storage, *, reserve_used: bool = False) -> None:
-        """Check the file system of `directory`, and allocate the reserve if there is space.
+        """Allocate the reserve file, if the disk has enough free space.
 
-        `reserve_used`: the previous run used the reserve as a segment. Unless there is space for a new reserve, only required
-        writes may use the rest of that segment.
+        Args:
+            directory: directory of the log, which determines the file system.
+            reserve_used: True if the previous run used the reserve as a segment. Without space for a new reserve, only required
+                writes may then use the rest of that segment.
         """
         self._directory = directory
         self._options = options
@@ -81,15 +83,15 @@ class DiskSpace:
         return FreeSpace(free, low, reason)
 
     def _bytes_to_end_low(self) -> int:
-        """Return the free bytes that end the current low-space state."""
+        """Return the number of free bytes at which the current low-space state ends."""
         limit = self._options.disk_low_bytes
         quarter_more = int(limit * _HYSTERESIS) if self._low else 0
         return max(quarter_more, limit + self._options.reserved_bytes if self.in_reserve else 0)
 
     def use_reserve(self) -> str | None:
-        """Return the path of the reserve for use as a segment; None if the reserve no longer exists.
+        """Return the path of the reserve, which becomes a segment, or None if the reserve no longer exists.
 
-        Afterwards, only required writes are allowed.
+        After this call, only required writes are allowed, until there is space for a new reserve.
         """
         if not os.path.exists(self._reserve):
             return None
@@ -97,7 +99,11 @@ class DiskSpace:
         return self._reserve
 
     def with_reserve(self, act: Callable[[], Result], what: str) -> Result:
-        """Perform a required write; on a full disk, delete the reserve and retry once.
+        """Perform a required write. If the disk is full, delete the reserve and retry once.
+
+        Args:
+            act: function that performs the write.
+            what: name of the write for an error text.
 
         Raises:
             DiskFull: the disk is still full.
@@ -107,7 +113,7 @@ class DiskSpace:
         except OSError as error:
             if not is_disk_full(error) or not os.path.exists(self._reserve):
                 raise
-        # The freed blocks are for required writes: `in_reserve` makes the writer refuse batches until there is space again.
+        # The freed space is for required writes only, so `in_reserve` makes the writer refuse batches until there is more space.
         self._storage.remove(self._reserve)
         self.in_reserve = True
         try:
@@ -122,20 +128,20 @@ class DiskSpace:
         if not size or (os.path.exists(self._reserve) and os.path.getsize(self._reserve) >= size):
             self.in_reserve = False
             return
-        # A new reserve must not take the space that records need.
+        # A new reserve must not itself push the disk below the low limit, where new records are refused.
         if self._storage.free_bytes(self._directory) < self._options.disk_low_bytes + size:
             return
-        # The file gets its final name only after all blocks are allocated, so an existing reserve is fully usable.
+        # The file gets its final name only after all blocks are allocated, so that a file with this name is always usable.
         temporary = self._reserve + ".tmp"
         fd = self._storage.open(temporary, create=True)
         try:
             self._storage.allocate(fd, size)
-            self._storage.sync(fd)  # the file holds no data yet, so a full disk reported here loses only the reserve
+            self._storage.sync(fd)  # plain sync: the file has no data, so a failure of this sync loses nothing
         except OSError as error:
             self._storage.remove(temporary)
             if not is_disk_full(error):
                 raise
-            return  # another process used the space first; the next check retries
+            return  # another process has used the space in the meantime; the next call of `space` tries again
         finally:
             self._storage.close(fd)
         self._storage.rename(temporary, self._reserve)

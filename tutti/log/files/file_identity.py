@@ -14,10 +14,10 @@ from tutti.runtime.reserved_fds import with_descriptor_wait
 
 _NS = 1_000_000_000
 
-# statx(2): AT_EMPTY_PATH, STATX_BTIME, the size of struct statx; then the fields stx_mask and stx_btime with its offset.
+# Constants of statx(2): AT_EMPTY_PATH, STATX_BTIME and the size of struct statx.
 _OF_DESCRIPTOR, _BIRTH, _SIZE = 0x1000, 0x800, 256
 _MASK = struct.Struct("=I")
-_TIME, _TIME_AT = struct.Struct("=qI"), 80
+_TIME, _TIME_AT = struct.Struct("=qI"), 80  # the field stx_btime of struct statx, and its byte offset
 
 _GET_GENERATION = 0x80087601  # FS_IOC_GETVERSION of ioctl_iflags(2), which returns an int
 
@@ -25,8 +25,8 @@ _GET_GENERATION = 0x80087601  # FS_IOC_GETVERSION of ioctl_iflags(2), which retu
 class FileIdentity(msgspec.Struct, frozen=True):
     """Identity of one file.
 
-    File systems reuse inodes, so the birth time `born` (ns since 1970) is part of the identity. If the file system has no birth
-    time, `generation` of the inode replaces it. 0 means unknown.
+    File systems reuse inodes, so the birth time `born` (ns since 1970) is part of the identity. On a file system without birth
+    times, the `generation` of the inode takes its place. 0 means that a value is unknown.
     """
 
     inode: int
@@ -34,9 +34,9 @@ class FileIdentity(msgspec.Struct, frozen=True):
     generation: int = 0
 
     def matches(self, other: FileIdentity) -> bool:
-        """True if both can be the same file.
+        """True if both identities can belong to the same file.
 
-        Only values that are known for both are compared, because kernels return different fields.
+        Only values that are known in both are compared, because not every kernel returns every value.
         """
         pairs = ((self.born, other.born), (self.generation, other.generation))
         return self.inode == other.inode and all(not mine or not its or mine == its for mine, its in pairs)
@@ -75,9 +75,9 @@ def _birth_time(fd: int) -> int:
 
 def _generation(fd: int) -> int:
     """Return the generation of the inode; 0 if unknown."""
-    import fcntl  # noqa: PLC0415 - clients also run on systems without fcntl, and never call this
+    import fcntl  # noqa: PLC0415 - clients also run on systems without fcntl, and never call this function
 
-    # The request number encodes a long, but file systems return an int.
+    # The request number announces a long, but file systems write only an int, so only four bytes are decoded.
     found = bytearray(8)
     try:
         fcntl.ioctl(fd, _GET_GENERATION, found)

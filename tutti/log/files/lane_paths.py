@@ -10,8 +10,8 @@ from tutti.log.files.storage import read_file
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
 LANES = "lanes"
-OWN = "lane"  # file in a gateway's directory: contains the name of the gateway's own lane; written before the lane's first write
-SUSPECT = "suspect"  # file in a lane's directory: exists if a read of decided records failed, so the whole lane must be checked
+OWN = "lane"  # file in a gateway's directory with the name of the gateway's own lane; it exists before the lane's first write
+SUSPECT = "suspect"  # file in a lane's directory; it exists from a failed read of decided records until a scrub of the whole lane
 
 
 def lane_path(directory: str, lane: LaneName) -> str:
@@ -20,7 +20,7 @@ def lane_path(directory: str, lane: LaneName) -> str:
 
 
 def list_lanes(directory: str) -> list[LaneName]:
-    """Return the lanes in a gateway's directory, sorted by number; empty for a directory of a release without lanes."""
+    """Return the lanes in a gateway's directory, sorted by number; none if an earlier release without lanes wrote it."""
     try:
         names = with_descriptor_wait(lambda: os.listdir(os.path.join(directory, LANES)))
     except FileNotFoundError:
@@ -29,7 +29,7 @@ def list_lanes(directory: str) -> list[LaneName]:
 
 
 def recorded_own_lane(directory: str) -> LaneName | None:
-    """Return the recorded own lane of the gateway, even if its directory is gone; None if none is recorded."""
+    """Return the lane that the file `lane` names as the gateway's own, even if its directory is gone, or None without that file."""
     try:
         return LaneName.parse(read_file(os.path.join(directory, OWN)).decode("ascii", "replace").strip())
     except FileNotFoundError:
@@ -42,7 +42,7 @@ def lane_has_log(directory: str, lane: LaneName) -> bool:
 
 
 def lane_of_path(path: str) -> tuple[str, LaneName] | None:
-    """Return the gateway's directory and the lane if the path is a lane's directory, else None."""
+    """Return the gateway's directory and the lane to which a path leads, or None if it is not the path of a lane's directory."""
     lanes, name = os.path.split(os.path.abspath(path))
     directory, folder = os.path.split(lanes)
     lane = LaneName.parse(name)

@@ -15,7 +15,7 @@ from tutti.log.files.log_start import read_start
 from tutti.log.files.storage import Storage, read_file
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
-FORMAT_VERSION = 1  # version of the whole directory; files with their own format repeat it
+FORMAT_VERSION = 1  # format version of the whole directory; segments and the hard state repeat it
 
 LOCK = "LOCK"
 IDENTITY = "identity.json"
@@ -27,14 +27,14 @@ PREPARED = "prepared-"
 
 PAGE = 4096
 # Each slot has its own page, so that a torn write of one slot cannot damage the other slot.
-MARK_SLOTS = (PAGE, 2 * PAGE)  # each group of writes rewrites one of the two slots, alternately
+MARK_SLOTS = (PAGE, 2 * PAGE)  # byte offsets of the two mark slots in a segment
 FRAMES_AT = 3 * PAGE  # byte offset of the first frame in a segment
 
 SEGMENT_MAGIC = b"TUTL"
 _SEGMENT = struct.Struct("<4sI16sQQII")
 _CRC = struct.Struct("<I")
 SEGMENT_HEADER_SIZE = _SEGMENT.size + _CRC.size
-# Names of temporary, prepared and quarantined files do not match.
+# Only complete files of the log match: no temporary, prepared or quarantined ones.
 _NAMED = re.compile(r"(\d{20})\.(seg|idx|snap)\Z")
 
 
@@ -54,25 +54,25 @@ def snapshot_path(directory: str, first: int) -> str:
 
 
 def list_positions(directory: str, kind: str, *, include_trimmed: bool = False) -> list[int]:
-    """Return the positions in the names of the log's files of a kind ("seg", "idx" or "snap"), ascending; empty without a log.
+    """Return the positions in the names of all files of a kind ("seg", "idx" or "snap"), ascending; empty without a log folder.
 
-    Files below the start of the log are included only with `include_trimmed`.
+    Files from before the start of the log are included only with `include_trimmed`.
     """
     try:
         names = with_descriptor_wait(lambda: os.listdir(os.path.join(directory, LOG)))
     except FileNotFoundError:
         return []
-    # Read the start after the listing: a trim moves the start before it removes files.
+    # A trim moves the start before it removes files. A start that is read after the listing therefore excludes all removed files.
     start = 0 if include_trimmed else read_start(directory).first
     found = (int(match[1]) for name in names if name.endswith(kind) and (match := _NAMED.match(name)))
     return sorted(position for position in found if position >= start)
 
 
 def remove_before(directory: str, storage: Storage, first: int, segments_max: int | None = None) -> bool:
-    """Remove the log's files below position `first`, the oldest first. Return True if some remain.
+    """Remove the log's files with positions below `first`, the oldest first. Return True if some remain.
 
     Args:
-        segments_max: limit of segments to remove; None for all.
+        segments_max: maximum number of segments to remove, or None for all.
     """
     some_remain = False
     removed = 0
@@ -84,7 +84,7 @@ def remove_before(directory: str, storage: Storage, first: int, segments_max: in
             with contextlib.suppress(FileNotFoundError):
                 storage.remove(os.path.join(directory, LOG, f"{position:020d}.{kind}"))
         removed += len(before)
-    # One directory sync is enough for all removals: files below the start are ignored, so the order of removal does not matter.
+    # Files before the start are ignored, so after a crash any of them may remain, and one directory sync for all is enough.
     if removed:
         storage.make_names_durable(os.path.join(directory, LOG))
     return some_remain
@@ -94,7 +94,7 @@ def check_begin(directory: str, firsts: Sequence[int]) -> None:
     """Check that the first segment of the log exists.
 
     Args:
-        firsts: first positions of the existing segments, at least one.
+        firsts: first positions of the existing segments; the list must not be empty.
 
     Raises:
         Damaged: the first segment is missing.
@@ -105,7 +105,12 @@ def check_begin(directory: str, firsts: Sequence[int]) -> None:
 
 
 def segment_missing(directory: str, first: int, following: int) -> Damaged:
-    """Return the error for a missing segment at position `first`; `following` is the next segment's position, 0 without one."""
+    """Return the error for a missing segment.
+
+    Args:
+        first: first position of the missing segment.
+        following: first position of the next existing segment; 0 if there is none.
+    """
     rest = f"the log continues only at position {following}" if following else "no later segment exists"
     return Damaged(
         f"segment {segment_path(directory, first)} is missing: {rest}. Restore the file; see `tutti log verify {directory}`",
@@ -114,7 +119,7 @@ def segment_missing(directory: str, first: int, following: int) -> Damaged:
 
 
 class SegmentHeader(NamedTuple):
-    """Page 0 of a segment: log uuid, first position, chain value before that position, and file size at creation."""
+    """The header of a segment, in page 0: log uuid, first position, chain value before that position, file size at creation."""
 
     log: bytes
     first: int
@@ -128,11 +133,11 @@ class SegmentHeader(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: Buffer, path: str) -> SegmentHeader:
-        """Decode the header at the start of `data`, read from file `path`.
+        """Decode the header at the start of `data`. Errors name the file `path`.
 
         Raises:
             Damaged: the header fails its CRC.
-            WrongDirectory: this release does not support the version.
+            WrongDirectory: the header has a format version that this release does not support.
         """
         if len(data) < SEGMENT_HEADER_SIZE or bytes(data[:4]) != SEGMENT_MAGIC:
             raise Damaged(f"{path} does not begin with a segment header (byte 0)")
@@ -151,11 +156,11 @@ def read_header(directory: str, first: int) -> SegmentHeader:
 
     Raises:
         Damaged: the header fails its CRC, or its position differs from the file name.
-        WrongDirectory: this release does not support the version.
+        WrongDirectory: the header has a format version that this release does not support.
     """
     path = segment_path(directory, first)
     header = SegmentHeader.from_bytes(read_file(path, PAGE), path)
-    # If the header is valid but the name differs, the file was renamed, or restored under a wrong name.
+    # A valid header with another position means that the file was renamed, or was restored under a wrong name.
     if header.first != first:
         raise Damaged(f"the header of segment {path} has position {header.first}: restore the file's name (byte 24)")
     return header

@@ -1,12 +1,13 @@
 """Live page: shared memory in which a running gateway publishes the state of its log to other processes on the host.
 
 The page is in the file `live`, which the gateway and its readers map. Every field is one aligned 8-byte word that is stored
-atomically. The page is never synced. It stays valid until the host restarts, because the page cache outlives the gateway. Readers
-therefore compare the boot id in the page with that of the kernel. The page also contains its own inode, so that a copy of the
-directory is not mistaken for the original.
+atomically. The page is never synced, but it outlives the gateway, because the page cache stays until the host restarts. To detect a
+restart of the host, readers compare the boot id in the page with that of the kernel. The page also contains its own inode, so that
+readers do not mistake a copy of the directory for the original.
 
-The frontier only grows during a boot: a new run of the gateway inherits it, so readers never see it move back (C7). The generation
-grows at each run and at each truncation, because a segment file without decided frames can then be replaced under the same name.
+A new run of the gateway inherits the frontier of the previous run, so during one boot the frontier only grows (C7). The generation
+grows at each run and at each truncation, because then another segment file may have the name of an old one. A new generation makes
+readers map the files again.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ def boot_id() -> bytes:
 
 
 def process_started(pid: int) -> int:
-    """Return a process's start time in clock ticks after boot; 0 if it does not run.
+    """Return the start time of a process in clock ticks after boot; 0 if the process does not run.
 
-    Pid and start time together identify the process.
+    A pid can be reused, so only pid and start time together identify a process.
     """
     try:
         with with_reserved_descriptor(lambda: open(f"/proc/{pid}/stat", "rb")) as file:
-            # The command name, in parentheses, may contain spaces, so the fields are split after it.
+            # The second field is the command name in parentheses. It may contain spaces, so only the text after it is split.
             fields = file.read().rpartition(b")")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return 0
@@ -59,7 +60,7 @@ class LivePage:
     """The gateway's side of the page. Only the gateway writes the page."""
 
     def __init__(self, directory: str) -> None:
-        """Map the page, and create it if it does not exist; `publish` makes it valid.
+        """Map the page, and create the file if it does not exist. The page becomes valid with `publish`.
 
         Raises:
             OSError: the disk is full or failed.
@@ -67,7 +68,8 @@ class LivePage:
         path = os.path.join(directory, LIVE)
         fd = open_file(path, os.O_RDWR | os.O_CREAT)
         try:
-            os.posix_fallocate(fd, 0, PAGE)  # on a full disk, a store into an unallocated page would kill the process with SIGBUS
+            # without a block, a store into the page would end the process with SIGBUS on a full disk
+            os.posix_fallocate(fd, 0, PAGE)
             self._inode = os.fstat(fd).st_ino
             self._map = mmap.mmap(fd, PAGE)
         finally:
@@ -75,12 +77,12 @@ class LivePage:
         self._fields = memoryview(self._map).cast("Q")
 
     def previous_frontier(self) -> tuple[int, int]:
-        """Return the frontier (position, offset) of the previous run, or zeros if that was before this boot."""
+        """Return the frontier (position, offset) of the previous run; zeros if the host has restarted since."""
         return (self._fields[FRONTIER_POSITION], self._fields[FRONTIER_OFFSET]) if _good(self._fields, self._inode) else (0, 0)
 
     @property
     def last_run_failed(self) -> bool:
-        """True if the page cache can differ from the disk, because the last run ended with a failed sync or in an unknown way."""
+        """True if the last run may have ended with a failed sync, after which the page cache can differ from the disk."""
         return not _good(self._fields, self._inode) or bool(self._fields[FAILED])
 
     def record_failure(self) -> None:
@@ -88,11 +90,11 @@ class LivePage:
         self._fields[FAILED] = 1
 
     def publish(self, state: LogState, segment: int) -> None:
-        """Start a run with frontier and index at `state`; `segment` is the first position of the newest segment."""
+        """Start a run, whose frontier and index are at `state`. `segment` is the first position of the newest segment."""
         words = self._fields
         if not _good(words, self._inode):  # readers ignore the page until it has the boot id
             for word in (BOOT_LOW, BOOT_HIGH, HEARTBEAT_US, GENERATION):
-                words[word] = 0  # old words are meaningless and can have any value
+                words[word] = 0  # the old value is from another boot or from a copied file
         words[PID] = os.getpid()
         words[STARTED] = process_started(os.getpid())
         words[GENERATION] += 1
@@ -100,18 +102,18 @@ class LivePage:
         words[HEARTBEAT_US] = 0  # the gateway does not serve yet
         self.segment(segment)
         self.frontier(state.position, state.next_offset)
-        self.indexed(state)  # store this after the frontier, so that no tick or row above the frontier becomes visible
+        self.indexed(state)  # after the frontier, so that readers never see a tick or an index row above the frontier
         words[INODE] = self._inode
-        # The boot id is stored last: a page that was invalid stays invalid until all other words are set.
+        # The boot id is stored last, because it makes the page valid for readers.
         words[MAGIC] = _MAGIC
         boot = boot_id()
         words[BOOT_HIGH] = int.from_bytes(boot[8:], "little")
         words[BOOT_LOW] = int.from_bytes(boot[:8], "little")
 
     def frontier(self, position: int, offset: int) -> None:
-        """Publish a new frontier.
+        """Publish a new frontier. Callers do so before they send a receipt for its records.
 
-        Call this before any receipt is sent. The offset is stored last, so a reader that sees the offset also sees the position.
+        The offset is stored last, so a reader that sees the new offset also sees the new position.
         """
         self._fields[FRONTIER_POSITION] = position
         self._fields[FRONTIER_OFFSET] = offset
@@ -121,13 +123,13 @@ class LivePage:
         self._fields[SEGMENT] = first
 
     def start(self, offset: int) -> None:
-        """Publish the start offset of the log. Call this after the directory stores the start, and before any file is removed."""
+        """Publish the start offset of the log. Callers first store the start durably, and remove files only after this call."""
         self._fields[START_OFFSET] = offset
 
     def truncated(self, first: int) -> None:
-        """Publish a truncation after which the newest segment has first position `first`.
+        """Publish a truncation, after which the newest segment has first position `first`.
 
-        Call this before any write after the new end.
+        Callers do so before they write after the new end, because readers must map the truncated files again.
         """
         self.segment(first)
         self._fields[GENERATION] += 1
@@ -137,13 +139,13 @@ class LivePage:
         self._fields[GENERATION] += 1
 
     def log_replaced(self, state: LogState) -> None:
-        """Publish a log that a snapshot with `state` replaced; its only segment begins after that state."""
+        """Publish that a snapshot with `state` has replaced the log, whose only segment begins after that state."""
         self.truncated(state.position + 1)
         self.frontier(state.position, state.next_offset)
         self.indexed(state)
 
     def indexed(self, state: LogState) -> None:
-        """Publish that the index rows up to `state` are written."""
+        """Publish that the index rows up to the position of `state` are written, and publish its last tick."""
         words = self._fields
         words[TICK] = state.tick
         words[TICK_TIME] = state.tick_time
@@ -151,45 +153,45 @@ class LivePage:
         words[INDEXED_POSITION] = state.position
 
     def heartbeat(self, time_us: int) -> None:
-        """Publish a heartbeat of the gateway at wall clock `time_us`."""
+        """Publish that the gateway was alive at wall clock `time_us`."""
         self._fields[HEARTBEAT_US] = time_us
 
     def invalidate(self) -> None:
-        """Invalidate the page: readers then use the stored watermark."""
+        """Invalidate the page, so that readers use the stored watermark instead."""
         self._fields[BOOT_LOW] = self._fields[BOOT_HIGH] = 0
 
     def close(self) -> None:
-        """End the run cleanly and unmap the page; its frontier stays valid."""
-        # Without a pid, readers report the gateway as stopped.
+        """End the run cleanly and unmap the page. Readers can still use the frontier in it."""
+        # A pid of 0 shows readers that the gateway has stopped.
         self._fields[PID] = 0
-        # An mmap cannot be closed while a memoryview exports its buffer.
+        # Python cannot close an mmap while a memoryview of it exists.
         self._fields.release()
         self._map.close()
 
 
 class LiveView:
-    """A reader's side of the page: a read-only mapping."""
+    """The readers' side of the page: a read-only mapping."""
 
     def __init__(self, fd: int) -> None:
-        """Map the page of an open descriptor; the caller can close the descriptor afterwards."""
+        """Map the page from an open descriptor, which the caller may close after this call."""
         self.inode = os.fstat(fd).st_ino
         self.fields = memoryview(map_file(fd, PAGE)).cast("Q")
 
     @property
     def valid(self) -> bool:
-        """True if the page was written under the running kernel."""
+        """True if the page was written since the last restart of the host, and belongs to this file."""
         return _good(self.fields, self.inode)
 
     @property
     def alive(self) -> bool:
         """True if the process that writes the page is running."""
-        # The start time distinguishes the gateway from a later process with the same pid.
+        # A later process can have the pid of the gateway, but not its start time.
         pid = self.fields[PID]
         return self.valid and bool(pid) and process_started(pid) == self.fields[STARTED]
 
 
 def inode_of(directory: str) -> int:
-    """Return the inode of a directory's live page, 0 without one."""
+    """Return the inode of a directory's live page; 0 if the directory has none."""
     try:
         return os.stat(os.path.join(directory, LIVE)).st_ino
     except FileNotFoundError:
@@ -197,13 +199,13 @@ def inode_of(directory: str) -> int:
 
 
 def open_live(directory: str) -> LiveView | None:
-    """Open the live page of a directory; None without one."""
+    """Open the live page of a directory; return None if it has no complete page."""
     try:
         fd = with_reserved_descriptor(lambda: open_file(os.path.join(directory, LIVE), os.O_RDONLY))
     except FileNotFoundError:
         return None
     try:
-        # A crash before the allocation leaves a shorter file. Access to its mapping would raise SIGBUS.
+        # A crash before the allocation leaves a shorter file, and an access beyond its end would raise SIGBUS.
         return LiveView(fd) if os.fstat(fd).st_size >= PAGE else None
     finally:
         os.close(fd)

@@ -12,7 +12,7 @@ _NOT_KNOWN = frozenset({22, 38})  # EINVAL, ENOSYS
 
 
 def map_file(fd: int, size: int) -> mmap.mmap:
-    """Map the first `size` bytes of a file for reading. The mapping holds one more descriptor.
+    """Map the first `size` bytes of a file for reading. The mapping uses one more file descriptor of the process.
 
     Raises:
         OSError: the mapping failed.
@@ -21,22 +21,22 @@ def map_file(fd: int, size: int) -> mmap.mmap:
 
 
 def advise(mapped: mmap.mmap, start: int, length: int) -> None:
-    """Prefetch exactly these bytes of a file in the background; `start` is at a page boundary.
+    """Start reading these bytes of a file in the background, and no others. `start` must be at a page boundary.
 
-    A page fault would also read the surrounding pages, up to megabytes, which helps only sequential readers.
+    In contrast, a page fault reads up to megabytes around the page, which helps only sequential readers.
     """
     with contextlib.suppress(OSError):  # a hint only: reads also work without it
         mapped.madvise(mmap.MADV_WILLNEED, start, length)
 
 
 def populate(mapped: mmap.mmap, start: int, length: int) -> None:
-    """Read bytes of a file into memory; `start` is at a page boundary.
+    """Read bytes of a file into memory, and return when they are there. `start` must be at a page boundary.
 
     Raises:
-        OSError: the device cannot read them, or the file is shorter.
+        OSError: the device cannot read the bytes, or the file ends before them.
     """
     try:
         mapped.madvise(MADV_POPULATE_READ, start, length)
     except OSError as error:
-        if error.errno not in _NOT_KNOWN:  # an older kernel reads the pages on demand
+        if error.errno not in _NOT_KNOWN:  # an older kernel lacks this call, and reads the pages at the first access
             raise

@@ -16,18 +16,20 @@ class LogOptions:
 
     Attributes:
         segment_bytes: maximum size of a segment file.
-        first_segment_bytes: size of the first segment; each later segment is twice as large, up to `segment_bytes` (0: no growth).
-        prepared_segments: number of zero-filled segments kept ready (0: none, and no helper thread).
-        reserved_bytes: size of the reserve file, released on a full disk so that frames other than BATCH can still be written.
+        first_segment_bytes: size of the first segment; each later segment is twice as large as the previous one, up to
+            `segment_bytes`. 0: all segments have `segment_bytes`.
+        prepared_segments: number of zero-filled segments to keep ready. 0: none, and no thread to prepare them.
+        reserved_bytes: size of the reserve file, which is used on a full disk, so that frames other than BATCH can still be
+            written.
         disk_low_bytes: free space below which new messages must be refused.
         vote_mark: "strict" makes the mark durable before a sync is reported as done, which takes one more small sync per group.
             "timely" makes the mark durable with the next sync, or 10 ms later (C5).
         retention_bytes, retention_us: total bytes and age of records above which the oldest segments are removed (0: no limit).
         keep_for: named readers whose unread records stay regardless of the limits. Does not apply to lanes.
-        lane: incarnation of the disk that owns the lane (16 bytes), used as the log's uuid; empty for the ordered log.
-        peers_can_repair: True for this gateway's own lane, whose corrupt end can be fetched from other gateways. (Copies of other
-            lanes are fetched again completely; for the ordered log the roster decides.)
-        snapshot_frames: number of decided frames between snapshots; bounds the time that a start takes.
+        lane: incarnation of the disk that owns the lane (16 bytes), which is also the log's uuid; empty for the ordered log.
+        peers_can_repair: True for this gateway's own lane, because other gateways can have its corrupt end. For the ordered log,
+            the roster shows whether peers can repair the end. Corrupt lanes of other gateways are fetched again instead.
+        snapshot_frames: number of decided frames between two snapshots within a segment, which limits the time of a start.
     """
 
     segment_bytes: int = limits.SEGMENT_BYTES
@@ -45,7 +47,13 @@ class LogOptions:
 
 
 class FreeSpace(NamedTuple):
-    """Free space of the log's file system: bytes, whether the free space is low, and if so, the reason and the remedy."""
+    """Free space of the log's file system.
+
+    Attributes:
+        free_bytes: free space, bytes.
+        low: True if new records must be refused.
+        reason: why the space is low, and the remedy; empty if it is not low.
+    """
 
     free_bytes: int
     low: bool

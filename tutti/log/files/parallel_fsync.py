@@ -13,25 +13,25 @@ from tutti.errors import DiskFull
 
 
 def sync_in_parallel(acts: Sequence[Callable[[], None]]) -> None:
-    """Run all functions in parallel and wait for all. Then raise one of their errors; `DiskFull` only if no other error occurred.
+    """Run all functions in parallel and wait for them. Then raise one of their errors; `DiskFull` only if no other error occurred.
 
-    Each sync runs in a daemon thread of its own, so a hanging sync blocks this call but never the exit of the process.
+    The syncs run in daemon threads, so a sync that hangs blocks this call, but does not prevent the end of the process.
     """
     errors: list[Exception] = []
     for start in range(0, len(acts), limits.PARALLEL_SYNCS_MAX):
-        # The calling thread runs one of the functions itself.
+        # The calling thread runs one of the functions itself, which saves the start of a thread.
         first, *others = acts[start : start + limits.PARALLEL_SYNCS_MAX]
         threads = [thread for act in others if (thread := _start(act, errors)) is not None]
         _run(first, errors)
         for thread in threads:
             thread.join()
     if errors:
-        # The caller retries after `DiskFull`, so that error must not hide a fatal one.
+        # The caller retries after `DiskFull`, so `DiskFull` must not hide a fatal error.
         raise next((error for error in errors if not isinstance(error, DiskFull)), errors[0])
 
 
 def _start(act: Callable[[], None], errors: list[Exception]) -> threading.Thread | None:
-    """Start a thread for the function; without a free thread, run it here and return None."""
+    """Run the function in a new thread and return the thread. If no thread can start, run the function here and return None."""
     thread = threading.Thread(target=_run, args=(act, errors), name="sync", daemon=True)
     try:
         thread.start()
@@ -44,5 +44,5 @@ def _start(act: Callable[[], None], errors: list[Exception]) -> threading.Thread
 def _run(act: Callable[[], None], errors: list[Exception]) -> None:
     try:
         act()
-    except Exception as error:  # noqa: BLE001 - `sync_in_parallel` raises it after all have ended
+    except Exception as error:  # noqa: BLE001 - `sync_in_parallel` raises the error after all functions have ended
         errors.append(error)

@@ -1,8 +1,8 @@
 """Storage layer between the log and the operating system.
 
 All durable writes use this layer, so tests can replace it. One replacement records writes and syncs, to rebuild the disk states
-that are possible after a power loss. Another replacement fails on demand. The methods raise plain OSErrors, and the writer
-interprets these.
+that are possible after a power loss. Another replacement fails on demand. The methods raise plain OSErrors, and their callers turn
+these into errors of the log.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ WRITE_BYTES = 1 << 20  # larger writes are split: in new files, one write of 4 M
 
 
 class SyncFailed(OSError):
-    """A sync failed, so the page cache can differ from the disk. This holds for every error number.
+    """A sync failed, so the page cache can differ from the disk, whatever the error number is.
 
-    A full disk can also surface only at the sync (thin volumes, quotas, NFS). The written data is then lost, but a second sync
-    would succeed.
+    Some file systems report a full disk only at the sync (thin volumes, quotas, NFS). The written data is then lost, although a
+    second sync would succeed.
     """
 
 
 class MediumError(OSError):
-    """The device cannot read a file's content, so the file counts as corrupt.
+    """The device cannot read the content of a file, so the file counts as corrupt, but the disk stays in use.
 
-    In contrast, a failed write means that the disk has failed.
+    In contrast, the log treats a failed write as a failure of the whole disk.
     """
 
 
@@ -40,14 +40,15 @@ class Storage:
     """File operations by descriptor and path. Data is durable after `make_durable`; names are durable after `make_names_durable`.
 
     Attributes:
-        group_time_us: time (us, UTC) that `replace_file` sets as the modification time of files; 0 keeps the time of the host's
-            clock. Without ticks, retention derives the age of records from the modification time of snapshots.
+        group_time_us: function that returns the group's time (us, UTC). `replace_file` sets it as the modification time of the
+            file; 0 keeps the time of the host's clock. Without ticks, retention takes the age of records from the modification time
+            of snapshots.
     """
 
     group_time_us: Callable[[], int] = int
 
     def open(self, path: str, *, create: bool = False) -> int:
-        """Open a file for reading and writing; `create` creates it if it does not exist."""
+        """Open a file for reading and writing. With `create`, create the file if it does not exist."""
         flags = os.O_RDWR | (os.O_CREAT if create else 0)
         return with_descriptor_wait(lambda: open_file(path, flags))
 
@@ -59,7 +60,7 @@ class Storage:
         """Return `size` bytes from byte `at`, or fewer at the end of the file."""
         parts = []
         with translating_read_errors():
-            # A read may return fewer bytes than requested.
+            # One pread may return fewer bytes than requested; only an empty result means the end of the file.
             while size > 0 and (part := os.pread(fd, size, at)):
                 parts.append(part)
                 size -= len(part)
@@ -88,15 +89,15 @@ class Storage:
 
     def sync(self, fd: int) -> None:
         """Make the file's data durable, with the metadata needed to read it (fdatasync)."""
-        # fdatasync omits only metadata that reads do not need, such as timestamps.
+        # fdatasync is enough: it omits only metadata that reads do not need, such as timestamps.
         os.fdatasync(fd)
 
     def allocate(self, fd: int, size: int) -> None:
-        """Allocate blocks for the file's first `size` bytes; new ones read as zeros."""
+        """Allocate blocks for the first `size` bytes of the file. New blocks read as zeros."""
         os.posix_fallocate(fd, 0, size)
 
     def truncate(self, fd: int, size: int) -> None:
-        """Set the file's size; added bytes read as zeros and have no blocks."""
+        """Set the size of the file. Added bytes read as zeros, but have no blocks."""
         os.ftruncate(fd, size)
 
     def size(self, fd: int) -> int:
@@ -104,7 +105,7 @@ class Storage:
         return os.fstat(fd).st_size
 
     def rename(self, old: str, new: str) -> None:
-        """Rename a file; replace an existing file of the new name."""
+        """Rename a file. An existing file with the new name is replaced."""
         os.rename(old, new)
 
     def remove(self, path: str) -> None:
@@ -119,7 +120,7 @@ class Storage:
         """Sync a file.
 
         Raises:
-            SyncFailed: the data is not durable, and this run must not rely on the file any more.
+            SyncFailed: the data may not be durable, and this run must not rely on the file any more.
         """
         try:
             self.sync(fd)
@@ -128,7 +129,11 @@ class Storage:
             raise SyncFailed(error.errno, error.strerror) from error
 
     def make_names_durable(self, path: str) -> None:
-        """As `make_durable`, for the names in a directory."""
+        """Make created, changed and deleted names of a directory durable.
+
+        Raises:
+            SyncFailed: as `make_durable`.
+        """
         try:
             self.sync_directory(path)
         except OSError as error:
@@ -142,22 +147,22 @@ class Storage:
     def replace_file(self, path: str, data: bytes, *, durable: bool = True) -> None:
         """Replace a file atomically: a crash leaves the old or the new content (temporary file, fsync, rename, fsync directory).
 
-        Without `durable` the syncs are skipped: use that only for files that carry a CRC and can be rebuilt.
+        `durable=False` skips the syncs, which is safe only for files that contain a CRC and can be rebuilt.
         """
         temporary = path + ".tmp"
         fd = self.open(temporary, create=True)
         try:
-            # A crash may have left a longer temporary file.
+            # A crash may have left a longer temporary file, whose end would follow the new content.
             self.truncate(fd, 0)
             self.write(fd, [data], 0)
             if written_us := self.group_time_us():
-                with contextlib.suppress(PermissionError):  # some file systems do not let users set dates
+                with contextlib.suppress(PermissionError):  # some file systems do not let users set file times
                     os.utime(fd, ns=(written_us * NS_PER_US, written_us * NS_PER_US))
             if durable:
                 self.make_durable(fd)
         finally:
             self.close(fd)
-        # The content must be durable before the rename. Otherwise a power loss could leave an empty file under the new name.
+        # The content is durable before the rename, because a power loss could otherwise leave an empty file under the new name.
         self.rename(temporary, path)
         if durable:
             self.make_names_durable(os.path.dirname(path))
@@ -165,7 +170,7 @@ class Storage:
 
 @contextlib.contextmanager
 def translating_read_errors(path: str | None = None) -> Iterator[None]:
-    """Context in which EIO becomes `MediumError`, for reads of a file's content.
+    """Turn EIO into `MediumError` within the context, which reads the content of a file.
 
     Raises:
         MediumError: the device cannot read the data.
@@ -179,18 +184,20 @@ def translating_read_errors(path: str | None = None) -> Iterator[None]:
 
 
 def read_file(path: str, size: int = -1) -> bytes:
-    """Return a file's content, or its first `size` bytes. Reads need no `Storage`, because all writes are visible at once.
+    """Return the content of a file, or its first `size` bytes.
+
+    This function does not use `Storage`, because tests replace only the durability of writes: each write is visible at once.
 
     Raises:
         OSError: the file cannot be opened.
-        MediumError: the device cannot read it.
+        MediumError: the device cannot read the file.
     """
     with with_descriptor_wait(lambda: open(path, "rb", opener=open_file)) as file, translating_read_errors(path):
         return file.read(size)
 
 
 def _write_rest(fd: int, parts: Sequence[Buffer], at: int, done: int) -> None:
-    """Complete a short write, which a signal or a nearly full disk can cause; a full disk raises here."""
+    """Complete a short write, which a signal or a nearly full disk can cause. On a full disk, the next write raises the error."""
     left = memoryview(b"".join(parts))[done:]
     at += done
     while left:

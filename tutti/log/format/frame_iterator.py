@@ -1,7 +1,7 @@
 """Frame iterator: scans the frames of a segment as far as the CRC chain is intact.
 
-The scan checks the CRC of a header, which continues the chain, before it uses a length in the header. A header with a valid CRC and
-an unknown version or kind comes from a newer release. Such a header is neither torn nor corrupt.
+The CRC of each header continues the chain. The scan checks this CRC before it uses a length from the header. A header with a valid
+CRC and an unknown version or kind comes from a newer release: it is neither torn nor corrupt, and the scan raises an error.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from tutti.log.format.index import Rows, build_rows
 from tutti.runtime.durable_files import open_file
 from tutti.runtime.reserved_fds import with_descriptor_wait
 
-AHEAD_BYTES = 64 << 10  # read-ahead for headers; a larger read-ahead would read bodies that the scan skips
-_FOLIO_BYTES = 2 << 20  # the kernel can map a large folio of this size, and frees it only when the whole folio is released
-_RELEASE_BYTES = 4 << 20  # number of scanned bytes after which their memory is released
+AHEAD_BYTES = 64 << 10  # read-ahead for headers; a larger read-ahead would mostly read bodies that the scan skips
+_FOLIO_BYTES = 2 << 20  # size of a large page-cache folio; the kernel frees a mapped folio only when all of it is released
+_RELEASE_BYTES = 4 << 20  # the scan releases the memory of scanned bytes in steps of this size
 _FIXED = struct.Struct("<4sBBHQQ")
 _LENGTHS = struct.Struct("<HI")
 _CRC = struct.Struct("<I")
@@ -61,7 +61,7 @@ class StopReason(enum.Enum):
 
 
 class Abort(NamedTuple):
-    """An ABORT frame: voids the batches of (producer, epoch) from position `start` up to its own position `end`."""
+    """An ABORT frame, which voids the batches of (producer, epoch) from position `start` up to `end`, its own position."""
 
     start: int
     end: int
@@ -90,21 +90,24 @@ class SegmentMap:
             self.size = os.fstat(fd).st_size
             self.map = map_file(fd, self.size) if self.size else None
         finally:
-            # The mapping keeps the file: it stays readable after a rename or a removal.
+            # The mapping needs no open descriptor, and it keeps the file readable even after a rename or a removal.
             os.close(fd)
         self.view = memoryview(self.map) if self.map is not None else memoryview(b"")
         self.buffer = pa.py_buffer(self.view)
 
     def frame(self, file_position: int, populated_to: int = 0) -> Frame:
-        """Return the frame at byte `file_position`. Its body is a view of the segment; callers must populate these pages before
-        they read the body.
+        """Return the frame at byte `file_position`.
 
-        `populated_to`: end of the bytes that the caller has just populated.
+        The body of the frame is a view of the segment. Callers must populate the pages of the body before they read it.
+
+        Args:
+            file_position: byte at which the header of the frame begins.
+            populated_to: end of the bytes that the caller has just populated; 0 for none.
 
         Raises:
-            Damaged: the bytes are not a frame, the file ends inside it, or the device cannot read its header.
+            Damaged: the bytes are not a frame, the file ends inside the frame, or the device cannot read the header.
         """
-        # Read the pages before the first access, so that a bad sector raises an error instead of SIGBUS.
+        # A bad sector raises an error in `populate`, but would end the process with SIGBUS at the first access to the mapping.
         if file_position + HEADER_SIZE > populated_to:
             self.populate(file_position, file_position + HEADER_SIZE)
         try:
@@ -117,15 +120,15 @@ class SegmentMap:
             raise Damaged(f"{self.path} is corrupt at byte {file_position}: {error}; restore the file") from error
 
     def prefetch(self, start: int, end: int) -> None:
-        """Prefetch exactly these bytes in the background; `populate` waits for them."""
+        """Start reading the pages of these bytes in the background. A later `populate` waits for them."""
         if self.map is not None and (span := self._pages(start, end)):
             advise(self.map, *span)
 
     def populate(self, start: int, end: int) -> None:
-        """Read the bytes into memory and wait for them.
+        """Read the pages of these bytes into memory, and return when they are there.
 
         Raises:
-            Damaged: the device cannot read them.
+            Damaged: the device cannot read the bytes.
         """
         if self.map is None or not (span := self._pages(start, end)):
             return
@@ -135,13 +138,15 @@ class SegmentMap:
             raise Damaged(f"{self.path} cannot be read between bytes {start} and {end}: {error.strerror}") from error
 
     def _pages(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the start of the first page and the length in bytes; None above the end of the file."""
+        """Return the range of whole pages as (start, length in bytes), or None for a range after the end of the file."""
         start -= start % mmap.PAGESIZE
         length = min(end, self.size) - start
         return (start, length) if length > 0 else None
 
     def readable(self, start: int, end: int, least: int) -> int:
-        """Read bytes up to `end`. If that fails, read up to `least`. Return the end of the readable bytes; 0 if both reads fail."""
+        """Populate the bytes from `start` to `end`, or at least those to `least`. Return the end of the populated bytes; 0 if both
+        reads fail.
+        """
         for upto in (end, least):
             try:
                 self.populate(start, upto)
@@ -151,10 +156,10 @@ class SegmentMap:
         return 0
 
     def release(self, start: int, end: int) -> None:
-        """Release the bytes from this process's memory; the page cache may keep them."""
+        """Release the bytes from the memory of this process. The page cache may keep them."""
         if self.map is None:
             return
-        # A folio stays in memory until it is released as a whole.
+        # The kernel frees a folio only when all of it is released, so the range is extended to whole folios.
         start -= start % _FOLIO_BYTES
         end = min(end + -end % _FOLIO_BYTES, len(self.map))
         if start < end:
@@ -167,9 +172,9 @@ class FrameScan:
     Attributes:
         first: position of the first frame.
         file_positions: byte offset of each valid frame.
-        file_position: byte offset of the end of the scan, where the frame at `position` would begin.
+        file_position: byte offset at which the scan ended, where the frame at `position` would begin.
         chain: header CRC of the last valid frame.
-        stop: reason for the end.
+        stop: reason for the end of the scan.
     """
 
     __slots__ = ("chain", "file_position", "file_positions", "first", "segment", "stop")
@@ -196,28 +201,29 @@ class FrameScan:
         """Return a copy of the headers of all scanned frames."""
         data = np.frombuffer(self.segment.view, dtype=np.uint8)
         file_positions = np.frombuffer(self.file_positions, dtype=np.uint64) if self.file_positions else np.empty(0, np.uint64)
-        # Headers are at irregular positions, so copy them into rows of equal size.
+        # numpy needs rows of equal distance, but frames differ in size, so the headers are copied into one array.
         gathered = data[file_positions.astype(np.int64)[:, None] + np.arange(HEADER_SIZE)]
         return np.ascontiguousarray(gathered).view(HEADER_DTYPE).reshape(-1)
 
     def aborts(self, headers: npt.NDArray[np.void]) -> list[Abort]:
-        """Return the ABORT frames among `headers`, the headers of the first scanned frames."""
+        """Return the ABORT frames of this scan. `headers` are the headers of all scanned frames or of the first ones."""
         return [decode_abort(self.frame(self.first + int(at))) for at in np.flatnonzero(headers["kind"] == Kind.ABORT)]
 
     def rows(self, headers: npt.NDArray[np.void], aborts: Sequence[Abort], offset: int, tick: int) -> Rows:
-        """Return the index rows of the first scanned frames.
+        """Return the index rows of all scanned frames or of the first ones.
 
         Args:
             headers: headers of these frames.
-            aborts: ABORT frames of the decided log that can void some of them.
-            offset, tick: next offset and number of the last tick before the first frame.
+            aborts: all decided ABORT frames that can void some of these frames.
+            offset: offset of the first record after the frames before the scan.
+            tick: number of the last tick before the scan.
         """
         ticks = [
             (int(at), decode_body(TickBody, self.frame(self.first + int(at)).body))
             for at in np.flatnonzero(headers["kind"] == Kind.TICK)
         ]
         file_positions = np.frombuffer(self.file_positions, dtype=np.uint64) if self.file_positions else np.empty(0, np.uint64)
-        # Each frame ends where the next frame begins; the last frame ends where the scan ended.
+        # Frames are contiguous, so the size of a frame is the distance to the next frame or to the end of the scan.
         ends = np.append(file_positions[1:], np.uint64(self.file_position))[: len(headers)]
         file_positions = file_positions[: len(headers)]
         return build_rows(
@@ -249,12 +255,14 @@ def void_positions(headers: npt.NDArray[np.void], aborts: Sequence[Abort]) -> fr
 def scan_frames(
     segment: SegmentMap, file_position: int, position: int, chain: int, *, last: int | None = None, bodies_from: int | None = 0
 ) -> FrameScan:
-    """Scan the frames from byte `file_position`. The first frame has position `position` and follows a frame with header CRC
-    `chain`.
+    """Scan the frames of a segment from byte `file_position` on.
 
     Args:
-        last: stop after this position; None scans as far as the chain is intact.
-        bodies_from: check the bodies of batches from this position on, and all bodies of other kinds; None checks no body.
+        position: position that the first frame must have.
+        chain: header CRC of the frame before the first one.
+        last: position after which the scan stops. With None, the scan stops where the chain breaks.
+        bodies_from: position from which on the bodies of batches are checked. Bodies of other kinds are always checked. With None,
+            no body is checked.
 
     Raises:
         WrongDirectory: a valid header has a version or kind that this release does not know.
@@ -280,26 +288,26 @@ def scan_frames(
                 released = file_position
         head = bytes(view[file_position : file_position + HEADER_SIZE])
         magic, version, kind, _, _, named = _FIXED.unpack_from(head)
-        # The CRC continues that of the previous header, so a frame is valid only after the frame that it originally followed.
+        # The CRC covers the CRC of the previous header, so a frame is valid only after the frame that it followed when written.
         crc = extend(chain, head[:CRC_AT])
         if magic != MAGIC or crc != _CRC.unpack_from(head, CRC_AT)[0] or named != position:
-            # Unwritten space and terminators are zeros. Any other bytes are a torn or a corrupt header.
+            # Unwritten space and terminators are zeros. Any other bytes here belong to a torn or a corrupt header.
             found.stop = StopReason.CLEAN if head == TERMINATOR else StopReason.HEADER
             break
-        # The CRC is valid, so a newer release wrote this frame. A truncation here would lose its data.
+        # A valid CRC means that a newer release wrote this frame, so the scan must not report an end that a start would truncate.
         if version != VERSION or kind not in KINDS:
             raise WrongDirectory(
                 f"{segment.path}, byte {file_position}: the frame at position {position} has version {version} and kind {kind}, "
                 f"which this release does not support (version {VERSION}): use the release that wrote it"
             )
-        # Only a header with a valid CRC has lengths that can be trusted.
+        # The CRC is valid here, so the lengths in the header can be trusted.
         progress_length, body_length = _LENGTHS.unpack_from(head, 70)
         end = file_position + HEADER_SIZE + padded(progress_length) + padded(body_length)
-        # The writer never splits a frame between segments.
+        # The writer never splits a frame between segments, so a frame that reaches beyond the segment is an error.
         if end > size:
             found.stop = StopReason.HEADER
             break
-        # A torn write may leave a complete header without its body.
+        # A torn write may leave a complete header without its body, so a valid header does not imply a valid body.
         if (
             bodies_from is not None
             and (kind != Kind.BATCH or position >= bodies_from)
@@ -323,10 +331,7 @@ def _payload_good(segment: SegmentMap, file_position: int, end: int) -> bool:
 
 
 def padding_clean(view: memoryview, file_position: int, frame: Frame) -> bool:
-    """True if the padding of the frame at `file_position` has only zeros, as written.
-
-    No CRC covers the padding, which has no data.
-    """
+    """True if the padding of the frame at `file_position` is still zero. No CRC covers the padding, because it contains no data."""
     progress_at = file_position + HEADER_SIZE
     body_at = progress_at + padded(len(frame.progress))
     return not (

@@ -24,10 +24,10 @@ class HardStateSlot(NamedTuple):
     """Content of one of the two slots of the hard-state file.
 
     Attributes:
-        sequence: number of the write; the highest is the newest.
+        sequence: number of the write. The slot with the highest number is the newest.
         hard_state: views that the member has promised, accepted and coordinated.
         mark: the vote mark at the time of the write.
-        segment: first position of the newest segment, to detect its loss; 0 without one.
+        segment: first position of the newest segment, so that a start detects its loss; 0 if there is no segment.
     """
 
     sequence: int
@@ -37,7 +37,7 @@ class HardStateSlot(NamedTuple):
 
 
 def encode_slot(stored: HardStateSlot) -> bytes:
-    """Encode a slot of 512 bytes, one disk sector."""
+    """Encode a slot, 512 bytes: one disk sector, which a device writes completely or not at all."""
     hard_state = stored.hard_state
     head = _HEAD.pack(
         MAGIC, FORMAT_VERSION, stored.sequence, hard_state.promised, hard_state.accepted, hard_state.coordinated, stored.segment
@@ -47,7 +47,7 @@ def encode_slot(stored: HardStateSlot) -> bytes:
 
 
 def decode_slot(data: bytes, path: str) -> HardStateSlot | None:
-    """Decode the slot at the start of `data`; None if it is invalid.
+    """Decode the slot at the start of `data`, or None if it is invalid.
 
     Raises:
         WrongDirectory: the slot is valid and has another version.
@@ -64,7 +64,7 @@ def decode_slot(data: bytes, path: str) -> HardStateSlot | None:
 
 
 def read_hard_state(directory: str) -> HardStateSlot | None:
-    """Return the newest valid slot of a directory; None if it has no hard-state file yet.
+    """Return the newest valid slot of a directory, or None if it has no hard-state file yet.
 
     Raises:
         Damaged: no slot is valid.
@@ -75,7 +75,7 @@ def read_hard_state(directory: str) -> HardStateSlot | None:
     except FileNotFoundError:
         return None
     slots = [slot for at in SLOTS if (slot := decode_slot(data[at : at + MARK_SIZE_BOUND], path)) is not None]
-    # A member that has lost its promises could vote twice, so there is no default.
+    # A default would be dangerous: a member that has lost its promises could vote twice.
     if not slots:
         raise Damaged(
             f"{path}: both slots are corrupt (bytes 0 and {PAGE}), so the promises of this gateway are unknown: "
@@ -85,15 +85,15 @@ def read_hard_state(directory: str) -> HardStateSlot | None:
 
 
 def check_hard_state(directory: str, stored: HardStateSlot | None, firsts: list[int], log: str) -> None:
-    """Check that hard state and segments both exist, or neither. If only one of them exists, a start would treat the log as new.
+    """Check that a begun log has lost neither its hard state nor all of its segments. A start would otherwise treat it as new.
 
     Args:
         stored: result of `read_hard_state`.
-        firsts: first positions of the segments, listed after that read.
+        firsts: first positions of the segments, listed after the read of the hard state.
         log: uuid (hex) of the log that the directory holds; empty if unknown.
 
     Raises:
-        Damaged: one of them is missing.
+        Damaged: the hard state is missing, or the segments are missing.
     """
     if stored is None and firsts:
         path = os.path.join(directory, HARD_STATE_FILE)
@@ -103,30 +103,30 @@ def check_hard_state(directory: str, stored: HardStateSlot | None, firsts: list[
 
 
 class HardStateFile:
-    """The open hard-state file. Each write replaces the older slot, and syncs the file before the call returns."""
+    """The open hard-state file. Each write replaces the older slot and is durable when the call returns."""
 
     def __init__(self, directory: str, storage: Storage, stored: HardStateSlot | None) -> None:
-        """Open the file and make its content durable; create it if `stored` (the result of `read_hard_state`) is None."""
+        """Open the file and make its content durable. `stored` is the result of `read_hard_state`; for None, create the file."""
         self._storage = storage
         self.path = os.path.join(directory, HARD_STATE_FILE)
         if stored is None:
             stored = HardStateSlot(1, HardState(), VoteMark(), 0)
-            # Both slots exist from the start, so later writes do not change the size of the file.
+            # The file gets space for both slots at once, so that later writes need no new disk space.
             storage.replace_file(self.path, encode_slot(stored).ljust(2 * PAGE, b"\0"))
         self.sequence = stored.sequence
         self.hard_state = stored.hard_state
         self.segment = stored.segment
         self._fd = storage.open(self.path)
-        # Determine the newest slot by reading both: a repair may have written a slot out of turn.
+        # A repair may have written a slot out of turn, so the first slot is read to find out which of the two is the newest.
         first = decode_slot(storage.read(self._fd, MARK_SIZE_BOUND, SLOTS[0]), self.path)
         newest, self._next = SLOTS if first is not None and first.sequence == self.sequence else SLOTS[::-1]
-        # Write the newest slot again: if the previous run ended before its sync, the slot may exist only in the page cache.
+        # The previous run may have ended before its sync, and the newest slot may be only in the page cache, so write it again.
         storage.write(self._fd, [encode_slot(stored)], newest)
         storage.make_durable(self._fd)
 
     def write(self, hard_state: HardState, mark: VoteMark, segment: int) -> None:
-        """Store hard state, mark and the newest segment's first position durably."""
-        # The write goes to the older slot, so a torn write leaves the newer one valid.
+        """Store the hard state, the mark and the first position of the newest segment, durably."""
+        # A torn write destroys only the slot that it writes to, so the newest slot must stay untouched.
         stored = HardStateSlot(self.sequence + 1, hard_state, mark, segment)
         self._storage.write(self._fd, [encode_slot(stored)], self._next)
         self._storage.make_durable(self._fd)

@@ -1,6 +1,6 @@
 """Repair of corrupt segment headers.
 
-Every field of a header can be derived from other data, so the header can be rebuilt without loss.
+Each field of a header can be derived from other data, so a rebuild loses nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tutti.log.format.snapshot import Snapshot, newest_snapshot, read_snapshot
 
 
 class _End(NamedTuple):
-    """End of a segment's frames: the next position, and the chain value before it. Position 0 means unknown."""
+    """End of a segment's frames: the position after the last frame, and the last frame's chain value. Position 0 means unknown."""
 
     position: int
     chain: int
@@ -28,12 +28,13 @@ _UNKNOWN = _End(0, 0)
 
 
 def rebuilt_headers(directory: str, log: bytes) -> list[SegmentHeader]:
-    """Return the rebuilt headers of segments with a corrupt header:
+    """Return the rebuilt headers of segments with a corrupt header.
 
-    - First position: from the file name; the first frame must have the same position.
-    - Chain value: from the preceding frame, or from the snapshot at the start of the log; the first frame must continue it.
-    - Log uuid: `log`, from the directory. All valid headers and ROSTER frames must agree, and at least one must exist.
-    - Size: the size of the file.
+    - The first position comes from the file name. The first frame must have the same position.
+    - The chain value comes from the frame before the segment, or from the snapshot at the start of the log. The first frame must
+      continue the chain.
+    - The log uuid is `log`, from the directory. At least one valid header or ROSTER frame must exist, and all of them must agree.
+    - The size is that of the file.
     """
     firsts = list_positions(directory, "seg")
     headers = {first: _header(directory, first) for first in firsts}
@@ -41,7 +42,7 @@ def rebuilt_headers(directory: str, log: bytes) -> list[SegmentHeader]:
         return []
     logs = {header.log for header in headers.values() if header is not None}
     made: list[SegmentHeader] = []
-    # The snapshot at the start of the log gives the chain value before the first segment.
+    # No frame precedes the first segment, so its chain value comes from the snapshot at the start of the log.
     begin = newest_snapshot(directory, firsts[0] - 1, starts_only=True).state
     end = _End(begin.position + 1, begin.chain)
     for first in firsts:
@@ -49,22 +50,22 @@ def rebuilt_headers(directory: str, log: bytes) -> list[SegmentHeader]:
         chain = header.chain if header is not None else end.chain
         found = _walk(directory, first, chain) if header is not None or end.position == first else None
         end = _UNKNOWN
-        # A frame that continues the chain proves a rebuilt header. A segment without frames proves nothing.
+        # A first frame that continues the chain proves the rebuilt header, so a segment without frames gets no header.
         if found is not None and found.file_positions:
             end = _End(found.position, found.chain)
             logs |= _rosters(found)
             if header is None:
                 made.append(SegmentHeader(log, first, chain, found.segment.size))
-    # If one file belongs to a different log, all rebuilt headers are doubtful, so none of them is used.
+    # If a file belongs to a different log, the corrupt headers may belong to that log too, so none of them is rebuilt.
     return made if logs == {log} else []
 
 
 def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base: Snapshot, log: bytes) -> None:
-    """Rewrite the corrupt headers of segments whose content can be derived, because the log before them is intact.
+    """Rewrite corrupt segment headers, as long as the chain value before the segment is known.
 
     Args:
         firsts: first positions of the segments, starting with the snapshot's segment.
-        base: snapshot to start from.
+        base: snapshot at which the scan starts.
         log: uuid of the log.
 
     Raises:
@@ -76,7 +77,7 @@ def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base
     for first in firsts:
         if _header(directory, first) is None:
             before = read_snapshot(directory, first)
-            # The chain value comes from the scan before this segment, from its snapshot, or is 0 at position 1.
+            # The chain value comes from the scan of the segments before, else from the segment's snapshot; at position 1 it is 0.
             known = chain if first == position else before.state.chain if before is not None else 0 if first == 1 else None
             if known is None:
                 return
@@ -88,7 +89,7 @@ def repair_headers(directory: str, storage: Storage, firsts: Sequence[int], base
 def _write(directory: str, storage: Storage, first: int, chain: int, log: bytes) -> None:
     fd = storage.open(segment_path(directory, first))
     try:
-        # Write in place: if the write is torn, the CRC fails again, and the next start repeats the repair.
+        # The write needs no copy of the old header: after a torn write the CRC fails again, and the next start repeats the repair.
         storage.write(fd, [SegmentHeader(log, first, chain, storage.size(fd)).to_bytes()], 0)
         storage.make_durable(fd)
     finally:
@@ -119,5 +120,5 @@ def _rosters(found: FrameScan) -> set[bytes]:
             check_payload(frame)
             logs.add(decode_body(RosterBody, frame.body).log)
         except FormatError:
-            continue  # the body is corrupt; the check of the frame itself reports it
+            continue  # a corrupt body says nothing about the log's uuid; later checks of the frame report the corruption
     return logs

@@ -2,12 +2,14 @@
 
 The file has a 64-byte header and rows of 96 bytes; row i describes position first + i. The writer adds rows when positions are
 decided, without a sync. When the frontier has passed the end of the segment, the index is *sealed*: the row count and the CRC of
-all rows are written to its header, and the file is synced. The whole index can be rebuilt from the segment. Each row ends with its
-own CRC32C, because an unsealed index has no other check. A wrong row would hide or mislabel intact records.
+all rows are written to its header, and the file is synced. The whole index can be rebuilt from the segment.
 
-Row: `offset` is the offset of the first record, or of the next record if there is none. `count` is the number of visible records:
-the records of a batch that is neither void nor staged; for a TXN, the records of all its batches; 0 for other kinds. `tick` is the
-number of the last TICK at or before the position. For a TICK, both timestamps are its time.
+Each row ends with its own CRC32C, because a wrong row would hide or mislabel intact records, and an unsealed index has no CRC over
+all rows.
+
+In a row, `offset` is the offset of the frame's first record, or of the next record if the frame has none. `count` is the number of
+visible records: for a batch that is neither void nor staged, its records; for a TXN, the records of all its batches; for other
+frames, 0. `tick` is the number of the last TICK at or before the position. For a TICK, both timestamps are the time of the tick.
 """
 
 from __future__ import annotations
@@ -57,15 +59,16 @@ ROW: np.dtype[np.void] = np.dtype(
 _TICK = int(Kind.TICK)
 _ROW = struct.Struct("<QQqQQqqQQIIIIBBH")
 _ROW_CRC = struct.Struct("<I")
-ABORTED, STAGED = 1, 2  # values of `flags`: a BATCH that a later ABORT voids; a BATCH that is visible only through a TXN
+ABORTED, STAGED = 1, 2  # bits of `flags`: ABORTED for a BATCH that a later ABORT voids, STAGED for a BATCH that a TXN makes visible
 
 _MAGIC = b"TUTI"
 _VERSION = 1
 _HEADER = struct.Struct("<4sIQQqqqII")
 _CRC = struct.Struct("<I")
 LONG_AGO = -(1 << 63)
-_CHECK_ROWS = 65_536  # a CRC check copies this many rows at a time; the allocator would keep the memory of one large copy
-_GROW_BYTES = 1 << 20  # growth step of the file, so that readers rarely have to map it again
+# number of rows that a CRC check copies at a time, because the allocator would keep the memory of a large copy
+_CHECK_ROWS = 65_536
+_GROW_BYTES = 1 << 20  # growth step of the file; with small steps, readers would often have to map the file again
 
 
 class Sealed(NamedTuple):
@@ -87,7 +90,9 @@ class Sealed(NamedTuple):
 
 
 def read_sealed(data: Buffer, first: int) -> Sealed | None:
-    """Return the header of an index if it is sealed and valid. The CRC of the rows is a separate check."""
+    """Return the header of a sealed index, or None if the index is not sealed or its header is invalid. The rows are not
+    checked.
+    """
     if len(data) < ROWS_AT:
         return None
     head = bytes(data[: _HEADER.size])
@@ -98,12 +103,16 @@ def read_sealed(data: Buffer, first: int) -> Sealed | None:
 
 
 def encode_row(frame: Frame, file_position: int, offset: int, tick: tuple[int, int], aborted: bool) -> bytes:
-    """Encode one row.
+    """Encode the index row of one frame.
 
-    `offset` is the offset of the frame's first record. `tick` has number and time of the last tick up to this frame.
+    Args:
+        file_position: byte offset of the frame in its segment.
+        offset: offset of the frame's first record, or of the next record if it has none.
+        tick: number and time (us) of the last tick at or before this frame.
+        aborted: True if a later ABORT voids the frame.
     """
     low, high = frame.min_timestamp, frame.max_timestamp
-    # Readers take the time of a TICK from its row, without a read of the frame.
+    # Readers find ticks by their time, so the row of a TICK contains the time, and no reader needs its frame.
     if frame.kind == _TICK:
         low = high = tick[1]
     staged = frame.staged
@@ -138,14 +147,15 @@ def build_rows(
     offset: int,
     tick: int,
 ) -> Rows:
-    """Return the rows of consecutive frames, vectorised; the result equals `encode_row` for each frame.
+    """Return the rows of consecutive frames, with vectorised code. Each row equals the result of `encode_row` for its frame.
 
     Args:
         headers: the frames' headers (HEADER_DTYPE), in position order.
         file_positions, sizes: byte offset of each frame in its segment, and its size in bytes.
-        ticks: (index among the frames, body) of the TICK frames.
+        ticks: for each TICK frame, its index among the frames and its body.
         aborted: positions of void batches.
-        offset, tick: next offset and number of the last tick before the first frame.
+        offset: offset of the first record of the frames.
+        tick: number of the last tick before the first frame.
     """
     rows = np.zeros(len(headers), dtype=ROW)
     for name in ("position", "producer", "first_sequence", "min_timestamp", "max_timestamp", "view", "topic", "epoch"):
@@ -157,14 +167,14 @@ def build_rows(
     staged = headers["flags"] & STAGED_FLAG != 0
     rows["flags"][staged] = STAGED
     visible = ((headers["kind"] == Kind.BATCH) & ~staged) | (headers["kind"] == Kind.TXN)
-    # A void batch keeps its row, because each position has a row. The row's record count is 0.
+    # Row i describes position first + i, so a void batch also has a row, with 0 records.
     if aborted:
         void = (headers["kind"] == Kind.BATCH) & np.isin(headers["position"], np.fromiter(aborted, np.uint64, len(aborted)))
         rows["flags"][void] |= ABORTED
         visible &= ~void
     counts = np.where(visible, headers["count"], 0).astype(np.int64)
     rows["count"] = counts
-    # A frame without visible records has the offset of the next record.
+    # A frame without visible records gets the offset of the next record, which this sum also gives.
     rows["offset"] = offset + np.cumsum(counts) - counts
     numbers = np.full(len(headers), tick, dtype=np.uint64)
     for at, body in ticks:
@@ -188,7 +198,7 @@ def _crcs(rows: Rows) -> npt.NDArray[np.uint32]:
 
 
 def crc_of_rows(rows: Rows) -> int:
-    """Return the CRC of all rows together, as in the header of a sealed index, without a copy."""
+    """Return the CRC of all rows together, as in the header of a sealed index. The rows are not copied."""
     return crc32c(rows.view(np.uint8).data)
 
 
@@ -198,10 +208,10 @@ def no_rows() -> Rows:
 
 
 class IndexWriter:
-    """Writer of a segment's index up to its sealing."""
+    """Writes the index of a segment until the index is sealed."""
 
     def __init__(self, path: str, first: int, rows: Rows, storage: Storage) -> None:
-        """Open the index of the segment with first position `first`, and set its content to `rows`, the rows decided so far."""
+        """Open the index of the segment with first position `first`, and write `rows`, the rows of the frames decided so far."""
         self._storage = storage
         self._path = path
         self.first = first
@@ -212,12 +222,12 @@ class IndexWriter:
         self._max_timestamp = LONG_AGO
         self._fd = storage.open(path, create=True)
         self._size = storage.size(self._fd)
-        if self._size:  # a new file reads as zeros and needs no header yet, so it can be created on a full disk
+        if self._size:  # a new file reads as zeros; without a write of the header, it can be created even on a full disk
             storage.write(self._fd, [bytes(ROWS_AT)], 0)
         if len(rows):
             counted = rows["max_timestamp"][rows["count"] > 0]
             newest = int(counted.max()) if len(counted) else LONG_AGO
-            # Safe for concurrent readers: existing rows are overwritten with the same bytes.
+            # Readers may use the file at the same time, which is safe because valid rows are overwritten with the same bytes.
             self.append(rows.tobytes(), int(rows["offset"][0]), int(rows["offset"][-1]) + int(rows["count"][-1]), newest)
 
     def append(self, data: bytes, offset: int, next_offset: int, max_timestamp: int) -> None:
@@ -225,8 +235,8 @@ class IndexWriter:
 
         Args:
             data: the encoded rows.
-            offset, next_offset: offset of their first record, and the offset after their last record.
-            max_timestamp: largest timestamp of their records; `LONG_AGO` without records.
+            offset, next_offset: offset of the first record in these rows, and the offset after the last record.
+            max_timestamp: largest timestamp of the records in these rows; `LONG_AGO` if they have no records.
         """
         if self._offset < 0:
             self._offset = offset
@@ -239,9 +249,9 @@ class IndexWriter:
         self.rows_crc = crc32c(data, self.rows_crc)
 
     def _grow(self, more: int) -> None:
-        """Allocate disk space for `more` bytes of rows, with space for a further row.
+        """Allocate disk space for `more` bytes of rows and one further row.
 
-        This happens before the write, so that a full disk changes nothing.
+        The allocation precedes the write of the rows, so that a full disk leaves the index unchanged.
         """
         needed = ROWS_AT + self.count * ROW_SIZE + more
         if needed + ROW_SIZE > self._size:
@@ -252,10 +262,10 @@ class IndexWriter:
     def seal(self) -> None:
         """Seal the index after every position of the segment is decided: write the header, and make the file durable."""
         sealed = Sealed(self.first, self.count, max(self._offset, 0), self._next_offset, self._max_timestamp, self.rows_crc)
-        # The file ends with its last row; blocks that were allocated ahead are freed.
+        # A sealed index gets no more rows, so the blocks that were allocated ahead are freed.
         self._storage.truncate(self._fd, ROWS_AT + self.count * ROW_SIZE)
         self._storage.write(self._fd, [sealed.to_bytes()], 0)
-        # Recovery starts at the snapshot after this segment and does not rebuild these rows, so make them durable first.
+        # The next start begins at the snapshot after this segment and never writes these rows again, so they must be durable.
         self._storage.make_durable(self._fd)
         self._storage.make_names_durable(os.path.dirname(self._path))
 
@@ -265,9 +275,10 @@ class IndexWriter:
 
 
 def map_rows(path: str) -> tuple[Buffer, Rows] | None:
-    """Map an index file. Return the header bytes and all rows that fit in the file; the caller knows how many rows are valid.
+    """Map an index file, and return the bytes of its header and an array of all rows up to the end of the file.
 
-    Return None if the file has no rows or is unreadable. The caller then rebuilds the rows from the frames.
+    The array may end with rows that are allocated but not written yet, so the caller must know how many rows are valid. Return None
+    if the file has no rows or is unreadable; the caller can then rebuild the rows from the frames.
     """
     try:
         fd = with_descriptor_wait(lambda: open_file(path, os.O_RDONLY))
@@ -281,7 +292,7 @@ def map_rows(path: str) -> tuple[Buffer, Rows] | None:
     finally:
         os.close(fd)
     try:
-        # All pages are read now, because a bad sector would end a later access with SIGBUS.
+        # A bad sector raises an error here, but would end the process with SIGBUS at a later access to the mapping.
         populate(mapped, 0, size)
     except OSError:
         return None
@@ -290,7 +301,7 @@ def map_rows(path: str) -> tuple[Buffer, Rows] | None:
 
 
 def index_sealed(path: str, first: int) -> Sealed | None:
-    """Return the header of an index file if the file is sealed and row count and CRC match."""
+    """Return the header of a sealed index file whose rows match the row count and the CRC in it, or None for any other file."""
     mapped = map_rows(path)
     if mapped is None:
         return None

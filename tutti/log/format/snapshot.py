@@ -1,9 +1,9 @@
-"""Snapshots: a snapshot is the state of the log before a position. It lets a start skip the log before that position (design,
-section 3).
+"""Snapshots: a snapshot is the state of the log before a position (design, section 3).
 
-Each segment has a durable snapshot at its start, written when the frontier passes that position. A further snapshot within the
-current segment is renewed regularly, to bound the work of a start. This snapshot is not synced: the snapshot and its index rows
-have CRCs, and the snapshot at the start of the segment is the fallback.
+A start reads the newest snapshot instead of the log before its position. Each segment has a durable snapshot at its start, which is
+written when the frontier passes that position. Another snapshot, within the current segment, is rewritten regularly to bound the
+work of a start. The second snapshot needs no sync: the snapshot and the index rows before it have CRCs, and if one of the CRCs
+fails, a start uses the snapshot at the start of the segment.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Snapshot(NamedTuple):
 
     Attributes:
         state: state of the log up to and including `state.position`.
-        segment: first position of the segment that holds, or will hold, the next position.
-        file_position: byte offset of the next position in that segment.
-        rows_crc: CRC of the segment's index rows before the next position.
+        segment: first position of the segment that holds, or will hold, the frame after the state.
+        file_position: byte offset of that frame in the segment.
+        rows_crc: CRC of the segment's index rows before that frame.
     """
 
     state: LogState
@@ -63,11 +63,11 @@ def write_snapshot(directory: str, snapshot: Snapshot, storage: Storage, *, dura
 
 
 def read_snapshot(directory: str, position: int) -> Snapshot | None:
-    """Return the snapshot of the log before `position`; None if it does not exist or is invalid."""
+    """Return the snapshot of the log before `position`, or None if it does not exist or is invalid."""
     try:
         data = read_file(snapshot_path(directory, position))
     except OSError:
-        return None  # missing or unreadable: the caller uses an earlier snapshot
+        return None  # a missing or unreadable snapshot is no error, because the caller can use an earlier one
     head = data[: _HEAD.size]
     if len(data) < STATE_AT or head[:4] != _MAGIC or _CRC.unpack_from(data, _HEAD.size)[0] != crc32c(head):
         return None
@@ -88,11 +88,11 @@ def remove_snapshot(directory: str, position: int, storage: Storage) -> None:
 
 
 def newest_snapshot(directory: str, at_most: int, *, starts_only: bool = False) -> Snapshot:
-    """Return the last valid snapshot with a state up to position `at_most`; the empty snapshot without one.
+    """Return the newest valid snapshot whose state ends at or before position `at_most`; without one, the empty snapshot.
 
     With `starts_only`, consider only snapshots at the start of a segment.
     """
-    # An invalid snapshot only makes the start slower: the scan starts from an earlier snapshot.
+    # An invalid snapshot is skipped: with an earlier snapshot, the scan of the log only takes longer.
     for position in reversed(list_positions(directory, "snap")):
         if position <= at_most + 1:
             found = read_snapshot(directory, position)
@@ -102,14 +102,14 @@ def newest_snapshot(directory: str, at_most: int, *, starts_only: bool = False) 
 
 
 def rows_before(directory: str, snapshot: Snapshot) -> Rows | None:
-    """Return the index rows of the snapshot's segment before its position; None if they do not match its CRC."""
+    """Return the index rows between the start of the snapshot's segment and its position, or None if they do not match its CRC."""
     count = snapshot.position - snapshot.segment
     if not count:
         return no_rows()
     mapped = map_rows(index_path(directory, snapshot.segment))
     if mapped is None or len(mapped[1]) < count:
         return None
-    # A copy, because an access to the mapping fails after the writer has shortened the file.
+    # The rows are copied, because an access to the mapping would fail after the writer has shortened the file.
     rows = mapped[1][:count].copy()
-    # A snapshot within a segment is not synced, so it is valid only if the index has exactly the rows before it.
+    # Neither the snapshot nor the rows are synced, so after a power loss one of them can be missing or older than the other.
     return rows if crc_of_rows(rows) == snapshot.rows_crc else None

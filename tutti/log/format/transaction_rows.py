@@ -1,4 +1,7 @@
-"""Transactions in the index: a TXN has one row for all its records. Its batches keep the positions at which they were staged."""
+"""Transactions in the index: the row of a TXN counts all its records, but its batches stay at the positions where they were staged.
+
+Readers replace the row of a TXN by rows of its batches.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,11 @@ _OF_TXN = ("producer", "epoch", "view", "tick", "origin")
 
 
 class StagedPart(NamedTuple):
-    """Consecutive batches of a TXN that lie in one segment.
+    """Batches of a TXN that follow each other in its order and lie in one segment.
 
     Attributes:
         positions, counts: position and record count of each batch.
-        row: the TXN's index row, with offset and sequence of the first of these batches.
+        row: copy of the TXN's index row, with the offset and the sequence of the first record of these batches.
     """
 
     positions: npt.NDArray[np.int64]
@@ -30,12 +33,12 @@ class StagedPart(NamedTuple):
 
 
 def txn_parts(frame: Frame, row: np.void, firsts: Sequence[int]) -> Iterator[tuple[int, StagedPart]]:
-    """Yield the batches of a TXN in order, grouped by segment.
+    """Yield the batches of a TXN in order, grouped by segment, as (first position of the segment, batches).
 
-    Each item has the first position of the segment, one of `firsts`, or 0 if no segment holds the batches.
+    The first position is one of `firsts`, or 0 if the batches lie before the first existing segment.
 
     Raises:
-        Damaged: the body is not a valid TXN with the record count of the index.
+        Damaged: the body is not a valid TXN, or its record count differs from the index row.
     """
     try:
         body = decode_body(TxnBody, frame.body)
@@ -44,7 +47,6 @@ def txn_parts(frame: Frame, row: np.void, firsts: Sequence[int]) -> Iterator[tup
     positions, counts = np.array(body.staged, np.int64), np.array(body.counts, np.int64)
     if len(positions) != len(counts) or counts.sum() != row["count"]:
         raise Damaged(f"the transaction at position {frame.position} has {counts.sum()} records, but the index has {row['count']}")
-    # Segment 0 represents positions before the first existing segment.
     begins = np.array([0, *firsts], np.int64)
     segments = begins[np.searchsorted(begins, positions, "right") - 1]
     cuts = np.flatnonzero(np.diff(segments)) + 1
@@ -58,12 +60,12 @@ def txn_parts(frame: Frame, row: np.void, firsts: Sequence[int]) -> Iterator[tup
 
 
 def visible_rows(found: tuple[list[Rows], Damaged | None], first: int, part: StagedPart) -> Rows:
-    """Return the visible rows of staged batches, with offsets, producer, sequences, view and tick of the TXN.
+    """Return the rows of staged batches as readers see them: visible, with offsets, producer, sequences, view and tick of the TXN.
 
     Args:
-        found: rows of the segment, and the corruption after them, if any.
+        found: rows of the segment, and the corruption that follows them (None if there is none).
         first: first position of the segment.
-        part: the batches.
+        part: the staged batches.
 
     Raises:
         Damaged: the segment does not hold the batches.
@@ -72,16 +74,16 @@ def visible_rows(found: tuple[list[Rows], Damaged | None], first: int, part: Sta
     at = part.positions - first
     if not len(at) or at.min() < 0 or at.max() >= sum(map(len, parts)):
         raise damage or Damaged(f"position {part.positions[0]} belongs to a transaction but is missing in its segment")
-    # The rows come in up to two parts: rows of the index, then rows rebuilt from frames.
+    # The rows of a segment can be in two arrays: rows of the index, then rows that were rebuilt from frames.
     early = at < len(parts[0])
     batches = parts[0][np.where(early, at, 0)]  # a copy
     if not early.all():
         batches[~early] = parts[1][at[~early] - len(parts[0])]
-    # A void staged batch also has the flag ABORTED, so it is refused too.
+    # A TXN must not make a void batch visible, so a staged batch that also has the flag ABORTED is an error.
     if (batches["kind"] != Kind.BATCH).any() or (batches["flags"] != STAGED).any():
         raise Damaged(f"position {part.positions[0]} or a later one belongs to a transaction but is not a staged batch")
     before = np.cumsum(part.counts) - part.counts
-    # Readers see the batches as records of the TXN's producer, regardless of the task that staged them.
+    # Each task of a writer stages with its own producer, but readers see all records under the producer of the TXN.
     batches["flags"] = 0
     batches["count"] = part.counts
     batches["offset"] = part.row["offset"] + before

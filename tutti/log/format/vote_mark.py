@@ -1,8 +1,8 @@
 """Vote mark: the durable end and the decided end of the log (design, section 3).
 
 A mark is written to the current segment together with frames, so it needs no sync of its own. A mark covers only frames that
-*earlier* syncs made durable. Two slots alternate with the syncs, so a torn write never destroys the last synced mark. The newest
-valid mark of all segments counts.
+*earlier* syncs made durable. Each segment has two slots, and successive marks alternate between them, so a torn write never
+destroys the last synced mark. The newest valid mark of the whole log is the one that a start uses.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class VoteMark(NamedTuple):
 
     Attributes:
         sequence: number of the mark in its directory; the highest is the newest.
-        position, view, chain: position, view and header CRC of the last durable frame; zeros without one.
+        position, view, chain: position, view and header CRC of the last durable frame; zeros if there is none.
         frontier_position, frontier_offset: the watermark: last decided position, and the offset after its last record.
         time_us: wall clock at the write, us.
     """
@@ -59,7 +59,7 @@ class VoteMark(NamedTuple):
 
 
 def read_mark(data: Buffer) -> VoteMark | None:
-    """Decode the mark at the start of `data`; None if it is invalid."""
+    """Decode the mark at the start of `data`, or None if it is invalid."""
     if len(data) < MARK_SIZE:
         return None
     head = bytes(data[: _MARK.size])
@@ -70,15 +70,16 @@ def read_mark(data: Buffer) -> VoteMark | None:
 
 
 def segment_marks(directory: str, first: int) -> list[VoteMark | None]:
-    """Return the marks in the slots of a segment; None for an invalid slot."""
+    """Return the marks in the slots of a segment, or None for an invalid slot."""
     data = read_file(segment_path(directory, first), FRAMES_AT)
     return [read_mark(data[at : at + MARK_SIZE]) for at in MARK_SLOTS]
 
 
 def find_lost_end(directory: str, first: int, size: int) -> tuple[int, str] | None:
-    """Check the parts of the last segment that a power loss cannot destroy: its size, and one valid mark.
+    """Return the byte and a description of the first lost part of the last segment, or None if nothing is lost.
 
-    Both are durable before the segment gets its name. Return the byte and a description of the first lost part, or None.
+    The check covers only parts that a power loss cannot destroy, because they are durable before the segment gets its name: the
+    size of the file, and one valid mark.
     """
     actual_size = os.path.getsize(segment_path(directory, first))
     if actual_size < size:
@@ -89,22 +90,22 @@ def find_lost_end(directory: str, first: int, size: int) -> tuple[int, str] | No
 
 
 def check_end(directory: str, firsts: list[int], newest: int, *, peers_can_repair: bool = False) -> Damaged | None:
-    """Check that the last segment exists and is complete. Otherwise a start would treat a shorter log as the whole log.
+    """Check that the last segment exists and is complete. Without this check, a start could treat a shortened log as complete.
 
     Args:
         firsts: first positions of the existing segments.
         newest: first position of the newest segment, from the hard state.
-        peers_can_repair: True if peers can have the lost end. Then, if only the end of the file is lost and a mark is valid, the
-            error is returned instead of raised. The caller raises it if the peers cannot repair the end.
+        peers_can_repair: True if peers may have the lost end. If only the end of the file is lost, and a mark is valid, the
+            function then returns the error. The caller raises it if no peer can repair the end.
 
     Returns:
-        The error with `peers_can_repair`, or None if nothing is lost.
+        The error, if peers may repair the loss; None if nothing is lost.
 
     Raises:
         Damaged: the segment is missing or incomplete.
         WrongDirectory: a newer release wrote the segment.
     """
-    # The hard state records each new segment, so a missing last file is detected.
+    # The hard state names the newest segment, which shows that a missing last file did exist.
     if newest > firsts[-1]:
         raise Damaged(f"segment {segment_path(directory, newest)} is missing: restore it, {repair_advice(directory)}")
     lost = find_lost_end(directory, firsts[-1], read_header(directory, firsts[-1]).size)
@@ -120,9 +121,9 @@ def check_end(directory: str, firsts: list[int], newest: int, *, peers_can_repai
 
 
 def repair_advice(directory: str) -> str:
-    """Return the text that advises what to do if the file cannot be restored.
+    """Return the end of an error text, after the advice to restore a file.
 
-    A lane is never truncated: see `lane_name.NEW_LANE_REMEDY`.
+    For the ordered log, the text names the repair tool. A lane is never truncated, so its text names no tool.
     """
     if lane_of_path(directory) is not None:
         return "as it was when its gateway stopped"
@@ -130,7 +131,10 @@ def repair_advice(directory: str) -> str:
 
 
 def newest_mark(directory: str, stored: VoteMark, firsts: list[int]) -> VoteMark:
-    """Return the vote mark: the newest mark in the hard state and in the last two segments."""
+    """Return the newest of all valid marks in the hard state (`stored`) and in the last two segments.
+
+    Older segments cannot have a newer mark, because each new segment begins with a mark.
+    """
     marks = [stored]
     for first in firsts[-2:]:
         marks += [mark for mark in segment_marks(directory, first) if mark is not None]

@@ -1,1 +1,1 @@
-"""Reading of a log from its files, by any number of processes."""
+"""Readers of a log. Any number of processes can read the files of a log at the same time."""

@@ -28,9 +28,9 @@ class LaneEnd(NamedTuple):
 
 
 def last_known_end(path: str) -> LaneEnd | None:
-    """Return a lower bound of a lane's decided end, from the readable files of its directory; None if unknown."""
+    """Return a lower bound of a lane's decided end, from the readable files of its directory, or None if unknown."""
     try:
-        # Marks that are still valid give the bound, even if the end of the log is lost.
+        # With `damaged`, the marks that are still valid give the bound, even if the end of the log is lost.
         with closing(LogReader(path, damaged=True)) as reader:
             frontier = reader.frontier()
     except TuttiError:
@@ -39,14 +39,14 @@ def last_known_end(path: str) -> LaneEnd | None:
 
 
 class LaneReader(LogReader):
-    """Reads one lane in the directory of `ordered`. Thread-safe.
+    """Reads one lane of a gateway. Thread-safe.
 
     Raises (all methods):
         As `LogReader`; and `Behind` if this gateway's ordered log does not yet have the name for a number in the lane.
     """
 
     def __init__(self, ordered: LogReader, lane: LaneName) -> None:
-        """Open the lane.
+        """Open the lane in the gateway's directory, which `ordered` reads.
 
         Raises:
             DirectoryRefused: the lane is not readable.
@@ -62,15 +62,15 @@ class LaneReader(LogReader):
         return self._ordered.log
 
     def state(self) -> LogState:
-        """Return the state of the ordered log at its frontier, with the topics and producers of records in the lane."""
+        """Return the state of the ordered log at its frontier, because topics and producers are registered only there."""
         return self._ordered.state()
 
     def name_of(self, kind: Kind, number: int) -> str:
-        """Return the name of a topic, producer or gateway from the ordered log; `#NUMBER` if the log no longer holds it."""
+        """Return the name of a topic, producer or gateway from the ordered log; `#NUMBER` if that log no longer has the name."""
         try:
             return self._ordered.name_of(kind, number)
         except NameForgotten:
-            # A lane may keep records of producers whose names the ordered log has deleted and trimmed.
+            # The lane may keep records longer than the ordered log keeps the names of their producers.
             return forgotten_name(number)
         except (Damaged, OffsetOutOfRange) as error:
             raise Behind(
@@ -79,19 +79,19 @@ class LaneReader(LogReader):
             ) from error
 
     def topic_numbers(self, names: Sequence[str]) -> frozenset[int]:
-        """Return the numbers of the topics that are registered in the ordered log; skip the others."""
+        """Return the numbers of those topics among `names` that are registered in the ordered log."""
         return self._ordered.topic_numbers(names)
 
     def picking(self, topics: Sequence[str] | None) -> Callable[[Rows], Rows]:
         """As `LogReader.picking`.
 
-        A lane can be ahead of this gateway's ordered log. While a topic is unknown or unreadable in the ordered log, the filter
-        looks up the name for each topic number in the lane.
+        This gateway's ordered log can lag its lanes. While that log lacks one of the topics, the filter looks up the name of each
+        topic number that occurs in the lane.
         """
         if topics is None:
             return super().picking(None)
         wanted, names = frozenset(topics), dict[int, str]()
-        # If all topics are known, their numbers select the rows without a lookup for each row.
+        # If the ordered log has all topics, their numbers select the rows, and no name must be looked up.
         with suppress(Damaged):
             if len(known := self.topic_numbers(topics)) == len(wanted):
                 return topic_number_filter(known)

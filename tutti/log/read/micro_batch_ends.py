@@ -1,4 +1,4 @@
-"""Ends of micro-batches: at ticks, or at a byte limit."""
+"""Computes where a micro-batch ends: at a tick, or at a byte limit."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ import numpy as np
 
 from tutti.log.format.index import Rows
 
-_WINDOW = 65_536  # number of offsets in the first search window; each further window is twice as large
+_WINDOW = 65_536  # number of offsets in the first search window; each further window is twice as large as the previous one
 
 Ticks = Callable[[int, int], Sequence[tuple[int, int, int]]]
-"""Ticks (number, time, offset) at offsets from the first up to the second, both included, in order."""
+"""Function that returns the ticks (number, time, offset) at offsets from its first to its second argument, inclusive, in order."""
 
 
 def tick_end(ticks: Ticks, start: int, limit: int, end: int, every: int) -> int:
-    """Return the offset of the last tick in (start, limit]. Without one, return that of the first tick in (limit, end], or else
-    `start`.
+    """Return the offset of the last tick in (start, limit].
 
-    Only ticks with a number divisible by `every` count. The work depends only on the distance between the tick and `limit`.
+    If there is no tick in this range, return the offset of the first tick in (limit, end]. If there is none either, return `start`.
+
+    Only ticks whose number is divisible by `every` are considered. The time of the search depends only on the distance between the
+    tick and `limit`.
     """
 
     def between(low: int, high: int) -> list[int]:
-        """Return the offsets of counting ticks in (low, high]."""
+        """Return the offsets of the ticks in (low, high] whose number is divisible by `every`."""
         return [offset for number, _, offset in ticks(low + 1, high) if not number % every]
 
     high, window = limit, _WINDOW
-    # The last tick before the limit is usually near it, so the search goes backwards in growing windows.
+    # The last tick before the limit is usually near the limit, so the search goes backwards from there in growing windows.
     while high > start:
         low = max(start, high - window)
         if found := between(low, high):
@@ -42,11 +44,12 @@ def tick_end(ticks: Ticks, start: int, limit: int, end: int, every: int) -> int:
 
 
 def bytes_end(parts: Iterable[Rows], start: int, end: int, bytes_max: int) -> int:
-    """Return the end of the longest prefix of [start, end) with at most `bytes_max` bytes. The first batch is always in it.
+    """Return the end of the longest prefix of [start, end) with at most `bytes_max` bytes. The prefix has at least one batch.
 
     Args:
-        parts: index rows of the batches (all or some) with records in [start, end), in order; read only as far as needed.
-        start: first offset; only the share of a batch from `start` on counts.
+        parts: index rows of batches with records in [start, end), in order, possibly only those of some topics. The function reads
+            no more rows than it needs.
+        start: first offset. Of a batch that begins before, only the share from `start` on is counted.
         end: exclusive end offset.
         bytes_max: limit of bytes on disk.
     """
@@ -59,7 +62,7 @@ def bytes_end(parts: Iterable[Rows], start: int, end: int, bytes_max: int) -> in
         inside = np.minimum(offsets + counts, end) - np.maximum(offsets, start)
         upto = total + np.cumsum(rows["size"].astype(np.int64) * inside // counts)
         too_large = upto > bytes_max
-        # The first batch is always included. Otherwise a batch above the limit would block the reader permanently.
+        # The first batch is always included, because a batch above the limit would otherwise block the reader permanently.
         too_large[0] &= has_one
         if too_large.any():
             return int(offsets[int(np.argmax(too_large))])

@@ -1,7 +1,7 @@
-"""Name registry: the names of topics, producers and gateways for the numbers in frames.
+"""Name registry: returns the names of topics, producers and gateways for the numbers in frames.
 
-A number permanently stands for one name, even after a FORGET has removed the producer from the received-table. So reading a range
-gives the same result at any time (C8).
+A number permanently means one name, even after a FORGET has removed the producer from the received-table. Therefore a read of a
+range gives the same result at any time (C8).
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ class NameForgotten(OffsetOutOfRange):
 class NameRegistry:
     """Looks up names and caches them. Not thread-safe: callers hold a lock.
 
-    The kind of a name is the kind of frame that registers it: TOPIC, EPOCH (producers) or ROSTER (gateways).
+    The kind of a name is the kind of the frame that registers the name: TOPIC, EPOCH (producers) or ROSTER (gateways).
     """
 
     def __init__(self, catalog: Catalog, lock: AbstractContextManager[None]) -> None:
-        """Use the log of `catalog`. The lock `lock` is held only during each access to the catalog."""
+        """Create a registry for the log of `catalog`. The registry holds `lock` only during each access to the catalog."""
         self._catalog = catalog
         self._lock = lock
         self._known: Names = {}
-        self._loaded_upto = 0  # registrations up to this position are in the cache
-        self._numbers: dict[int, int] = {}  # segment -> next producer number at its start
-        self._begin: Snapshot | None = None  # snapshot at the start of the log, as of the last check
+        self._loaded_upto = 0  # all readable registrations up to this position are in the cache
+        self._numbers: dict[int, int] = {}  # first position of a segment -> next producer number there
+        self._begin: Snapshot | None = None  # cached snapshot at the start of the log
 
     def of(self, kind: Kind, number: int, upto: ReadLimit) -> str:
         """Return the name for a number; empty for 0.
 
         Raises:
-            Damaged: the log up to `upto` does not have the name.
-            NameForgotten: the log permanently lacks the name.
-            OffsetOutOfRange: a trim removed the registration.
+            Damaged: the log has no readable frame or snapshot with the name.
+            NameForgotten: the log no longer has the name, because its records were trimmed.
+            OffsetOutOfRange: the name was not found, and a trim since the reader was opened may have removed it.
         """
         if not number:
             return ""
@@ -67,10 +67,10 @@ class NameRegistry:
         return self._search(kind, number, upto, damage) if name is None else name
 
     def topics(self, names: Collection[str], upto: ReadLimit) -> frozenset[int]:
-        """Return the numbers of the topics that are registered in the log; skip the others.
+        """Return the numbers of those topics among `names` that are registered in the log.
 
         Raises:
-            Damaged: a topic is unknown, and frames that may register it are unreadable.
+            Damaged: a topic was not found, and frames that may register it are unreadable.
         """
         damage = self._load(upto) if self._loaded_upto < upto.position else None
         found = {name: number for (kind, number), name in self._known.items() if kind == Kind.TOPIC}
@@ -81,7 +81,7 @@ class NameRegistry:
     def _load(self, upto: ReadLimit) -> Damaged | None:
         """Load the registrations since the last call. The first call and a call after a trim start at the newest snapshot.
 
-        Return the first corruption that no snapshot covers; the next call reads it again.
+        Return the first corruption that no later snapshot covers. The next call reads the corrupt frames again.
         """
         self._limit_cache()
         with self._lock:
@@ -91,12 +91,13 @@ class NameRegistry:
         if not self._loaded_upto or self._loaded_upto < begin - 1:
             self._load_snapshot(upto)
         damage = self._load_frames(upto)
+        # A snapshot after the corruption also has the names that the corrupt frames register.
         while damage is not None and self._load_snapshot(upto):
             damage = self._load_frames(upto)
         return damage
 
     def _load_snapshot(self, upto: ReadLimit) -> bool:
-        """Load the names of the newest snapshot. Return True if it is ahead of the cache."""
+        """Load the names in the newest snapshot. Return False if the cache already has all of them."""
         with self._lock:
             state = newest_snapshot(self._catalog.directory, upto.position).state
         if state.position <= self._loaded_upto:
@@ -106,7 +107,7 @@ class NameRegistry:
         return True
 
     def _load_frames(self, upto: ReadLimit) -> Damaged | None:
-        """Load registrations from all readable frames. Return the first corruption; the next call starts before it."""
+        """Load registrations from all readable frames. Return the first corruption; the next call starts at its position."""
         damage: Damaged | None = None
         position = self._loaded_upto + 1
         with self._lock:
@@ -117,7 +118,7 @@ class NameRegistry:
             wrong: Damaged | None = None
             try:
                 view, parts, next_damage = self._rows(first, upto)
-            except Damaged as error:  # the file was removed since the listing
+            except Damaged as error:  # the file was removed after the segments were listed
                 parts, next_damage = [], error
             for rows in parts:
                 some = rows[max(position - int(rows["position"][0]), 0) :]
@@ -132,7 +133,7 @@ class NameRegistry:
             if damage is None:
                 damage = wrong or next_damage
                 self._loaded_upto = position - 1 if wrong is None else wrong.position - 1
-            # Frames after a corrupt or missing part can still register names.
+            # Each registration is independent of the others, so the frames after a corrupt or missing part are still loaded.
             first, position = following, max(position, following)
         return damage
 
@@ -146,10 +147,7 @@ class NameRegistry:
             return self._catalog.view(first), *self._catalog.readable_rows(first, upto)
 
     def _load_rows(self, view: SegmentView, rows: Rows) -> Damaged | None:
-        """Load the names that the frames of `rows` register. Return the first corruption.
-
-        A corrupt frame hides only its own name, which may also be in other files.
-        """
+        """Load the names that the frames of `rows` register. Return the first corruption, but load the frames after it, too."""
         damage: Damaged | None = None
         for row in rows:
             try:
@@ -159,14 +157,14 @@ class NameRegistry:
         return damage
 
     def _search(self, kind: Kind, number: int, upto: ReadLimit, damage: Damaged | None) -> str:
-        """Search for a name that is not cached: first in the likeliest segment, then in all others, because that segment may be
-        corrupt.
+        """Search for a name that is not cached. Begin with the segment that should have the name. If that segment is corrupt, other
+        segments may have the name, too.
 
-        `damage`: the first known corruption; it is raised as the reason if the search fails.
+        `damage` is the first known corruption. If the search fails, the error names its position.
         """
         self._limit_cache()
         forgotten = self._forgotten(kind, number)
-        if forgotten and kind == Kind.EPOCH:  # later frames never register the number again
+        if forgotten and kind == Kind.EPOCH:  # no later EPOCH registers the number of a deleted producer, so a search is useless
             raise forgotten
         for first in self._segments_by_likelihood(kind, number):
             view, parts, _ = self._rows(first, upto)
@@ -179,7 +177,7 @@ class NameRegistry:
         if forgotten:
             raise forgotten
         if self._catalog.shortened:
-            raise trimmed_error(self._catalog.start)  # the frame or snapshot with the name was trimmed
+            raise trimmed_error(self._catalog.start)  # a trim since the catalog was opened may have removed the name
         raise Damaged(
             f"the log in {self._catalog.directory} does not hold the name of {_KIND_NAMES[kind]} number {number}: "
             f"see `tutti log verify {self._catalog.directory}`",
@@ -187,12 +185,12 @@ class NameRegistry:
         )
 
     def _forgotten(self, kind: Kind, number: int) -> NameForgotten | None:
-        """Return the error for a number that was registered and deleted below the start of the log, else None."""
+        """Return the error for a number that was registered and deleted before the start of the log, or None for other numbers."""
         first = self._catalog.start.first
         if self._begin is None or self._begin.position != first:
             self._begin = self._snapshot(first)
         if self._begin is None:
-            return None  # the snapshot may be corrupt, and a repair can restore it
+            return None  # a repair can restore the snapshot, so the name is not permanently lost
         state = self._begin.state
         below, named = {
             Kind.TOPIC: (state.next_topic, state.topics.keys()),
@@ -201,13 +199,14 @@ class NameRegistry:
         }[kind]
         if number >= below or number in named:
             return None
-        return NameForgotten(str(trimmed_error(self._catalog.start)))  # all ordered records of that number lay below the start
+        # All records with this number were before the start of the log, so the error is the one for trimmed records.
+        return NameForgotten(str(trimmed_error(self._catalog.start)))
 
     def _segments_by_likelihood(self, kind: Kind, number: int) -> Iterator[int]:
-        """Yield all segments, the likeliest first.
+        """Yield all segments, beginning with the one that most likely registers the number.
 
-        Producer numbers grow in log order, and the snapshot of each segment holds the next number. So a binary search over the
-        snapshots finds the segment that registers a producer.
+        Producer numbers grow in log order, and the snapshot of each segment contains the next number. Therefore a binary search
+        over the snapshots finds the segment that registers a producer.
         """
         firsts = self._catalog.firsts
         low, high = 0, len(firsts)
@@ -217,12 +216,12 @@ class NameRegistry:
                 low = middle + 1
             else:
                 high = middle
-        high = max(high, 1)  # the snapshot at the start of the log holds names registered below it
+        high = max(high, 1)  # a name from before the first segment is in that segment's snapshot
         yield from reversed(firsts[:high])
         yield from reversed(firsts[high:])
 
     def _next_number(self, firsts: Sequence[int]) -> int:
-        """Return the next producer number at the start of the last of these segments with a valid snapshot."""
+        """Return the next producer number at the start of the last one of these segments that has a valid snapshot."""
         for first in reversed(firsts):
             if first not in self._numbers:
                 snapshot = self._snapshot(first)
@@ -241,9 +240,9 @@ class NameRegistry:
 
 
 def _around(rows: Rows, kind: Kind, number: int) -> Rows:
-    """Return the rows that register a name and its neighbours.
+    """Return the rows that register a number and, for a producer, the numbers near it.
 
-    The neighbours are often looked up next, and a segment can register many producers.
+    Later lookups often need the names of near numbers. A segment can register many producers, so not all of them are loaded.
     """
     if kind != Kind.EPOCH:
         return rows

@@ -1,7 +1,7 @@
-"""Log reader: any number of processes can read a directory, whether its gateway is running or not.
+"""Log reader: any number of processes can read a data directory, whether its gateway is running or not.
 
-The frontier comes from the live page if the page is from the current boot, else from the watermark on disk. A reader's frontier
-never moves back.
+The frontier comes from the live page if the page is from the current boot, else from the watermark on disk. The frontier of a
+reader never moves back.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tutti.log.read.state_replay import replay
 Item = TypeVar("Item")
 _CHECK_SAME_S = 1.0  # interval of the check that the path still refers to the opened directory
 _NO_RECORD = -1, 0  # offset and time if there is no record
-_SKIP_FRAMES = 32_768  # a state that lags by more frames than this is loaded from a snapshot
+_SKIP_FRAMES = 32_768  # if a state lags by more frames than this, loading a snapshot is faster than replaying the frames
 
 
 class DecidedEnd(NamedTuple):
@@ -49,10 +49,10 @@ class DecidedEnd(NamedTuple):
 
     Attributes:
         position: last decided position.
-        offset: offset after its last record; all lower offsets are readable.
-        time_us, tick: time (us, UTC) and number of the last TICK, 0 before the first.
-        live: True if a running gateway reports the frontier. False if it is the last report of a stopped gateway, or the watermark
-            on disk.
+        offset: offset after the last decided record. The reader can read all lower offsets that are not trimmed.
+        time_us, tick: time (us, UTC) and number of the last TICK; 0 before the first TICK.
+        live: True if a running gateway publishes this end. False if a stopped gateway published it, or if it is the watermark on
+            disk.
     """
 
     position: int
@@ -65,8 +65,8 @@ class DecidedEnd(NamedTuple):
 class _ReaderLock:
     """A lock for access to the files, which turns OS errors into `DirectoryRefused`.
 
-    The catalog's lock is held only for short lookups, never while their results are processed. Otherwise a scan would block the
-    frontier calls of other threads. Locks for longer work are acquired before the catalog's lock.
+    A reader has one such lock for its catalog and others for longer work. The catalog's lock is held only for short lookups, so
+    that a scan does not block the frontier calls of other threads. To avoid a deadlock, the other locks are acquired before it.
     """
 
     def __init__(self, path: str) -> None:
@@ -79,7 +79,7 @@ class _ReaderLock:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._lock.release()
         if isinstance(error, FileNotFoundError) and (start := read_start(self._path)).first > 1:
-            raise trimmed_error(start) from error  # the log was trimmed during the call; a new call uses the new start
+            raise trimmed_error(start) from error  # most likely, a trim removed the file during the call
         if isinstance(error, OSError):
             file = f" ({error.filename})" if error.filename else ""
             raise DirectoryRefused(f"{self._path} cannot be read: {error.strerror or error}{file}; {remedy(error)}") from error
@@ -89,7 +89,7 @@ class LogReader:
     """Reads one data directory without changing or locking it. Thread-safe.
 
     Attributes:
-        on_corruption: callback with the position of a corrupt frame that the state or a name depends on.
+        on_corruption: function that is called with the position of a corrupt frame, if the state or a name depends on the frame.
 
     Raises (all methods):
         DirectoryRefused: the directory is not readable, or another directory has replaced it.
@@ -97,11 +97,12 @@ class LogReader:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, damaged: bool = False) -> None:
-        """Open a directory, which may hold no records yet.
+        """Open a data directory, which may have no records yet.
 
         Args:
             path: path of the directory.
-            damaged: for repair tools: take the frontier from the valid marks, without a check of the log's end.
+            damaged: True for repair tools, which read a corrupt log: the frontier comes from the valid marks, and the end of the
+                log is not checked.
 
         Raises:
             DirectoryRefused: the directory is not readable.
@@ -125,7 +126,7 @@ class LogReader:
         self._seen = DecidedEnd(0, 0, 0, 0, False)
         self._state_lock = _ReaderLock(self.path)
         self._state = LogState()
-        self._firsts: dict[int, tuple[int, int]] = {}  # topic -> offset and time of its first record after a trim
+        self._firsts: dict[int, tuple[int, int]] = {}  # topic number -> offset and time of the first record that is not trimmed
         self._log = identity.log
         self._incarnation = identity.incarnation
 
@@ -141,18 +142,18 @@ class LogReader:
 
     @property
     def start(self) -> int:
-        """The first offset in the log. Trims raise it; it never decreases."""
+        """The first offset in the log. A trim increases this offset, and nothing decreases it."""
         self._refresh()
         return self._catalog.start.offset
 
     @property
     def first(self) -> int:
-        """The first position that the directory holds."""
+        """The first position of the log in this directory."""
         self._refresh()
         return self._catalog.start.first
 
     def close(self) -> None:
-        """Close the files; batches already returned stay valid."""
+        """Close the files. Batches that were already returned stay valid."""
         with self._lock:
             self._catalog.close()
             self._live = None
@@ -160,10 +161,10 @@ class LogReader:
     # Frontier
 
     def frontier(self) -> DecidedEnd:
-        """Return the frontier. It is never lower than one returned before.
+        """Return the frontier, which is never lower than the result of an earlier call.
 
         Raises:
-            Damaged: the gateway is down, and its files do not determine the frontier.
+            Damaged: the gateway is down, and corrupt files make the frontier unknown.
             DirectoryRefused: the directory is no longer readable.
         """
         return self._refresh()[0]
@@ -176,11 +177,12 @@ class LogReader:
     def _refresh(self) -> tuple[DecidedEnd, ReadLimit]:
         with self._lock:
             live = self._live
+            # The check needs system calls, so with a valid live page it runs only once in `_CHECK_SAME_S`.
             if live is None or not live.valid or time.monotonic() >= self._same_at:
                 self._check_same(live)
                 live = self._live = open_live(self.path)
             found, indexed = self._watermark() if live is None or not live.valid else self._from_page(live)
-            # Without a live page, the reader uses the watermark, which lags. But a frontier must never move back (C7).
+            # The watermark lags the live page. If the live page becomes invalid, the frontier must still not move back (C7).
             if found.position < self._seen.position or found.offset < self._seen.offset:
                 found = self._seen._replace(live=found.live)
             self._seen = found
@@ -189,7 +191,7 @@ class LogReader:
     def _check_same(self, live: LiveView | None) -> None:
         """Check that no other directory has replaced the opened one.
 
-        If it was replaced, the mapped live page would never change again.
+        Without this check, a reader of a replaced directory would wait without limit, because its mapped page never changes again.
         """
         self._same_at = time.monotonic() + _CHECK_SAME_S
         if live is not None and live.inode == page.inode_of(self.path):
@@ -205,7 +207,7 @@ class LogReader:
             )
 
     def _from_page(self, live: LiveView) -> tuple[DecidedEnd, int]:
-        # Read the words in the reverse of the gateway's store order: each word is then at least as new as those read before it.
+        # The gateway stores the words in the reverse order, so each word is at least as new as the words that are read before it.
         words = live.fields
         indexed = words[page.INDEXED_POSITION]
         tick_time = words[page.TICK_TIME]
@@ -214,6 +216,7 @@ class LogReader:
         position = words[page.FRONTIER_POSITION]
         generation, segment = words[page.GENERATION], words[page.SEGMENT]
         begin = words[page.START_OFFSET]
+        # With a new generation, a mapped file may be obsolete. A new segment or start changes only the list of files.
         if generation != self._generation:
             self._catalog.remap()
         elif segment != self._segment or begin != self._begin:
@@ -226,15 +229,15 @@ class LogReader:
         self._catalog.refresh()
         firsts = self._catalog.firsts
         if stored is None and firsts:
-            stored = read_hard_state(self.path)  # the gateway may have created both since the first read
+            stored = read_hard_state(self.path)  # a gateway may have created the hard state and a segment between the two reads
         check_hard_state(self.path, stored, firsts, self._log)
         if stored is None or not firsts:
             return DecidedEnd(0, 0, 0, 0, False), 0
-        # If the last segment is missing, the log would look shorter than it is.
+        # Without this check, a log whose last segment is missing would look like a shorter log.
         if not self._damaged:
             check_end(self.path, firsts, stored.segment)
         mark = newest_mark(self.path, stored.mark, firsts)
-        # The mark lags the frontier that the live page has already reported.
+        # The mark can lag the frontier that this reader has already seen in the live page.
         if mark.frontier_position <= self._seen.position:
             return self._seen, 0
         upto = ReadLimit(mark.frontier_position, 0)
@@ -252,7 +255,7 @@ class LogReader:
     # State and names
 
     def state(self) -> LogState:
-        """Return the LogState at the frontier. Callers must not change it; later calls return other objects."""
+        """Return the LogState at the frontier. Callers must not change the object; it never changes later."""
         with self._state_lock, self._reporting_corruption():
             _, upto = self._refresh()
             if self._state.position < upto.position:
@@ -272,24 +275,21 @@ class LogReader:
                 return replay(state.copy(), self.positions(state.position + 1, upto.position))
             except Damaged:
                 if newest_snapshot(self.path, upto.position).position <= state.position + 1:
-                    raise  # there is no snapshot after the corruption
-        # Loading the newest snapshot is cheaper than replaying many frames.
+                    raise  # no snapshot after the corruption exists, so the state cannot be computed
+        # A snapshot can replace many frames, or frames that are corrupt.
         state = max(state, newest_snapshot(self.path, upto.position).state, key=lambda one: one.position)
         return replay(state.copy(), self.positions(state.position + 1, upto.position))
 
     def name_of(self, kind: Kind, number: int) -> str:
-        """Return the name that a frame of `kind` registered for a number; empty for 0.
-
-        The names of deleted producers are also returned.
-        """
+        """Return the name that a frame of `kind` registered for a number, also for a deleted producer; empty for number 0."""
         with self._names_lock, self._reporting_corruption():
             return self._names.of(kind, number, self._refresh()[1])
 
     def topic_numbers(self, names: Sequence[str]) -> frozenset[int]:
-        """Return the numbers of those topics that the log knows.
+        """Return the numbers of those topics among `names` that are registered in the log.
 
         Raises:
-            Damaged: a topic is unknown, and frames that may register it are unreadable.
+            Damaged: a topic was not found, and frames that may register it are unreadable.
         """
         with self._names_lock, self._reporting_corruption():
             return self._names.topics(names, self._refresh()[1])
@@ -305,12 +305,13 @@ class LogReader:
     def topics(self) -> list[Topic]:
         """Return the topics at the frontier.
 
-        Records and bytes include trimmed records. Offset and time of the first record are those of the first record still in the
-        log; -1 and 0 if there is none.
+        The numbers of records and bytes include trimmed records. Offset and time of the first record ignore trimmed records; they
+        are
+        -1 and 0 if no record is left.
         """
         known = self.state()
         begin = self.start
-        # Only topics whose first record was trimmed need a search for their first remaining record.
+        # The state has the first record of each topic. If it was trimmed, the first remaining record must be searched.
         old = {number for number, topic in known.topics.items() if 0 <= topic.first_offset < begin}
         lost = {number for number in old if known.topics[number].last_offset < begin}
         wanted = {number for number in old - lost if self._firsts.get(number, _NO_RECORD)[0] < begin}
@@ -328,7 +329,7 @@ class LogReader:
         ]
 
     def _find_firsts(self, begin: int, end: int, wanted: set[int]) -> None:
-        with contextlib.suppress(Damaged):  # if corruption hides the first record, the start of the log stays the lower bound
+        with contextlib.suppress(Damaged):  # `topics` returns the start of the log for a topic whose first record is not found
             for _, rows in self.batches(begin, end):
                 numbers, at = np.unique(rows["topic"], return_index=True)
                 for number, row in zip(numbers.tolist(), rows[at], strict=True):
@@ -341,11 +342,11 @@ class LogReader:
     # Ranges and lookups
 
     def check_range(self, start: int, end: int) -> None:
-        """Check that the log holds a range.
+        """Check that the log has all records of the range [start, end).
 
         Raises:
             UsageError: the range ends before it begins, or an offset is not an integer.
-            OffsetOutOfRange: the range starts below the log, or ends above the frontier.
+            OffsetOutOfRange: the range starts below the start of the log, or ends above the frontier.
         """
         for what, offset in (("start", start), ("end", end)):
             if isinstance(offset, bool) or not isinstance(offset, (int, np.integer)):
@@ -363,16 +364,17 @@ class LogReader:
             raise UsageError(f"the range [{start}, {end}) ends before it begins")
 
     def batches(self, start: int, end: int) -> Iterator[tuple[SegmentView, Rows]]:
-        """Yield the index rows of the batches with records in [start, end), in order and in chunks, with their segments."""
+        """Yield the index rows of all batches with records in [start, end), in order: chunks of rows, each with its segment."""
         self.check_range(start, end)
         return self._locked(self._catalog.batches(start, end, self._refresh()[1]))
 
     def positions(self, start: int, last: int) -> Iterator[tuple[SegmentView, Rows]]:
-        """Yield the index rows of all decided positions from `start` to `last`, in order and in chunks."""
+        """Yield the index rows of all decided positions from `start` to `last`, in order: chunks of rows, each with its segment."""
         return self._locked(self._catalog.positions(start, last, self._refresh()[1]))
 
     def _locked(self, found: Iterator[Item]) -> Iterator[Item]:
         while True:
+            # The lock is released before each `yield`, so that a slow caller does not block other threads.
             with self._lock:
                 item = next(found, None)
             if item is None:
@@ -380,14 +382,14 @@ class LogReader:
             yield item
 
     def find(self, producer: int, first_sequence: int, count: int = 1) -> int | None:
-        """Return the offset of a producer's record `first_sequence`, by the producer's number.
+        """Return the offset of the record with a producer's number and the sequence `first_sequence`.
 
-        Return None unless the log has the `count` records from `first_sequence` on at consecutive offsets.
+        Return None unless the log has the `count` records from that sequence on, at consecutive offsets.
         """
         return self.find_all([SequenceRun(producer, first_sequence, count)])[0]
 
     def find_all(self, runs: Sequence[SequenceRun]) -> list[int | None]:
-        """As `find` for many runs, in one pass."""
+        """As `find`, for many runs in one pass over the index."""
         _, upto = self._refresh()
         return offsets_of(runs, self._newest_first(upto), self._catalog.start.offset)
 
@@ -401,13 +403,13 @@ class LogReader:
             with self._lock:
                 first = self._catalog.before(first)
         with self._lock:
-            self._catalog.check_begin()  # without this check, the records may be in a missing first segment
+            self._catalog.check_begin()  # a record that was not found may be in a missing first segment
 
     def offset_for_time(self, time_us: int) -> int:
-        """Return the offset of the first record whose timestamp (us, UTC) is at or after a time. Without one, return the frontier.
+        """Return the offset of the first record whose timestamp (us, UTC) is at or after a time; the frontier if there is none.
 
         Raises:
-            Damaged: the batch that holds the record is corrupt.
+            Damaged: the batch with the record is corrupt.
         """
         frontier, upto = self._refresh()
         with self._lock:
@@ -416,9 +418,9 @@ class LogReader:
         while 0 < first <= upto.position:
             with self._lock:
                 sealed = self._catalog.sealed(first)
-                # The header of a sealed index can exclude a whole segment, without reading rows.
+                # The header of a sealed index has the largest timestamp of the segment, so an older segment needs no read of rows.
                 if sealed is not None and sealed.max_timestamp < time_us:
-                    first += sealed.rows  # the next segment's first position, if it exists
+                    first += sealed.rows  # first position of the next segment
                     continue
                 view, (parts, damage) = self._catalog.view(first), self._catalog.certain_rows(first, upto)
             for rows in parts:
@@ -426,7 +428,7 @@ class LogReader:
                 if len(hits):
                     with self._lock:
                         view, row = self._catalog.at_time(view, rows[hits[0]], time_us, upto)
-                    # The row has only the largest timestamp of the batch, so the body is needed to find the record.
+                    # The row has only the largest timestamp of the batch, so the timestamps in the body determine the record.
                     times = decode_batch(view.frame(row).body).column(2).cast(pa.int64())
                     return int(row["offset"]) + int(np.argmax(times.to_numpy() >= time_us))
             if damage is not None:
@@ -437,7 +439,7 @@ class LogReader:
     def ticks(self, start: int, end: int) -> list[tuple[int, int, int]]:
         """Return the ticks at offsets `start` to `end`, inclusive, as (number, time us, offset).
 
-        A tick follows all records with lower offsets.
+        The offset of a tick is that of the first record after it, so the tick follows all records with lower offsets.
         """
         self.check_range(start, end)
         found: list[tuple[int, int, int]] = []
@@ -455,32 +457,32 @@ class LogReader:
     def plan(
         self, start: int, end: int, topics: Sequence[str] | None = None, split_bytes: int | None = None, splits: int | None = None
     ) -> list[Range]:
-        """Split [start, end) at batch boundaries for parallel reads: into about `splits` ranges, or ranges of about `split_bytes`.
+        """Split [start, end) at batch boundaries for parallel reads, into about `splits` ranges or ranges of about `split_bytes`.
 
         Raises:
-            UsageError: `split_bytes` or `splits` is not above 0; or as `check_range`.
+            UsageError: `split_bytes` or `splits` is not above 0, or as `check_range`.
             OffsetOutOfRange: as `check_range`.
         """
         check_parts(split_bytes, splits)
         self.check_range(start, end)
         known = topics is None or self.topic_numbers(topics)
         with self._lock:
-            # Over many segments, the file sizes are precise enough, and no index row is read.
+            # For a range over many segments, the file sizes are precise enough, and a read of all index rows would take long.
             found = self._catalog.split_at_segments(start, end, split_bytes, splits, self._refresh()[1]) if known else None
         return found or split_range(start, end, list(self.rows(start, end, topics)), split_bytes, splits)
 
     def rows(self, start: int, end: int, topics: Sequence[str] | None = None) -> Iterator[Rows]:
-        """Yield the index rows of the batches of `topics` with records in [start, end), in order and in chunks."""
+        """Yield the index rows of the batches of `topics` (None: all) with records in [start, end), in order and in chunks."""
         pick = self.picking(topics)
         for _, rows in self.batches(start, end):
             yield pick(rows)
 
     def picking(self, topics: Sequence[str] | None) -> Callable[[Rows], Rows]:
-        """Return a filter that keeps the rows of these topics (None: all)."""
+        """Return a function that selects the index rows of these topics (None: all rows)."""
         return (lambda rows: rows) if topics is None else topic_number_filter(self.topic_numbers(topics))
 
 
 def topic_number_filter(numbers: Collection[int]) -> Callable[[Rows], Rows]:
-    """Return a filter that keeps the rows of these topic numbers."""
+    """Return a function that selects the index rows with one of these topic numbers."""
     wanted = np.array(sorted(numbers), dtype=np.uint32)
     return lambda rows: rows[np.isin(rows["topic"], wanted)]

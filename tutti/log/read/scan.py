@@ -1,7 +1,8 @@
 """Scan: reads committed records from index rows and mapped frames into Arrow batches.
 
 Python code runs once for each frame or output batch, never for each record. The columns of a large frame are views of the segment.
-Small frames are joined, so that small producer batches do not slow readers down. Every read checks the CRC of each body.
+Small frames are joined into larger batches, because many small batches would slow readers down. Every read checks the CRC of each
+body.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from tutti.log.read.segment_view import SegmentView
 _BODY = {name: index for index, name in enumerate(BATCH_SCHEMA.names)}
 _NAMED = {"topic": (Kind.TOPIC, "topic"), "producer": (Kind.EPOCH, "producer"), "gateway": (Kind.ROSTER, "origin")}
 _POSITION = struct.Struct("<Q")
-_GAP_BYTES_MAX = 64 * limits.KIB  # reading a gap up to this size takes less time than a separate call
-_PAYLOAD = struct.Struct("<HIII")  # progress length, body length, raw length, body CRC
+_GAP_BYTES_MAX = 64 * limits.KIB  # up to this size, a read across a gap between frames is faster than a second read
+_PAYLOAD = struct.Struct("<HIII")  # fields of a frame header: progress length, body length, raw length, body CRC
 
 
 def scan(
@@ -44,25 +45,25 @@ def scan(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the committed records of [start, end) in offset order.
 
-    The first batches are small, and read without read-ahead, so that a lookup of a single record is fast.
+    The first batches are small and are read without read-ahead, so that a lookup of a single record is fast.
 
     Args:
         reader: reader of the directory.
         start, end: offsets, up to the frontier.
-        topics: topic names; None for all. Unknown topics have no records.
-        columns: names from `tutti.data.frames.columns.COLUMNS`; None for all.
+        topics: topic names, or None for all. Unknown topics have no records.
+        columns: names from `tutti.data.frames.columns.COLUMNS`, or None for all.
         rows_max: limit of records per batch.
-        bytes_max: limit of record bytes up to which small frames are joined; a larger frame is a batch of its own.
-        sequential: True if the caller has read the records before `start`. In this case, the first batches are also large.
+        bytes_max: limit of the bytes of frames that are joined into one batch; a larger frame is a batch of its own.
+        sequential: True if the caller has read the records before `start`, and the first batches can be large, too.
 
     Raises:
-        UsageError, OffsetOutOfRange: the column or the range does not exist; raised with the first batch.
-        Damaged: a body fails its CRC; raised after all records before it.
+        UsageError, OffsetOutOfRange: a column is unknown, or the log lacks the range; raised when the first batch is requested.
+        Damaged: a body fails its CRC; raised after all records before the body.
     """
     chosen = check_columns(columns)
     schema = schema_of(chosen)
     pick = reader.picking(topics)
-    # A sequential read needs no small first batches.
+    # A sequential reader will read all records, so small first batches would only cost throughput.
     firsts = () if sequential else limits.READ_FIRST_BYTES
     group_limits, made = _group_limits(firsts, bytes_max), _sizes(firsts, bytes_max)
     for view, rows in reader.batches(start, end):
@@ -72,21 +73,23 @@ def scan(
             ranges = _byte_ranges(some)
             if alone or len(ranges) > 1:
                 for first, last in ranges:
-                    view.segment.prefetch(first, last)  # prefetch all ranges before waiting for the first
+                    view.segment.prefetch(first, last)  # all ranges are requested first, so that the device reads them in parallel
             for first, last in ranges:
                 view.segment.populate(first, last)
             for joined, bodies in _joined(view, some, made):
                 for part in _cut(reader, joined, bodies, start, end, rows_max):
                     yield part.batch(chosen, schema)
-            # The caller has finished with the frames, so release their memory. There may be thousands, so use one call for the
-            # whole span.
+            # The caller has finished with these frames. One release of the whole span is faster than one for each range.
             view.segment.release(min(first for first, _ in ranges), max(last for _, last in ranges))
 
 
 class _GroupLimit(NamedTuple):
-    """Limits of one group of frames: number of bytes, and number of separate ranges.
+    """Limits of one group of frames that are read together.
 
-    With `alone`, exactly these ranges are read, without read-ahead.
+    Attributes:
+        size: number of bytes.
+        ranges: number of separate byte ranges.
+        alone: True to read exactly these ranges, without read-ahead.
     """
 
     size: int
@@ -95,20 +98,21 @@ class _GroupLimit(NamedTuple):
 
 
 def _group_limits(firsts: Sequence[int], most: int) -> Iterator[_GroupLimit]:
-    """Return the limit of each group in turn: small groups of the sizes `firsts`, then groups of up to `most` bytes."""
+    """Return the limits of all groups, in order: small groups with the sizes `firsts`, then groups of up to `most` bytes."""
     few = [_GroupLimit(min(size, most), limits.READ_FIRST_POSITIONS, alone=True) for size in firsts]
     return chain(few, repeat(_GroupLimit(most, limits.READ_BATCH_ROWS_MAX, alone=False)))
 
 
 def _sizes(firsts: Sequence[int], most: int) -> Iterator[int]:
-    """Return the byte limit of each batch in turn: the sizes `firsts`, then always `most`."""
+    """Return the byte limits of all batches, in order: the sizes `firsts`, then `most` for each further batch."""
     return chain([min(size, most) for size in firsts], repeat(most))
 
 
 def _groups(rows: Rows, rows_max: int, group_limits: Iterator[_GroupLimit]) -> Iterator[tuple[int, int, bool]]:
-    """Yield the groups of frames to read together as (first row, end row, alone), each within the next of `group_limits`.
+    """Yield groups of frames that are read together, as (first row, end row, alone). Each group takes its limits from
+    `group_limits`.
 
-    A group becomes one batch, unless its frames are compressed.
+    A group becomes one batch, unless its frames are compressed and exceed the limit of the batch when decompressed.
     """
     low = count = size = ranges = 0
     group_limit = _GroupLimit(0, 0, alone=False)
@@ -127,25 +131,26 @@ def _groups(rows: Rows, rows_max: int, group_limits: Iterator[_GroupLimit]) -> I
 
 
 def _gaps(starts: npt.NDArray[np.integer[Any]], ends: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
-    """Return, for each frame except the first, whether it is far from the preceding frame."""
+    """Return an array that has True for each frame, except the first, that is too far from the previous one for a joint read."""
     between: npt.NDArray[np.bool_] = np.abs(starts[1:].astype(np.int64) - ends[:-1].astype(np.int64)) > _GAP_BYTES_MAX
     return between
 
 
 def _byte_ranges(rows: Rows) -> list[tuple[int, int]]:
-    """Return the byte ranges of frames in a segment, with nearby frames merged. The frames of a TXN can have any order.
+    """Return the byte ranges of frames in a segment. Frames that are near each other share a range.
 
-    Large gaps occur between the frames of one topic, and between batches that several tasks staged in parallel.
+    Large gaps can lie between the frames of one topic, and between batches that several tasks staged in parallel.
     """
+    # The batches of a TXN can be in any order in the segment, so starts and ends are sorted.
     starts, ends = np.sort(rows["file_position"]), np.sort(rows["file_position"] + rows["size"])
     apart = np.flatnonzero(_gaps(starts, ends))
     return list(zip(starts[[0, *(apart + 1)]].tolist(), ends[[*apart, -1]].tolist(), strict=True))
 
 
 def _joined(view: SegmentView, rows: Rows, sizes: Iterator[int]) -> Iterator[tuple[Rows, list[pa.RecordBatch]]]:
-    """Yield the frames of a group in runs that become one batch each, within the next limit of `sizes`.
+    """Yield the frames of a group as (rows, bodies), so that each item becomes one batch. Each item takes its limit from `sizes`.
 
-    The size of a compressed frame is known only after its decompression. So memory may hold one frame beyond the limit.
+    The size of a compressed frame is known only after its decompression, so one frame beyond the limit may be in memory.
 
     Raises:
         Damaged: a frame is corrupt; raised after all frames before it.
@@ -159,9 +164,10 @@ def _joined(view: SegmentView, rows: Rows, sizes: Iterator[int]) -> Iterator[tup
         try:
             body, compressed = _body(view, file_position, position, count)
         except Damaged as error:
-            # The records before the corruption are delivered first.
+            # The error waits until the records before the corruption are yielded.
             damage = error
             break
+        # The limit is for the memory of a batch, but the index has only the compressed size of a frame.
         if compressed:
             size = body.get_total_buffer_size()
         if bodies and buffered + size > size_max:
@@ -178,10 +184,10 @@ def _joined(view: SegmentView, rows: Rows, sizes: Iterator[int]) -> Iterator[tup
 
 
 def _cut(reader: LogReader, rows: Rows, bodies: list[pa.RecordBatch], start: int, end: int, rows_max: int) -> Iterator[_Part]:
-    """Yield the records of the frames that are in the range. A single frame with too many records is split."""
+    """Yield the records of the frames that are in the range [start, end), in parts of at most `rows_max` records."""
     skip = np.maximum(start - rows["offset"], 0)
     keep = np.minimum(end - rows["offset"], rows["count"]) - skip
-    # Only a frame that is the only one in its batch can exceed the limit of records.
+    # Groups respect the limit of records, so only a single frame can exceed it, and such a frame is split.
     if len(bodies) == 1:
         first, last = int(skip[0]), int(skip[0] + keep[0])
         for at in range(first, last, rows_max):
@@ -195,7 +201,7 @@ def _cut(reader: LogReader, rows: Rows, bodies: list[pa.RecordBatch], start: int
 
 
 class _Part:
-    """Frames, or a slice of one frame, that become one batch."""
+    """Some frames, or a slice of one frame, that become one output batch."""
 
     def __init__(
         self,
@@ -205,7 +211,13 @@ class _Part:
         skip: npt.NDArray[np.int64],
         counts: npt.NDArray[np.int64],
     ) -> None:
-        """Combine the `bodies` of `rows`, each already reduced to `counts` records after its first `skip`."""
+        """Combine the frames of `rows`.
+
+        Args:
+            bodies: records of each frame, without records outside the requested range.
+            skip: number of leading records that were removed from each body.
+            counts: number of records that remain in each body.
+        """
         self._reader = reader
         self._rows = rows
         self._bodies = bodies
@@ -232,7 +244,7 @@ class _Part:
         return _int64(np.repeat(self._rows[name].astype(np.int64), self._counts))
 
     def _names(self, kind: Kind, numbers: npt.NDArray[Any]) -> pa.Array[Any]:
-        # One lookup for each distinct number, not for each record.
+        # A lookup takes much longer than an array operation, so each distinct number is looked up only once.
         distinct, codes = np.unique(numbers, return_inverse=True)
         names = [self._reader.name_of(kind, int(number)) for number in distinct]
         if len(names) == 1:
@@ -242,13 +254,13 @@ class _Part:
 
 
 def _body(view: SegmentView, file_position: int, position: int, count: int) -> tuple[pa.RecordBatch, bool]:
-    """Return the records of a frame, and whether they were compressed. Uncompressed records are a view of the segment."""
+    """Return the records of a frame, and True if they were compressed. Uncompressed records are a view of the segment."""
     data = view.segment.view
     if file_position + HEADER_SIZE > len(data):
         raise Damaged(
             f"{view.path} ends at byte {len(data)}, before position {position}; see `tutti log verify {view.directory}`", position
         )
-    # The fields have fixed offsets in the header; a full decode would create an object for each frame.
+    # The fields are read directly from the header, because a full decode would create an object for each frame.
     progress_length, length, _, crc = _PAYLOAD.unpack_from(data, file_position + 70)
     progress_at = file_position + HEADER_SIZE
     body_at = progress_at + padded(progress_length)
@@ -264,7 +276,7 @@ def _body(view: SegmentView, file_position: int, position: int, count: int) -> t
             f"see `tutti log verify {view.directory}`",
             position,
         )
-    # No copy: the columns refer to the mapping and keep it alive.
+    # The columns of an uncompressed body refer to the mapping, without a copy, and keep the mapping alive.
     batch = pa.ipc.read_record_batch(view.segment.buffer.slice(body_at, length), BATCH_SCHEMA)
     if batch.num_rows != count:
         raise Damaged(
@@ -274,11 +286,11 @@ def _body(view: SegmentView, file_position: int, position: int, count: int) -> t
 
 
 def _counting(starts: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> pa.Array[Any]:
-    """Return the concatenation of runs of consecutive numbers, one run of `count` numbers from each start."""
+    """Return an array of numbers: for each start, the given count of consecutive numbers from that start on."""
     total = int(counts.sum())
     before = np.cumsum(counts) - counts
     ramps = starts - before
-    # Consecutive frames, the usual case, form one run.
+    # If each run continues the previous one, as for consecutive frames, one `arange` gives the whole array.
     if (ramps == ramps[0]).all():
         return _int64(np.arange(ramps[0], ramps[0] + total, dtype=np.int64))
     return _int64(np.repeat(ramps, counts) + np.arange(total, dtype=np.int64))
@@ -289,7 +301,7 @@ def _int64(values: npt.NDArray[np.int64]) -> pa.Array[Any]:
 
 
 def _constant(text: str, rows: int) -> pa.Array[Any]:
-    # The buffers are built directly, because a Python list needs an object for each record.
+    # The buffers are built with numpy, because a Python list would need an object for each record.
     data = text.encode()
     offsets = np.arange(rows + 1, dtype=np.int32) * len(data)
     return pa.Array.from_buffers(pa.string(), rows, [None, pa.py_buffer(offsets.data), pa.py_buffer(data * rows)])

@@ -1,7 +1,7 @@
-"""Catalog: the index rows of all segments up to the frontier, even if index files are missing or corrupt.
+"""Catalog: returns the index rows of all segments up to the frontier, even if index files are missing or corrupt.
 
-A row can be missing, because the gateway or the host crashed before the row was written, or because the file is corrupt. The
-catalog then rebuilds the row in memory from the frame. A reader never writes.
+An index row is missing if the gateway or the host crashed before it was written, or if the index file is corrupt. The catalog then
+rebuilds the row from its frame, in memory. A reader never writes to a file.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from tutti.log.format.transaction_rows import txn_parts, visible_rows
 from tutti.log.read.segment_view import ReadLimit, SegmentView, sealed_header, segment_too_short
 from tutti.log.read.splits import Range, split_at_segments
 
-_CHUNK = 65_536  # number of rows per step
+_CHUNK = 65_536  # maximum number of rows that an iterator yields at once
 
 
 class _SegmentRows(NamedTuple):
-    """Rows of a segment.
+    """Rows of a segment, and the corruption that affects them.
 
     Attributes:
-        trusted: rows from its index.
-        rebuilt: rows rebuilt from frames.
+        trusted: rows from the index of the segment.
+        rebuilt: rows that were rebuilt from frames; their positions follow those of `trusted`.
         damage: first corruption in the segment.
         later_damage: first corruption in later segments.
-        view: position of the last VIEW frame before that corruption; 0 without one.
+        view: position of the last VIEW frame in later segments, before `later_damage`; 0 if there is none.
     """
 
     trusted: Rows
@@ -49,7 +49,13 @@ class _SegmentRows(NamedTuple):
 
 
 class _LaterFrames(NamedTuple):
-    """Content of later segments: ABORT frames, the first corruption, and the position of the last VIEW before it (0: none)."""
+    """Content of later segments.
+
+    Attributes:
+        aborts: the readable ABORT frames.
+        damage: the first corruption.
+        view: position of the last VIEW frame before the corruption; 0 if there is none.
+    """
 
     aborts: list[Abort]
     damage: Damaged | None = None
@@ -59,11 +65,11 @@ class _LaterFrames(NamedTuple):
 class Catalog:
     """The index rows of a log. Not thread-safe: callers hold a lock.
 
-    A segment is identified by its first position, never by its index in the list. Files can appear (growth, repair) and disappear
-    (trim, loss) between two calls, and within a call that refreshes the list.
+    A segment is identified by its first position and not by an index into the list of segments. The list can change at each
+    refresh, because files appear (growth, repair) and disappear (trim, loss).
 
     Attributes:
-        firsts: first positions of the existing segments, in order; a refresh replaces the list object and never modifies it.
+        firsts: first positions of the existing segments, in order. A refresh creates a new list and never modifies the old one.
         start: start of the log, as stored in the directory.
         shortened: True if the log was trimmed since the catalog was opened.
     """
@@ -75,14 +81,15 @@ class Catalog:
         self.start = LogStart()
         self.shortened = False
         self._views: OrderedDict[int, SegmentView] = OrderedDict()
-        self._offsets: dict[int, int] = {}  # base offsets of segments without a sealed index
-        self._sealed: dict[int, Sealed] = {}  # headers of sealed indexes, which never change
+        self._offsets: dict[int, int] = {}  # first position of a segment without a sealed index -> its first offset
+        self._sealed: dict[int, Sealed] = {}  # first position of a segment -> header of its sealed index, which never changes
         self.refresh()
 
     def refresh(self) -> bool:
         """List the segments again. Return True if the list changed."""
         existing = list_positions(self.directory, "seg")
-        # Read the start after the listing: a trim moves the start before it removes files.
+        # A trim moves the start before it removes files.
+        # A start that is read after the listing therefore excludes all removed files.
         self.start = read_start(self.directory)
         firsts = [first for first in existing if first >= self.start.first]
         changed = firsts != self.firsts
@@ -94,16 +101,16 @@ class Catalog:
         return changed
 
     def remap(self) -> None:
-        """List and map the segments again: files without decided frames may have been replaced under the same names."""
+        """List and map the segments again, because other files may now have the names of segments without decided frames."""
         self._views.clear()
         self.refresh()
 
     def close(self) -> None:
-        """Drop the mapped files. Each mapping ends when its last user releases it."""
+        """Release the mapped files. A mapping stays alive as long as a returned batch uses it."""
         self._views.clear()
 
     def view(self, first: int) -> SegmentView:
-        """Return the segment with a first position.
+        """Return the mapped segment with first position `first`.
 
         Raises:
             Damaged: the segment is missing.
@@ -113,13 +120,13 @@ class Catalog:
         if view is None:
             view = self._views[first] = self._opened(first)
             if len(self._views) > limits.SEGMENTS_MAPPED_MAX:
-                # Dropping a view is safe: batches already returned keep its mapping alive.
+                # The least recently used view is dropped. Returned batches that use its mapping keep the mapping alive.
                 self._views.popitem(last=False)
         self._views.move_to_end(first)
         return view
 
     def _opened(self, first: int) -> SegmentView:
-        # The list can be older than the file, and a trim can remove the file at any time.
+        # The list may lack a new file, and a trim can remove a listed file at any time, so both cases refresh the list.
         if self._has(first) or (self.refresh() and self._has(first)):
             with suppress(FileNotFoundError):
                 return SegmentView(self.directory, first)
@@ -132,21 +139,23 @@ class Catalog:
         return self.holding_position(first) == first
 
     def holding_position(self, position: int) -> int:
-        """Return the segment that can hold a position, the last one that begins at or before it; 0 without one."""
+        """Return the last segment that begins at or before a position, which is the only one that can hold it; 0 if there is
+        none.
+        """
         at = bisect_right(self.firsts, position)
         return self.firsts[at - 1] if at else 0
 
     def before(self, first: int) -> int:
-        """Return the preceding segment; 0 without one."""
+        """Return the first position of the previous segment; 0 if there is none."""
         return self.holding_position(first - 1)
 
     def after(self, first: int) -> int:
-        """Return the following segment; 0 without one."""
+        """Return the first position of the next segment; 0 if there is none."""
         at = bisect_right(self.firsts, first)
         return self.firsts[at] if at < len(self.firsts) else 0
 
     def check_begin(self) -> None:
-        """Check that the first segment exists. Callers check this when they reach the start of the log.
+        """Check that the first segment exists. Callers do so when their search has reached the start of the log.
 
         Raises:
             Damaged: the first existing segment begins after the start of the log.
@@ -155,12 +164,12 @@ class Catalog:
             raise segment_missing(self.directory, self.start.first, self.firsts[0])
 
     def last_of(self, first: int, upto: ReadLimit) -> int:
-        """Return the last position of a segment up to the frontier; below its first position if it holds none."""
+        """Return the last decided position of a segment; a position below its first one if no frame of it is decided."""
         following = self.after(first)
         return min(upto.position, following - 1) if following else upto.position
 
     def rows(self, first: int, upto: ReadLimit) -> list[Rows]:
-        """Return the rows of a segment in order, in one or two parts.
+        """Return the rows of all decided frames of a segment, in order, as a list of up to two arrays.
 
         Raises:
             Damaged: a decided frame is corrupt, and the index does not have its row.
@@ -171,17 +180,16 @@ class Catalog:
         return found
 
     def readable_rows(self, first: int, upto: ReadLimit) -> tuple[list[Rows], Damaged | None]:
-        """As `rows`, but return the rows before a corruption together with the corruption. Rows from the index never depend on
-        other segments.
+        """As `rows`, but instead of raising an error, return the rows before the corruption, and the corruption.
 
-        A corrupt part may hide an ABORT, so a rebuilt row before it is possibly void.
+        Corrupt frames may include an ABORT, so a rebuilt row before the corruption may describe a void batch as visible.
         """
         loaded = self._load(first, upto)
         return [part for part in (loaded.trusted, loaded.rebuilt) if len(part)], loaded.damage
 
     def certain_rows(self, first: int, upto: ReadLimit) -> tuple[list[Rows], Damaged | None]:
-        """As `readable_rows`, but leave out rows that an unreadable ABORT may have voided. If rows are left out, return the
-        corruption that may hide that ABORT.
+        """As `readable_rows`, but without rows of batches that an unreadable ABORT may have voided. If rows are left out, return
+        the corruption that may include that ABORT.
 
         An ABORT voids only batches after the last VIEW frame, within the limit of undecided frames (design, 4.4).
         """
@@ -190,7 +198,7 @@ class Catalog:
         hiding = damage or loaded.later_damage
         if hiding is not None and len(rebuilt):
             views = rebuilt["position"][(rebuilt["kind"] == Kind.VIEW) & (rebuilt["position"] < hiding.position)]
-            # An ABORT does not affect batches before the last VIEW, or further back than the limit of undecided frames.
+            # Rows up to this position are certain: no ABORT in the corrupt part can void batches so far before it.
             settled = max([loaded.view, hiding.position - limits.UNDECIDED_FRAMES_MAX - 1, *views[-1:].tolist()])
             known = rebuilt[rebuilt["position"] <= settled]
             if len(known) < len(rebuilt):
@@ -202,14 +210,16 @@ class Catalog:
         if last < view.first:
             return _SegmentRows(no_rows(), no_rows())
         rows = view.trusted_rows(last, upto)
+        # Usually the index has all rows, and no frame must be scanned.
         if view.first + len(rows) > last:
             return _SegmentRows(rows, no_rows())
         try:
             walked = view.scan(rows, last)
-            # The gateway may have begun a new segment since then, so `last` can be too high.
+            # If the gateway has begun a new segment since the last listing, `last` was computed without it and is too high.
             if walked.position <= last and self.refresh():
                 return self._load(first, upto)
             offset, tick = self._before(first, rows, upto)
+            # An ABORT in a later segment can void batches of this one, so the rebuilt rows depend on later segments.
             later = self._scan_later(first, last, upto)
         except Damaged as error:
             return _SegmentRows(rows, no_rows(), error)
@@ -218,7 +228,7 @@ class Catalog:
         return _SegmentRows(rows, rebuilt, damage, later.damage, 0 if damage else later.view)
 
     def _before(self, first: int, rows: Rows, upto: ReadLimit) -> tuple[int, int]:
-        """Return the offset that follows `rows`, and their last tick. `rows` are the first rows of segment `first`."""
+        """Return the offset after `rows`, the first rows of a segment, and the number of the last tick up to there."""
         if not len(rows):
             before = self.before(first)
             if not before:
@@ -228,16 +238,18 @@ class Catalog:
         return int(last["offset"]) + int(last["count"]), int(last["tick"])
 
     def _before_all(self, first: int) -> tuple[int, int]:
-        """As `_before`, for the first segment of the log, which no rows precede.
+        """As `_before`, for the first segment of the log if it has no rows: the values come from the snapshot at its start.
 
-        The values come from the snapshot at the start of the log, unless a trim has moved the start since.
+        Raises:
+            OffsetOutOfRange: a trim has moved the start of the log.
+            Damaged: the snapshot is missing or corrupt.
         """
         self.check_begin()
         if first == 1:
             return 0, 0
         snapshot = read_snapshot(self.directory, first)
         if snapshot is None:
-            # A trim may have removed the snapshot since the listing.
+            # A trim may have removed the snapshot after the segments were listed, which is not a corruption.
             if first < self.start.first or self.refresh():
                 raise trimmed_error(self.start)
             raise Damaged(
@@ -247,7 +259,7 @@ class Catalog:
         return snapshot.state.next_offset, snapshot.state.tick
 
     def _scan_later(self, first: int, last: int, upto: ReadLimit) -> _LaterFrames:
-        """Scan later segments for ABORTs of batches up to position `last`, within the limit of undecided frames."""
+        """Return the ABORTs in later segments that can void batches up to position `last`."""
         found = _LaterFrames([])
         later = first
         while 0 < (later := self.after(later)) <= min(upto.position, last + limits.UNDECIDED_FRAMES_MAX):
@@ -267,21 +279,22 @@ class Catalog:
         return found
 
     def base(self, first: int, upto: ReadLimit) -> int:
-        """Return the offset of the first record at or after the start of a segment."""
+        """Return the first offset of a segment: that of its first record, or of the next record if it has none."""
         found = self._offsets.get(first)
         if found is None:
             if (sealed := self.sealed(first)) is not None:
                 return sealed.offset
             rows, _ = self.readable_rows(first, upto)
-            if not rows:  # no rows yet, or an earlier corruption, which the caller encounters first
+            # No row is decided or readable, so the segment counts as one after all offsets. The read reports a corruption.
+            if not rows:
                 return 1 << 63
             found = self._offsets[first] = int(rows[0]["offset"][0])
         return found
 
     def holding(self, offset: int, upto: ReadLimit) -> int:
-        """Return the segment that has an offset, or else the last segment below the offset; 0 for an empty log."""
+        """Return the last segment whose first offset is at or below an offset, else the first segment; 0 for an empty log."""
         firsts = self.firsts
-        low, high = 0, bisect_right(firsts, upto.position)  # undecided segments can disappear at any time
+        low, high = 0, bisect_right(firsts, upto.position)  # segments after the frontier can disappear at any time
         while low < high:
             middle = (low + high) // 2
             if self.base(firsts[middle], upto) <= offset:
@@ -294,7 +307,7 @@ class Catalog:
         """Return the segment in which a read from an offset begins; 0 for an empty log.
 
         Raises:
-            Damaged: the segment that holds the offset is missing at the start of the log.
+            Damaged: the offset is in the first segment, which is missing.
         """
         while True:
             first = self.holding(offset, upto)
@@ -303,24 +316,24 @@ class Catalog:
             if not self.before(first):
                 self.check_begin()
                 return first
-            # An earlier segment appeared during the search, so search again.
+            # The list now has an earlier segment, which appeared during the search, so the search is repeated.
 
     def split_at_segments(
         self, start: int, end: int, split_bytes: int | None, splits: int | None, upto: ReadLimit
     ) -> list[Range] | None:
         """Split a range at the starts of segments. Return None if the range, or a part of it, would cover too few segments.
 
-        The estimate uses the file sizes of a sample, because most segments have the same size. For the first segment, the estimate
-        uses the share of records inside the range. The last segment may be far from full, so the estimate uses the average bytes
-        per record.
+        The parts have about the same estimated size. Most segments have the same size, so the file sizes of a sample are used for
+        all of them. The first segment counts with the share of its records that is inside the range. The last segment may be far
+        from full, so its size is estimated from its records in the range and the average bytes per record.
         """
         borders = [self.holding(offset, upto) for offset in (start, end - 1)]
-        firsts = self.firsts  # a refresh replaces the list, so this copy stays constant
+        firsts = self.firsts  # a refresh creates a new list, so this one stays constant
         first, last = (bisect_left(firsts, border) for border in borders)
         count = last - first
         if count < limits.PLAN_SEGMENTS_MAX:
             return None
-        # A sample of file sizes bounds the work for a log of many segments.
+        # A log can have many thousands of segments, so only every `step`th file size is read.
         step = -(-count // limits.PLAN_SEGMENTS_WEIGHED_MAX)
         some = [os.stat(segment_path(self.directory, position)).st_size for position in firsts[first:last:step]]
         sizes = np.append(np.repeat(np.asarray(some, np.int64), step)[:count], 0)
@@ -330,7 +343,7 @@ class Catalog:
         return split_at_segments(start, end, sizes, lambda at: self.base(firsts[first + at], upto), split_bytes, splits)
 
     def batches(self, start: int, end: int, upto: ReadLimit) -> Iterator[tuple[SegmentView, Rows]]:
-        """Yield the rows of the batches with records in [start, end), in order and in chunks.
+        """Yield the rows of all batches with records in [start, end), in order: chunks of rows, each with its segment.
 
         Raises:
             Damaged: as `rows`; raised after the rows before the corruption.
@@ -349,15 +362,14 @@ class Catalog:
                     some = part[chunk : min(chunk + _CHUNK, high)]
                     some = some[(some["count"] > 0) & (some["offset"] + some["count"] > start)]
                     yield from self._visible(view, some, start, end, upto)
-                # Stop before the next segment is opened, because the range ends here.
+                # The range ends in this segment, so the next segment, which may be corrupt, is not opened.
                 if high < len(part) or int(offsets[-1]) + int(part["count"][-1]) >= end:
                     return
 
     def onward(
         self, first: int, upto: ReadLimit, rows: Callable[[int, ReadLimit], tuple[list[Rows], Damaged | None]] | None = None
     ) -> Iterator[tuple[SegmentView, list[Rows]]]:
-        """Yield the segments from `first` on, without a gap in positions. Each comes with its rows from `rows` (default
-        `readable_rows`).
+        """Yield all segments from `first` up to the frontier, each with the result of `rows` (default `readable_rows`).
 
         Raises:
             Damaged: as `rows`, or a segment is missing; raised after the rows before it.
@@ -370,11 +382,11 @@ class Catalog:
             if damage is not None:
                 raise damage
             invariant(parts, f"the segment at position {first} has no rows up to position {upto.position}, but is not corrupt")
-            # Positions have no gaps, so the next segment begins after these rows.
+            # Positions have no gaps, so the next segment must begin directly after these rows.
             first += sum(map(len, parts))
 
     def _visible(self, view: SegmentView, rows: Rows, start: int, end: int, upto: ReadLimit) -> Iterator[tuple[SegmentView, Rows]]:
-        """Replace each TXN row by the rows of its batches. Yield consecutive rows of one segment together."""
+        """Yield `rows` with each TXN row replaced by the rows of its batches, as chunks of consecutive rows of one segment."""
         if not (txns := np.flatnonzero(rows["kind"] == Kind.TXN).tolist()):
             yield view, rows
             return
@@ -384,7 +396,7 @@ class Catalog:
         for at in [*txns, len(rows)]:
             some = [(view, rows[done:at])]
             if at < len(rows):
-                # The batches keep the positions at which they were staged, possibly in earlier segments.
+                # The batches of a TXN are at the positions where they were staged, which can be in earlier segments.
                 for segment, part in txn_parts(view.frame(rows[at]), rows[at], self.firsts):
                     if not segment:
                         self.check_begin()
@@ -394,6 +406,7 @@ class Catalog:
                     batches = visible_rows(found[segment], segment, part)
                     inside = (batches["offset"] < end) & (batches["offset"] + batches["count"] > start)
                     some.append((self.view(segment), batches[inside]))
+            # Consecutive rows of one segment are joined, because a reader reads the frames of a chunk together.
             for here, batch in some:
                 if not len(batch):
                     continue
@@ -407,17 +420,20 @@ class Catalog:
             yield where, np.concatenate(buffered)
 
     def sealed(self, first: int) -> Sealed | None:
-        """Return the header of a segment's index if it is sealed, from a cache if possible."""
+        """Return the header of a segment's index if the index is sealed, else None."""
         found = self._sealed.get(first)
         if found is None:
-            # A sealed index never changes, but an unsealed index may be sealed at any time.
+            # Only sealed headers are cached, because an unsealed index may be sealed at any time.
             found = sealed_header(self.directory, first)
             if found is not None:
                 self._sealed[first] = found
         return found
 
     def at_time(self, view: SegmentView, row: np.void, time_us: int, upto: ReadLimit) -> tuple[SegmentView, np.void]:
-        """Return the segment and row of the batch with the first record at or after a time, within a row that has such a record."""
+        """Return the segment and row of the batch with the first record at or after a time.
+
+        `row` is that batch or a TXN; of a TXN, the first such batch is returned.
+        """
         for where, rows in self._visible(view, np.array([row]), 0, 1 << 63, upto):
             hits = np.flatnonzero(rows["max_timestamp"] >= time_us)
             if len(hits):
@@ -425,10 +441,10 @@ class Catalog:
         raise Damaged(f"{view.path}: position {row['position']} has no record at or after the time in the index")
 
     def positions(self, start: int, last: int, upto: ReadLimit) -> Iterator[tuple[SegmentView, Rows]]:
-        """Yield the rows of all positions from `start` to `last`, in order and in chunks.
+        """Yield the rows of all positions from `start` to `last`, in order: chunks of rows, each with its segment.
 
         Raises:
-            Damaged: as `rows`, after the rows before the corruption.
+            Damaged: as `rows`; raised after the rows before the corruption.
             OffsetOutOfRange: a trim removed positions of the range.
         """
         if 1 <= start < self.start.first <= last:
@@ -450,5 +466,5 @@ class Catalog:
 
 
 def trimmed_error(start: LogStart) -> OffsetOutOfRange:
-    """Return the error for a read below the start of the log."""
+    """Return the error for a read below the start of the log, which names the first offset that can be read."""
     return OffsetOutOfRange(f"the log begins at offset {start.offset}, and retention removed older records: start there or later")

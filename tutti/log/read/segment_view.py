@@ -1,7 +1,7 @@
 """Read access to one segment: its frames, and the trusted rows of its index.
 
-A sealed index is trusted after one check of its CRC. In an unsealed index, the rows that the live page covers are trusted after one
-check of each row's CRC.
+A reader trusts the rows of a sealed index after one check of the CRC over all rows. In an unsealed index, a reader trusts the rows
+that the live page covers, after one check of each row's CRC.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from tutti.log.format.snapshot import newest_snapshot, rows_before
 
 
 class ReadLimit(NamedTuple):
-    """Limits of a lookup: the frontier's position, and the last position whose index row the live page covers (0: none)."""
+    """Limits of a lookup.
+
+    Attributes:
+        position: position of the frontier.
+        indexed: last position whose index row is written, according to the live page; 0 if unknown.
+    """
 
     position: int
     indexed: int
@@ -31,7 +36,7 @@ class SegmentView:
     """Maps one segment and its index, and returns frames and trusted rows."""
 
     def __init__(self, directory: str, first: int) -> None:
-        """Map the segment. Its index is mapped on first use."""
+        """Map the segment. The index is mapped when its rows are first requested."""
         self.directory = directory
         self.first = first
         self.path = segment_path(directory, first)
@@ -46,13 +51,13 @@ class SegmentView:
         self._rebuilt: tuple[int, int, Rows] | None = None
 
     def trusted_rows(self, last: int, upto: ReadLimit) -> Rows:
-        """Return the trusted rows up to position `last`; the caller rebuilds the rest from frames."""
+        """Return the trusted rows up to position `last`. The caller rebuilds the rows after them from frames."""
         count = last - self.first + 1
         if self._sealed is None and not self._corrupt:
             self._load_sealed()
         if self._sealed is not None:
             return self._sealed[:count]
-        # The gateway publishes the indexed position after the write of the rows, so these rows are complete.
+        # The gateway publishes the indexed position only after it has written the rows, so these rows are complete.
         covered = 0 if self._corrupt else min(last, upto.indexed) - self.first + 1
         if covered > len(self._mapped):
             # The file has grown since it was mapped.
@@ -61,14 +66,14 @@ class SegmentView:
         if 0 < covered <= len(self._mapped) and self._check_rows(covered):
             return self._mapped[:covered]
         if self._snapshot_rows is None:
-            # Without a live page, the CRC in a snapshot proves that the rows before the snapshot are correct.
+            # Without a live page, it is unknown which rows are written, but the CRC in a snapshot proves the rows before it.
             snapshot = newest_snapshot(self.directory, upto.position)
             prefix = rows_before(self.directory, snapshot) if snapshot.segment == self.first else None
             self._snapshot_rows = no_rows() if prefix is None else prefix
         return self._snapshot_rows[:count]
 
     def _check_rows(self, covered: int) -> bool:
-        """True if the rows that the live page covers match their CRCs. Each row is checked once."""
+        """True if the first `covered` rows match their CRCs. Each row is checked only once."""
         if covered > self._checked:
             new = self._mapped[self._checked : covered]
             self._corrupt = new["position"][-1] != self.first + covered - 1 or not rows_valid(new)
@@ -80,7 +85,7 @@ class SegmentView:
         if header is None:
             return
         mapped = map_rows(self._index)
-        # The CRC over all rows is checked once, on first use.
+        # The CRC over all rows is checked only here, once for each view.
         if mapped is not None and index_sealed(self._index, self.first) is not None:
             self._sealed = mapped[1][: header.rows]
         else:
@@ -89,7 +94,7 @@ class SegmentView:
     def scan(self, rows: Rows, last: int) -> FrameScan:
         """Scan the frames after `rows` (the first rows of this segment) up to position `last`."""
         position = self.first + len(rows)
-        # Rows without an index are requested repeatedly, so the last scan is kept.
+        # Each read of a segment without an index needs the same scan, so the last scan is kept.
         found = self._scanned
         if found is not None and found.first == position and found.position == last + 1:
             return found
@@ -98,12 +103,13 @@ class SegmentView:
             file_position, chain = before + int(rows["size"][-1]), self.segment.frame(before).header_crc
         else:
             file_position, chain = FRAMES_AT, read_header(self.directory, self.first).chain
-        # Bodies of batches are skipped: rows need only headers, and every read checks the body.
+        # Rows need only headers, and each read of records checks the body, so this scan skips the bodies of batches.
         self._scanned = found = scan_frames(self.segment, file_position, position, chain, last=last, bodies_from=last + 1)
         return found
 
     def rebuild_rows(self, walked: FrameScan, aborts: list[Abort], offset: int, tick: int) -> Rows:
-        """Rebuild the rows of scanned frames."""
+        """Rebuild the index rows of scanned frames. `offset` and `tick` are those before the first frame."""
+        # Each read of a segment without an index needs the same rows, so the last result is kept.
         if self._rebuilt is not None and self._rebuilt[:2] == (walked.first, walked.position):
             return self._rebuilt[2]
         headers = walked.headers()
@@ -112,7 +118,7 @@ class SegmentView:
         return rows
 
     def frame(self, row: np.void) -> Frame:
-        """Return the frame of a row after a check of its payload; its body is a view of the segment.
+        """Return the frame of an index row after a check of its payload. The body of the frame is a view of the segment.
 
         Raises:
             Damaged: the position of the frame differs from the row, or the payload fails its CRC.
@@ -132,17 +138,17 @@ class SegmentView:
 
 
 def sealed_header(directory: str, first: int) -> Sealed | None:
-    """Return the header of a segment's index if it is sealed. The rows need a separate check."""
+    """Return the header of a segment's index if the index is sealed, else None. The rows are not checked."""
     try:
         return read_sealed(read_file(index_path(directory, first), ROWS_AT), first)
     except OSError as error:
         if error.errno not in (errno.ENOENT, errno.EIO):
             raise
-        return None  # no sealed index: the caller uses the frames, which have the same data
+        return None  # a missing or unreadable index is no error, because the caller can rebuild the rows from the frames
 
 
 def segment_too_short(view: SegmentView, walked: FrameScan) -> Damaged:
-    """Return the error for a segment that ends before the frontier."""
+    """Return the error for a segment whose valid frames end before the frontier."""
     return Damaged(
         f"{view.path} has {walked.stop.value} at byte {walked.file_position}, instead of position {walked.position}: "
         f"see `tutti log verify {view.directory}`",

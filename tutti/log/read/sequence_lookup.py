@@ -1,4 +1,4 @@
-"""Lookup of records by producer and sequence: many at a time, in one backward pass over the index."""
+"""Finds records by producer and sequence: many records at a time, in one backward pass over the index."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ import numpy.typing as npt
 from tutti.log.format.index import STAGED, Rows
 
 _NONE = -1
-_POSITION = 1 << 62  # flag in results for staged batches; the result is then a position instead of an offset
+_POSITION = 1 << 62  # bit that marks the result for a staged batch, which is a position and not an offset
 
 
 class SequenceRun(NamedTuple):
-    """A run of consecutive records of a producer (number), which starts at `first_sequence`.
+    """Consecutive records of one producer.
 
-    `epoch` selects the epoch in lanes, where sequences restart with each epoch; 0 in the ordered log.
+    Attributes:
+        producer: number of the producer.
+        first_sequence: sequence of the first record.
+        records: number of records.
+        epoch: epoch of the records in a lane, where sequences restart with each epoch; 0 in the ordered log.
     """
 
     producer: int
@@ -28,18 +32,18 @@ class SequenceRun(NamedTuple):
 
 
 def offsets_of(runs: Sequence[SequenceRun], parts: Iterable[Rows], begin: int = 0) -> list[int | None]:
-    """Return the offset of each run's first record; None for a run that the log does not have as consecutive records.
+    """Return the offset of each run's first record, or None for a run whose records are not all in the log at consecutive offsets.
 
-    A staged batch has no offset, so the result is its position.
+    For a run in a staged batch, which has no offsets, the result is the position of the batch.
 
     Args:
         runs: runs to find.
-        parts: index rows, the newest first. Sequences only grow, so the first match is the right one.
-        begin: start of the log; lower offsets are ignored, even if their files still exist.
+        parts: arrays of index rows, the newest first. A producer's sequences only grow, so the first match is the right one.
+        begin: start of the log. Lower offsets are ignored, even if their files still exist.
     """
     counts = np.array([run.records for run in runs], np.int64)
     firsts = np.array([run.first_sequence for run in runs], np.int64)
-    # Search for both ends, because the boundaries of a resent batch can differ from those of its first copy.
+    # A resent batch can have other boundaries than its first copy, so the first and the last record are searched separately.
     wanted = np.concatenate([firsts, firsts + counts - 1])
     found = np.full(len(wanted), _NONE, np.int64)
     indexes: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
@@ -69,12 +73,12 @@ def offsets_of(runs: Sequence[SequenceRun], parts: Iterable[Rows], begin: int = 
 def _resolve(
     mine: Rows, indexes: npt.NDArray[np.int64], wanted: npt.NDArray[np.int64], found: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.int64]:
-    """Resolve the wanted sequences from one producer's rows. Return the indexes that need older rows."""
+    """Search one producer's rows for the wanted sequences. Return the indexes of the sequences that can only be in older rows."""
     index = np.searchsorted(mine["first_sequence"].astype(np.int64), wanted[indexes], "right") - 1
     here = index >= 0
     some, rows = indexes[here], mine[index[here]]
     ahead = wanted[some] - rows["first_sequence"].astype(np.int64)
     found[some] = np.where(ahead < rows["count"].astype(np.int64), rows["offset"].astype(np.int64) + ahead, _NONE)
-    staged = rows["flags"] == STAGED  # the row has no record count: callers always ask for whole batches
+    staged = rows["flags"] == STAGED  # the row of a staged batch has no record count, but callers search only for whole batches
     found[some[staged]] = (rows["position"][staged].astype(np.int64) + ahead[staged]) | _POSITION
     return indexes[~here]

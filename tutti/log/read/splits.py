@@ -1,7 +1,7 @@
 """Splits a range into parts of about equal size, at batch boundaries.
 
-A range over many segments is split between segments, by their file sizes. For a large log, a scan of all index rows would take
-longer than the first reads.
+A range over many segments is split between segments, by their file sizes, because a scan of all index rows would delay the first
+reads.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from tutti.log.format.index import Rows
 
 
 class Range(NamedTuple):
-    """Offsets [start, end) with their record count and bytes on disk.
+    """Offsets [start, end), with the number of their records and bytes on disk.
 
-    The numbers count the selected topics. In a split of many segments, they are estimates over all topics.
+    Normally, `rows` and `bytes` are exact for the selected topics. After a split between segments, they are estimates for all
+    topics.
     """
 
     start: int
@@ -31,9 +32,9 @@ class Range(NamedTuple):
 
 
 def split_range(start: int, end: int, parts: Sequence[Rows], split_bytes: int | None, splits: int | None) -> list[Range]:
-    """Split [start, end) at batch starts, by the batches of `parts` (index rows, in order).
+    """Split [start, end) at starts of batches. `parts` are the index rows of the selected batches, in order.
 
-    The ranges cover every offset, including those without selected records. An empty range has no parts.
+    The returned ranges cover all offsets, including those without selected records. The result for an empty range is empty.
     """
     if end <= start:
         return []
@@ -41,11 +42,11 @@ def split_range(start: int, end: int, parts: Sequence[Rows], split_bytes: int | 
     ends = np.minimum(offsets + _column(parts, "count"), end)
     rows = ends - np.maximum(offsets, start)
     counts = np.maximum(_column(parts, "count"), 1)
-    sizes = _column(parts, "size") * rows // counts  # of a partial batch, only its share of the size counts
+    sizes = _column(parts, "size") * rows // counts  # a batch partly outside the range counts with a share of its size
     total = int(sizes.sum())
     goal = max(-(-total // splits), 1) if splits is not None else split_bytes or max(total, 1)
     before = np.cumsum(sizes) - sizes
-    # A batch belongs to the part in which it begins, and each part begins with its first batch.
+    # A batch belongs to the part in which its first byte lies, and a part begins with its first batch.
     numbers = before // goal
     firsts = np.flatnonzero(np.diff(numbers, prepend=-1)) if len(numbers) else np.zeros(1, np.int64)
     found = []
@@ -60,11 +61,12 @@ def split_range(start: int, end: int, parts: Sequence[Rows], split_bytes: int | 
 def split_at_segments(
     start: int, end: int, sizes: npt.NDArray[np.int64], base: Callable[[int], int], split_bytes: int | None, splits: int | None
 ) -> list[Range] | None:
-    """Split [start, end) at segment starts; None if parts with so few segments would differ too much in size.
+    """Split [start, end) at starts of segments. Return None if the parts would have so few segments that their sizes differ too
+    much.
 
     Args:
         sizes: approximate bytes of the range in each of its segments.
-        base: returns the first offset of the segment with an index into `sizes`.
+        base: function that returns the first offset of a segment, given its index in `sizes`.
     """
     cumulative = np.cumsum(sizes)
     total = int(cumulative[-1])
@@ -85,7 +87,7 @@ def split_at_segments(
 
 
 def check_parts(split_bytes: int | None, splits: int | None) -> None:
-    """Check that the given numbers are above 0, else raise UsageError."""
+    """Raise UsageError if `split_bytes` or `splits` is given and not above 0."""
     for what, number in (("splits", splits), ("split_bytes", split_bytes)):
         if number is not None and number <= 0:
             raise UsageError(f"{what} is {number}: it must be above 0")

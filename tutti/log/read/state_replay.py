@@ -1,4 +1,4 @@
-"""Replay: applies the frames of the log to a state, after a CRC check of each frame."""
+"""Replay: applies frames of the log to a state, after a check of each frame's CRCs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tutti.log.format.frame_iterator import AHEAD_BYTES
 from tutti.log.format.index import ABORTED, Rows
 from tutti.log.read.segment_view import SegmentView
 
-_RELEASE_BYTES = 4 * limits.MIB  # number of scanned bytes after which their memory is released
+_RELEASE_BYTES = 4 * limits.MIB  # the memory of applied frames is released in steps of this size
 
 
 def replay(state: LogState, found: Iterable[tuple[SegmentView, Rows]]) -> LogState:
-    """Apply the frames of the rows, which follow the state, and return the state.
+    """Apply the frames of the index rows, which follow the state, and return the state.
 
-    The body of a batch is read only if the frame has progress, because the header has everything else.
+    The state needs no data from the body of a batch, so such a body is read only to check the CRC of the batch's progress.
 
     Raises:
         Damaged: a frame does not continue the chain, fails its CRC, or is unreadable.
@@ -41,9 +41,9 @@ def replay(state: LogState, found: Iterable[tuple[SegmentView, Rows]]) -> LogSta
 
 
 def _apply(state: LogState, view: SegmentView, file_position: int, populated_to: int, aborted: bool) -> int:
-    """Apply the frame at byte `file_position` and return its end. The segment is populated up to `populated_to`."""
+    """Apply the frame at byte `file_position`, and return the byte after it. The segment is populated up to byte `populated_to`."""
     frame = view.segment.frame(file_position, populated_to)
-    # The chain proves that no frame between the state and this one is missing or replaced.
+    # A header that continues the chain proves that no frame between the state and this frame is missing or replaced.
     if frame.position != state.position + 1 or not chained(frame, state.chain):
         raise Damaged(
             f"{view.path} at byte {file_position} has a header that does not continue the log at position {state.position + 1}"

@@ -1,6 +1,6 @@
-"""The directory of one lane. It has the files of a data directory except the lock, because the gateway's lock covers it.
+"""The directory of one lane. A lane has the files of a data directory, but no lock, because the gateway's lock covers its lanes.
 
-A corrupt identity file of a lane can be rebuilt. The name of the directory gives the origin, and a segment header with a valid CRC
+A corrupt identity file of a lane can be rebuilt: the name of the directory gives the origin, and a segment header with a valid CRC
 shows that the lane has begun.
 """
 
@@ -21,7 +21,7 @@ from tutti.log.files.storage import Storage
 
 
 class LaneDirectory:
-    """The directory of one lane. The process that holds the lock of the gateway's directory writes it.
+    """The directory of one lane. Only the process that holds the lock of the gateway's directory may write to it.
 
     Attributes:
         renewed: message for the operator about a rebuilt identity file; empty if there is none.
@@ -42,7 +42,7 @@ class LaneDirectory:
 
     @property
     def incarnation(self) -> bytes:
-        """Return the 16 bytes that identify the disk of the lane's origin."""
+        """Return the incarnation of the lane's origin: 16 bytes that identify its disk."""
         return bytes.fromhex(self._identity.incarnation)
 
     @property
@@ -51,20 +51,20 @@ class LaneDirectory:
         return bytes.fromhex(self._identity.log)
 
     def store_log_uuid(self, log: bytes) -> None:
-        """Record durably whether the lane has begun."""
+        """Record durably whether the lane has begun: `log` is the lane's incarnation, or empty."""
         if log != self.log:
             self._identity = msgspec.structs.replace(self._identity, log=log.hex())
             _write_identity(self.path, self._identity, self.storage)
 
     def declare_original(self) -> None:
-        """Do nothing: the identity of a lane does not change at a start."""
+        """Do nothing, because the gateway's own directory detects copies, also of its lanes."""
 
     def refresh_identity(self, after_us: int) -> None:
-        """Refresh the identity file of the gateway, which detects older copies of its lanes too."""
+        """Refresh the identity file of the gateway. The file also detects older copies of the gateway's lanes."""
         self._owner.refresh_identity(after_us)
 
     def refresh_if_stale(self, after_us: int) -> None:
-        """Refresh the identity file of the gateway while the disk is idle."""
+        """As `refresh_identity`, but only if a promise or vote has followed the last write; called when the disk is idle."""
         self._owner.refresh_if_stale(after_us)
 
     def become_new_disk(self) -> None:
@@ -80,7 +80,7 @@ def open_lane_directory(owner: DataDirectory, lane: LaneName, storage: Storage) 
 
     Raises:
         Damaged: the identity file is missing or corrupt, and cannot be rebuilt.
-        WrongDirectory: a newer release wrote the log in it.
+        WrongDirectory: a newer release wrote the lane's log.
         DirectoryRefused: the system denies access to the identity file.
     """
     path, renewed = lane_path(owner.path, lane), ""
@@ -91,16 +91,16 @@ def open_lane_directory(owner: DataDirectory, lane: LaneName, storage: Storage) 
         _write_identity(path, identity, storage)
         renewed = f"{os.path.join(path, IDENTITY)} was corrupt and was rebuilt from the other files of the lane: {error}"
     if identity is None:
-        # A lane with segments must not begin again: its positions would name different records.
+        # A lane that begins again would assign the same positions to different records, so existing segments are an error.
         if list_positions(path, "seg"):
             raise Damaged(f"{os.path.join(path, IDENTITY)} is missing, but the lane's log exists: restore the file")
-        # The identity is written last. So a lane without an identity and without segments is still being created.
+        # The identity is written last, so a crash during the creation leaves a lane that the next start creates again.
         for folder in (os.path.dirname(path), path, os.path.join(path, LOG)):
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder)
         identity = Identity(FORMAT_VERSION, owner.gateway, owner.group, lane.incarnation.hex())
         _write_identity(path, identity, storage)
-        # Sync both levels: the name of the lane in `lanes`, and the name `lanes` in the gateway's directory.
+        # The name of the lane in `lanes` must be durable, and so must the name `lanes` in the gateway's directory.
         storage.make_names_durable(os.path.dirname(path))
         storage.make_names_durable(owner.path)
     elif not os.path.isdir(os.path.join(path, LOG)):
@@ -109,13 +109,16 @@ def open_lane_directory(owner: DataDirectory, lane: LaneName, storage: Storage) 
 
 
 def _read(path: str, lane: LaneName) -> Identity | None:
-    """Return the identity of a lane's directory; None if it has none. An identity of a different kind counts as corrupt."""
+    """Return the identity of a lane's directory, or None if it has none.
+
+    An identity with another format, or one that names another disk than the directory, counts as corrupt.
+    """
     try:
         identity = read_identity(path)
     except WrongDirectory as error:
         raise Damaged(str(error)) from error
     except DirectoryRefused as error:
-        # A bad sector is corruption of this lane. Any other error, such as missing permissions, needs the operator.
+        # A bad sector affects only this lane, so it counts as corruption. Other errors, such as permissions, need the operator.
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EIO:
             raise Damaged(str(error)) from error
         raise
@@ -129,9 +132,13 @@ def _read(path: str, lane: LaneName) -> Identity | None:
 
 
 def _rebuild_identity(path: str, owner: DataDirectory, lane: LaneName, reason: Damaged) -> Identity:
-    """Rebuild a corrupt identity from a segment header with a valid CRC. Without such a header, raise the given error."""
+    """Rebuild a corrupt identity from a segment header with a valid CRC.
+
+    Raises:
+        Damaged: `reason`, because there is no such header.
+    """
     firsts = list_positions(path, "seg", include_trimmed=True)
-    # Without proof that the lane has begun, a rebuilt identity could let it begin again.
+    # A rebuilt identity says that the lane has begun, so a segment header of this lane must prove it.
     if not firsts or read_header(path, firsts[-1]).log != lane.incarnation:
         raise reason
     name = lane.incarnation.hex()

@@ -1,10 +1,10 @@
 """The lanes in a gateway's data directory: one log for each, with the same writer and recovery as the ordered log (design, section
 7).
 
-The directory `DIR/lanes/NUMBER-INCARNATION/` has the files of a data directory except the lock. The log in it begins with a VIEW
-frame and contains only VIEW and BATCH frames. Its uuid is the incarnation. In the hard state of this gateway's lane, `promised` is
-the attempt. In lanes of other gateways it is 0. The file `DIR/lane` records this gateway's lane before the first write to it, so
-that a missing lane is detected.
+The directory `DIR/lanes/NUMBER-INCARNATION/` has the files of a data directory except the lock. The log of a lane begins with a
+VIEW frame and contains only VIEW and BATCH frames. The uuid of that log is the incarnation. In the hard state of this gateway's
+lane, `promised` is the highest attempt. In lanes of other gateways, `promised` is 0. The file `DIR/lane` names this gateway's lane
+before the first write to the lane, so that a start detects a missing lane.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def path_of_disk(directory: str, incarnation: bytes) -> str:
 
 
 class LaneWriter(LogWriter):
-    """Writes the log of a lane. The state of that log has one line for each producer."""
+    """Writes the log of a lane."""
 
     @property
     def at_rest(self) -> bool:
-        """True if no background work is pending, which is usual for most lanes."""
+        """True if the lane has no background work: its mark is current, and no trimmed files are left."""
         return not self._marks.stale and self._marks.durable == self._end and not self.retention.files_left
 
     @property
@@ -70,27 +70,28 @@ class LaneWriter(LogWriter):
         return self._indexer.state.position
 
     def apply_retention(self, replicated: int, now_us: int) -> bool:
-        """Trim the frames that retention allows to trim and that every gateway of the roster has. Return True if frames were
-        trimmed.
+        """Trim the frames that retention allows to trim and that every gateway of the roster has.
+
+        Return True if frames were trimmed, or if trimmed files are left to remove.
 
         Args:
             replicated: last position that every gateway of the roster has.
             now_us: wall clock, us.
         """
         if self._truncating:
-            return False  # an unfinished truncation or replacement may change the start of the lane
+            return False  # a truncation or replacement failed and will be repeated, so the start of the lane is not final
         watermark = self._marks.newest.frontier_position
         with self._translating("trimming"):
             trimmed = self.retention.trim_lane(replicated, watermark, now_us)
             return self.retention.remove_trimmed(watermark) or trimmed
 
     def frontier(self, position: int, offset: int) -> None:
-        """Publish the frontier, unless a snapshot has already moved the lane beyond it."""
+        """Publish the frontier, unless a snapshot has already moved the lane to a later position."""
         if position > self._marks.frontier[0]:
             super().frontier(position, offset)
 
     def delete_producers(self, producers: Iterable[int]) -> None:
-        """Delete the state of producers that were deleted in the ordered log. Their numbers are never assigned again."""
+        """Delete the state of producers that the ordered log has deleted. Their numbers are never assigned again."""
         for number in producers:
             self._indexer.state.producers.pop(number, None)
 
@@ -98,8 +99,8 @@ class LaneWriter(LogWriter):
         """Delete the state of all producers that no longer exist in the ordered log.
 
         Args:
-            known: numbers of the producers that the ordered log knows.
-            following: the next number that the ordered log assigns.
+            known: numbers of the producers that exist in the ordered log.
+            following: the next number that the ordered log assigns. Higher numbers are from a later state of that log, and stay.
         """
         self.delete_producers([one for one in self._indexer.state.producers if one not in known and one < following])
 
@@ -109,14 +110,14 @@ def _idle(writer: LaneWriter, left: list[bool]) -> None:
 
 
 class LaneLogs:
-    """All lanes of one gateway. One thread uses it, except `frontier`, which any thread may call.
+    """All lanes of one gateway. One thread makes all calls, except `frontier`, which any thread may call.
 
-    After `DiskFull` the caller repeats the same call. After `DiskFailed` no further call is allowed. Lanes that were not used
-    recently are closed.
+    After `DiskFull`, the caller repeats the same call. After `DiskFailed`, no further call is allowed. If more than
+    `LANES_OPEN_MAX` lanes are open, the least recently used one is closed.
 
     Attributes:
         messages: messages for the operator about corruption that was found at the start.
-        starts: first offset that each lane still has. Any thread may read it.
+        starts: first offset of each lane that is not trimmed. Any thread may read this attribute.
         scrubber: checks and repairs the lanes.
     """
 
@@ -136,12 +137,13 @@ class LaneLogs:
         self._writers: OrderedDict[LaneName, LaneWriter] = OrderedDict()
         self._lock = threading.Lock()  # protects `_writers`, for `frontier`
         self._written: set[LaneName] = set()  # lanes with unsynced writes
-        self._attempts: dict[LaneName, int] = {}  # of this gateway's lanes, one for each number that it has had
+        # highest attempt of each of this gateway's lanes, one lane for each of its numbers
+        self._attempts: dict[LaneName, int] = {}
         self._own_lane: LaneName | None = None
         self._number = 0  # number of this gateway; 0 while it is unknown
         self._replicated: dict[LaneName, int] = {}  # last position that every gateway of the roster has
         self._retention_due_s = 0.0
-        self._retention_queue: deque[LaneName] = deque()  # lanes that retention has not checked in this round
+        self._retention_queue: deque[LaneName] = deque()  # lanes that retention still has to check in this round
         self._quarantine = LaneQuarantine(self._directory, self._storage)
         self.starts: dict[LaneName, int] = {}
         self.messages: list[str] = []
@@ -152,11 +154,13 @@ class LaneLogs:
     # Starting
 
     def start(self, ordered: LogState | None = None) -> tuple[LaneLog, ...]:
-        """Recover all lanes. If a lane of another gateway is corrupt, keep the valid part; the rest is fetched. If this gateway's
-        lane is corrupt, halt it.
+        """Recover all lanes.
+
+        If a lane of another gateway is corrupt, keep its valid part; the rest is fetched. If the end of this gateway's lane is
+        lost, report it, so that it is fetched. If this gateway's lane has any other corruption, halt the lane.
 
         Args:
-            ordered: state of the ordered log: the number of this gateway, and the producers that still exist.
+            ordered: state of the ordered log, with the number of this gateway and the producers that still exist.
 
         Raises:
             WrongDirectory: a newer release wrote a lane.
@@ -170,7 +174,7 @@ class LaneLogs:
             for writer in self._writers.values():
                 writer.delete_unknown_producers(ordered.producers, ordered.next_producer)
         own = self._load_own()
-        # A lane that lost all its files must not begin again: its positions would name different records.
+        # A lane that begins again would assign the same positions to different records, so a missing lane is halted.
         if own is not None and self._is_own(own) and own not in [(log.origin, log.incarnation) for log in found]:
             path = lane_path(self._directory, own)
             found.append(self._halted(own, f"{path} is missing, but {os.path.join(self._directory, OWN)} names the lane"))
@@ -188,13 +192,13 @@ class LaneLogs:
         lost = lost_end(recovered, self._attempts[lane], self._writers[lane].published) if self._is_own(lane) else None
         if lost is None:
             return log
-        # The record of the loss stays until the whole end is restored, because frames after the mark may be missing too.
+        # The hard state records the loss: after a partial fetch, the log may reach its mark and still lack later frames.
         self._writers[lane].write_hard_state(lost_end_hard_state(lost))
         self.messages.append(lost_end_message(lane, lost))
         return msgspec.structs.replace(log, attempt=log.tail[-1].view if log.tail else recovered.state.view, lost=lost)
 
     def _is_own(self, lane: LaneName) -> bool:
-        """True if this gateway is the origin of the lane, with this disk and, if the number is known, under this number."""
+        """True if the lane belongs to this disk and, if this gateway's number is known, to this number."""
         return lane.incarnation == self._incarnation and self._number in (0, lane.origin)
 
     def _log_of(self, lane: LaneName, recovered: Recovered) -> LaneLog:
@@ -215,20 +219,21 @@ class LaneLogs:
         )
 
     def _halted(self, lane: LaneName, reason: str) -> LaneLog:
-        """Return this gateway's lane as halted. Some of its decisions may be missing here, so no frame may be added."""
+        """Return a description of this gateway's lane as halted."""
+        # Decided frames may be missing here, and a new frame would get a position that one of them already has.
         reason = f"the lane of this gateway accepts no more records: {reason}; if the files cannot be restored, {NEW_LANE_REMEDY}"
         self.messages.append(reason)
         return LaneLog(origin=lane.origin, incarnation=lane.incarnation, halted=reason)
 
     def _salvage_lane(self, lane: LaneName, reason: str) -> Recovered:
-        """Quarantine a corrupt lane, and begin a new log with its valid part. Other gateways have all of its decided frames."""
+        """Quarantine a corrupt lane, and begin a new log with its valid part. The other gateways have the rest of its frames."""
         quarantined_path, removed = self._quarantine.add(lane)
         self.messages += removed
         writer, _ = self._open(lane)
         short = ""
         try:
             salvage(quarantined_path, writer)
-        # an incomplete copy must not prevent the start
+        # The start must not fail because of an incomplete copy, since other gateways have the missing frames.
         except (DiskFull, Damaged, WrongDirectory, OSError) as error:
             short = f"; no more of it could be copied ({error})"
         self._close(lane)
@@ -260,7 +265,8 @@ class LaneLogs:
         self.starts[lane] = writer.retention.start.offset
         if len(self._writers) > limits.LANES_OPEN_MAX:
             others = [one for one in self._writers if one != lane and one.incarnation != self._incarnation]
-            if self._written.issuperset(others):  # one round may write more lanes than may be open at the same time
+            # A lane with unsynced writes must not be closed, so if all others have some, they are synced first.
+            if self._written.issuperset(others):
                 self.sync()
             self._close(next(one for one in others if one not in self._written))
         return writer, recovered
@@ -279,7 +285,7 @@ class LaneLogs:
         return self._writers[lane]
 
     def _record_own(self, lane: LaneName) -> None:
-        """Record this gateway's lane durably before the first write to it, so that a missing lane is detected."""
+        """Record this gateway's lane durably, before the first write to it, so that later starts detect a missing lane."""
         with self._translating(lane):
             open_lane_directory(self._owner, lane, self._storage)
             self._storage.replace_file(os.path.join(self._directory, OWN), f"{lane.text}\n".encode())
@@ -296,7 +302,7 @@ class LaneLogs:
     # Actions of the protocol
 
     def persist(self, action: PersistLane) -> None:
-        """Apply a persist action, except the sync of its frames.
+        """Apply a persist action to its lane. The frames are only written; `sync` makes them durable.
 
         Raises:
             DiskFull: the disk is full; repeat the same action later.
@@ -304,12 +310,12 @@ class LaneLogs:
         """
         lane = LaneName(action.origin, action.incarnation)
         writer = self._writer(lane)
-        # Other gateways have already trimmed the frames that this lane lacks.
+        # The lane lacks frames that other gateways have trimmed, so it continues at the start of their log.
         if action.begin is not None and writer.last_decided < action.begin.position:
             self._replace(lane, writer, action.begin)
         if action.cut is not None:
             writer.truncate(action.cut)
-        # Recorded before the write, because a failed append may have written some frames.
+        # The lane counts as written even if the append fails, because the append may have written some of the frames.
         if action.frames:
             self._written.add(lane)
             writer.append(action.frames)
@@ -326,14 +332,14 @@ class LaneLogs:
             view=begin.attempt,
             members=begin.members,
         )
-        # With the lock, `frontier` in another thread cannot publish an older run after the replacement.
+        # Without the lock, `frontier` in another thread could publish an older position after the replacement.
         with self._lock if lane.incarnation == self._incarnation else contextlib.nullcontext():
             writer.replace(state.to_bytes())
         self.starts[lane] = writer.retention.start.offset
 
     def sync(self) -> None:
-        """Make all written frames durable, with parallel fsyncs of the lanes."""
-        # A journalling file system commits concurrent fsyncs with one journal write.
+        """Make all written frames durable."""
+        # Parallel fsyncs of the lanes are faster, because a journalling file system commits them with one journal write.
         sync_in_parallel([partial(self._sync, lane) for lane in self._written])
 
     def _sync(self, lane: LaneName) -> None:
@@ -341,12 +347,12 @@ class LaneLogs:
         self._written.discard(lane)
 
     def read(self, action: ReadLane) -> tuple[Frame, ...]:
-        """Return durable frames, starting at the first requested position; none if they cannot be read."""
+        """Return durable frames from the first requested position on; none if the first one was trimmed or cannot be read."""
         writer = self._writer(LaneName(action.origin, action.incarnation))
         return () if action.first < writer.retention.start.first else writer.read(action.first, action.last)[0]
 
     def begin(self, action: ReadLane) -> LaneBegin | None:
-        """Return the start of a lane if the requested frames were trimmed, else None."""
+        """Return the state at the start of a lane if the requested frames were trimmed, else None."""
         lane = LaneName(action.origin, action.incarnation)
         first = self._writer(lane).retention.start.first
         if action.first >= first:
@@ -358,22 +364,22 @@ class LaneLogs:
         return LaneBegin(state.position, state.view, state.chain, state.next_offset, state.members)
 
     def set_replicated(self, action: LaneHeld) -> None:
-        """Record that every gateway of the roster has a lane up to a position."""
+        """Record the position up to which every gateway of the roster has a lane."""
         self._replicated[LaneName(action.origin, action.incarnation)] = action.position
 
     @property
     def damaged(self) -> dict[LaneName, str]:
-        """Return a message for each lane with unreadable decided frames. Any thread may call this method."""
+        """Return a message for each lane that is suspected, corrupt or not scrubbed. Any thread may read this property."""
         return self.scrubber.damaged
 
     def suspect(self, incarnation: bytes) -> list[LaneName]:
         """Scrub all of a lane soon, because a read of it failed.
 
         Args:
-            incarnation: leading bytes of the lane's incarnation.
+            incarnation: the first bytes of the lane's incarnation.
 
         Returns:
-            The matching lanes that were not suspected before.
+            The lanes with this incarnation that were not suspected before.
         """
         lanes = [lane for lane in list_lanes(self._directory) if lane.incarnation.startswith(incarnation)]
         return [lane for lane in lanes if self.scrubber.suspect(lane)]
@@ -389,11 +395,11 @@ class LaneLogs:
         return self.scrubber.urgent
 
     def scrub(self) -> LaneCorrupt | None:
-        """Scrub the next piece. If the corrupt range of a lane has changed, return the change, else None."""
+        """Scrub the next piece of a lane. Return the lane's corrupt range if it has changed, else None."""
         return self.scrubber.scrub()
 
     def pop_messages(self) -> list[str]:
-        """Return the messages about snapshots since the last call, for the operator."""
+        """Return the messages for the operator that the scrub of the lanes has added since the last call."""
         return self.scrubber.pop_messages()
 
     def repair(self, action: RepairLane) -> LaneCorrupt:
@@ -407,8 +413,9 @@ class LaneLogs:
                 self._writers[lane].frontier(position, offset)
 
     def decided(self, run: DeliverUnordered) -> None:
-        """Publish the frontier of another gateway's lane, and index decided frames. Frames before the start of a replaced lane
-        are ignored.
+        """Index decided frames of a lane. For another gateway's lane, first publish the frontier.
+
+        If a snapshot has replaced the lane, frames before its new start are ignored.
         """
         lane = LaneName(run.origin, run.incarnation)
         writer = self._writer(lane)
@@ -416,13 +423,13 @@ class LaneLogs:
         for frame in run.frames:
             offsets.append(offset)
             offset += frame.count
-        # The frontier of this gateway's lane is published earlier, before its receipts are sent.
+        # The frontier of this gateway's own lane is already published, because receipts for its frames need it earlier.
         if lane.incarnation != self._incarnation:
             writer.frontier(run.frames[-1].position, offset)
         writer.decided(run.frames, offsets)
 
     def forget(self, producers: Iterable[int]) -> None:
-        """Delete the state of producers that the ordered log deleted."""
+        """In all open lanes, delete the state of producers that the ordered log has deleted."""
         for writer in self._writers.values():
             writer.delete_producers(producers)
 
@@ -432,14 +439,15 @@ class LaneLogs:
         Return True if work is left; the caller must then call again within 10 ms.
         """
         left = [self.apply_retention() for _ in range(len(self._writers))]
-        # Most lanes have no pending work, so they need no sync.
+        # Most lanes are at rest, and a thread for each of them would cost more than their work.
         sync_in_parallel([partial(_idle, writer, left) for writer in self._writers.values() if not writer.at_rest])
         return any(left)
 
     def apply_retention(self) -> bool:
-        """Trim the next lane as far as retention and the other gateways allow. Return True if files are left to remove.
+        """Trim the next lane as far as retention and the other gateways allow.
 
-        Each lane is checked every `RETENTION_CHECK_US`. A call checks one lane, so it delays the thread only briefly.
+        Return True if frames were trimmed, or if trimmed files are left to remove. Each lane is checked every `RETENTION_CHECK_US`.
+        A call checks only one lane, so that it delays the thread only briefly.
 
         Raises:
             DiskFull: the disk has no space for the new start of the lane.

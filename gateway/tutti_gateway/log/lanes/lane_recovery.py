@@ -1,9 +1,11 @@
 """Handling of corrupt lanes at a start.
 
-A corrupt lane of another gateway is quarantined, its valid part is copied into a new log, and the rest is fetched. The newest few
-quarantined lanes are kept for examination. If the end of this gateway's lane is corrupt, a `LostEnd` describes it; other gateways
-still have those frames. The record of the loss is `coordinated` in the lane's hard state: the attempt that is resumed. The record
-is valid until a later attempt is promised, because frames after the mark may be missing even when the log reaches the mark.
+A corrupt lane of another gateway is quarantined, its valid part is copied into a new log, and the rest is fetched. The newest
+quarantined lanes, up to a limit, are kept for examination.
+
+If the end of this gateway's lane is corrupt, a `LostEnd` describes the missing frames, which other gateways still have. The lane's
+hard state records the loss: `coordinated` is then the attempt that continues after the fetch. The record stays valid until a later
+attempt is promised. A start cannot end it earlier, because frames after the mark may be missing even when the log reaches the mark.
 """
 
 from __future__ import annotations
@@ -36,8 +38,9 @@ _SUFFIX = ".damaged-"
 
 
 class LaneQuarantine:
-    """Quarantines lanes during one start. It never removes a lane that this start quarantined, because the rest of that lane is
-    not fetched yet.
+    """Quarantines the corrupt lanes that one start finds.
+
+    The limit of quarantined lanes never removes a lane of the same start, because the rest of that lane is not fetched yet.
     """
 
     def __init__(self, directory: str, storage: Storage) -> None:
@@ -47,7 +50,7 @@ class LaneQuarantine:
         self._this_start: set[str] = set()
 
     def add(self, lane: LaneName) -> tuple[str, list[str]]:
-        """Rename a lane's directory durably, and first remove the oldest quarantined lanes above the limit.
+        """Rename a lane's directory durably. First remove the oldest quarantined lanes, so that the new one stays within the limit.
 
         Returns:
             The new path, and messages about removed lanes and failed removals, for the operator.
@@ -57,13 +60,13 @@ class LaneQuarantine:
         """
         path = lane_path(self._directory, lane)
         names = with_descriptor_wait(lambda: os.listdir(os.path.dirname(path)))
-        # computed from all names, because a plain file with such a name also blocks the rename
+        # The number must be free among all names, because even a plain file with such a name would block the rename.
         number = 1 + max(map(_number, names))
         existing = quarantined_lanes(self._directory)
         excess = max(0, len(existing) + 1 - limits.LANES_QUARANTINED_MAX)
         messages = [_removed(one) for one in existing[:excess] if one not in self._this_start]
         new_path = f"{path}{_SUFFIX}{number}"
-        # After a crash the lane has either its old or its new name, because there is only one rename.
+        # One rename moves all files of the lane, so a crash leaves the whole lane under its old name or its new one.
         self._storage.rename(path, new_path)
         self._storage.make_names_durable(os.path.dirname(path))
         self._this_start.add(new_path)
@@ -71,9 +74,10 @@ class LaneQuarantine:
 
 
 def quarantined_lanes(directory: str) -> list[str]:
-    """Return the paths of quarantined lanes in a gateway's directory, oldest first. Numbers rise over all lanes.
+    """Return the paths of quarantined lanes in a gateway's directory, oldest first.
 
-    Earlier releases counted each lane separately, so the change time orders lanes with equal numbers.
+    The numbers in their names increase over all lanes. Earlier releases counted each lane separately, so the change time orders
+    lanes with equal numbers.
     """
     folder = os.path.join(directory, LANES)
     with with_descriptor_wait(lambda: os.scandir(folder)) as entries:
@@ -94,8 +98,8 @@ def _number(name: str) -> int:
 def _removed(path: str) -> str:
     """Remove a quarantined lane, and return a message about the result.
 
-    After an interrupted removal, the remaining files keep their number, so the next start removes them. A failed removal does not
-    prevent the start.
+    After a crash, the rest of the directory keeps its number, so it is still the first to be removed when the next lane is
+    quarantined. A failed removal does not prevent the start.
     """
     try:
         shutil.rmtree(path)
@@ -110,9 +114,9 @@ def _removed(path: str) -> str:
 
 
 def salvage(damaged: str, writer: LogWriter) -> int:
-    """Copy the leading valid frames of a corrupt lane into a new log, and return the last decided position in it.
+    """Copy the leading valid frames of a corrupt lane into a new log, and return the last decided position of the new log.
 
-    Frames that were known to be decided stay decided.
+    A copied frame is decided in the new log if the old log recorded it as decided.
 
     Args:
         damaged: directory of the corrupt lane.
@@ -120,7 +124,7 @@ def salvage(damaged: str, writer: LogWriter) -> int:
 
     Raises:
         DiskFull, DiskFailed: the new log cannot be written.
-        Damaged, WrongDirectory, OSError: no more of the old log can be read.
+        Damaged, WrongDirectory, OSError: the old log cannot be read further; the new log has the frames before.
     """
     decided = _decided(damaged)
     position, chain, offset = 1, 0, 0
@@ -128,7 +132,7 @@ def salvage(damaged: str, writer: LogWriter) -> int:
     if begin > 1:
         snapshot = read_snapshot(damaged, begin)
         if snapshot is None:
-            return 0  # no snapshot contains the state before the first remaining frame
+            return 0  # the new log cannot continue a chain without the state before the first frame
         writer.replace(snapshot.state.to_bytes())
         position, chain, offset = begin, snapshot.state.chain, snapshot.state.next_offset
     for first in list_positions(damaged, "seg", include_trimmed=True):
@@ -140,7 +144,7 @@ def salvage(damaged: str, writer: LogWriter) -> int:
         segment = SegmentMap(segment_path(damaged, first), first)
         file_position = FRAMES_AT
         while True:
-            # The lane is copied in pieces, so that a large lane does not fill the memory.
+            # A scan of the whole segment would hold all of its frames in memory, so the lane is copied in pieces.
             found = scan_frames(
                 segment, file_position, position, chain, last=position + limits.SCRUB_FRAMES - 1, bodies_from=position
             )
@@ -154,10 +158,10 @@ def salvage(damaged: str, writer: LogWriter) -> int:
 
 
 def _begin_of(damaged: str) -> int:
-    """Return the first position of the lane. If it is unknown, return the start of the oldest segment after which all later
-    segments are contiguous.
+    """Return the first position of the lane.
 
-    Earlier segments may belong to a log that a snapshot replaced.
+    If the file `start` is corrupt, return the start of the oldest segment from which the log continues to the newest without a gap.
+    Segments before a gap may belong to a log that a snapshot has replaced.
     """
     try:
         return read_start(damaged).first
@@ -183,9 +187,9 @@ def _continues_at(damaged: str, first: int, following: int) -> bool:
 
 
 def _copy(frames: list[Frame], writer: LogWriter, offset: int, decided: int) -> int:
-    """Append frames and index the decided ones; return the offset after those."""
+    """Append frames to the new log and index those that are decided. Return the offset after the decided frames."""
     writer.append(frames)
-    # As always, frames are durable before the frontier passes them.
+    # Frames must be durable before the frontier passes them.
     writer.sync()
     known = [frame for frame in frames if frame.position <= decided]
     offsets = []
@@ -199,7 +203,7 @@ def _copy(frames: list[Frame], writer: LogWriter, offset: int, decided: int) -> 
 
 
 def _decided(damaged: str) -> int:
-    """Return the last position that the lane recorded as decided; 0 if it is unknown."""
+    """Return the last position that the lane recorded as decided; 0 if unknown."""
     try:
         reader = LogReader(damaged, damaged=True)
         try:
@@ -207,12 +211,12 @@ def _decided(damaged: str) -> int:
         finally:
             reader.close()
     except TuttiError:
-        # A reader needs the files of the identity and the start, but these may be the corrupt ones.
+        # A reader fails if the identity or the file `start` is corrupt, but the marks may still be valid.
         return _decided_by_marks(damaged)
 
 
 def _decided_by_marks(damaged: str) -> int:
-    """Return the last decided position in any mark. Used for a lane whose identity or start is corrupt."""
+    """Return the highest decided position that a mark of the lane names; 0 if unknown."""
     try:
         stored = read_hard_state(damaged)
         firsts = list_positions(damaged, "seg", include_trimmed=True)
@@ -226,11 +230,11 @@ def _decided_by_marks(damaged: str) -> int:
 
 
 def lost_end(recovered: Recovered, attempt: int, last_published: int) -> LostEnd | None:
-    """Return the lost end, or None if nothing is lost or all of it was restored.
+    """Return the lost end of this gateway's lane, or None if no frame is missing.
 
     Args:
-        attempt: the highest attempt that is known here.
-        last_published: position that was published as decided; 0 if the log reaches it.
+        attempt: the highest attempt that this gateway's files name.
+        last_published: last position that the previous run published as decided; 0 if the log reaches that position.
     """
     state, tail, damage, scalars = recovered.state, recovered.tail, recovered.damage, recovered.scalars
     view = LaneViewBody(state.members, state.disks)

@@ -1,8 +1,8 @@
 """Scrubs the decided frames of lanes, one piece of one lane at a time, and repairs corrupt frames in place.
 
 Each lane has its own scrubber (`scrubber.py`). This module chooses the next lane and keeps the results. After a failed read of a
-lane, a file in its directory marks the lane as suspected until the whole lane has been readable. So a restart does not lose the
-suspicion. A corrupt lane still accepts writes, because the corrupt frames are before its end and other gateways have them.
+lane, a file in its directory marks the lane as suspected until a scrub has read the whole lane. The file keeps the suspicion over a
+restart. A corrupt lane still accepts writes, because the corrupt frames are before its end and other gateways have them.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _FETCHED = "the gateway fetches the frames from another gateway and rewrites the
 
 
 class LaneScrubber:
-    """Checks and repairs lanes. The thread that writes lanes owns it; any thread may read `damaged`.
+    """Checks and repairs lanes. Only the thread that writes lanes may call its methods; any thread may read `damaged`.
 
     Attributes:
-        damaged: message about each lane with unreadable decided frames.
-        rounds: complete scrub rounds over all lanes.
-        repaired: frames rewritten since the start.
+        damaged: a message for each lane that is suspected, corrupt or not scrubbed.
+        rounds: number of complete scrub rounds over all lanes.
+        repaired: number of frames rewritten since the start.
     """
 
     def __init__(
@@ -44,14 +44,14 @@ class LaneScrubber:
 
         Args:
             directory: data directory of the gateway.
-            scrubber: returns the scrubber of a lane, and opens the lane for it.
-            lanes: returns the open lanes, which are scrubbed even if they are not suspected.
+            scrubber: returns the scrubber of a lane, and opens the lane if it is closed.
+            lanes: returns the open lanes. Closed lanes are scrubbed only if they are suspected.
         """
         self._directory = directory
         self._storage = storage
         self._scrubber_of = scrubber
         self._open_lanes = lanes
-        # the scrubber that checks each suspect; a lane that was closed and opened again has a new scrubber
+        # the scrubber that checks each suspected lane, or None until the check begins
         self._suspects: dict[LaneName, LogScrubber | None] = {}
         self._lost: dict[LaneName, tuple[int, int]] = {}
         self._skipped: set[LaneName] = set()  # lanes that cannot be opened
@@ -61,7 +61,7 @@ class LaneScrubber:
         self.rounds = self.repaired = 0
 
     def start(self) -> None:
-        """Load the suspected lanes of the previous run. They are scrubbed first."""
+        """Load the lanes that the previous run suspected, so that they are scrubbed first."""
         for lane in list_lanes(self._directory):
             if os.path.exists(self._file(lane)):
                 self._suspects[lane] = None
@@ -73,7 +73,7 @@ class LaneScrubber:
             return False
         self._suspects[lane] = None
         self.damaged[lane] = _SOON
-        # The file is not synced, because a lost suspicion only delays the scrub.
+        # A power loss may lose this file, which only delays the scrub of the lane, so the file needs no sync.
         self._storage.replace_file(self._file(lane), b"", durable=False)
         return True
 
@@ -86,19 +86,19 @@ class LaneScrubber:
         return any(lane not in self._lost for lane in self._suspects)
 
     def scrub(self) -> LaneCorrupt | None:
-        """Scrub the next piece, and return a change of the corrupt range of a lane, or None.
+        """Scrub the next piece of a lane. Return the lane's corrupt range if it has changed, else None.
 
         Raises:
             DiskFailed, DiskFull: a rebuilt file could not be written.
             OSError: a file could not be read.
         """
-        # Suspects come first. A lane with a known corrupt range waits for its frames.
+        # Suspected lanes come first, except those whose corrupt range is known and waits for frames of another gateway.
         lane = next((one for one in self._suspects if one not in self._lost), None) or self._next()
         if lane is None:
             return None
         try:
             scrubber = self._scrubber_of(lane)
-            # A lane that was closed and opened again has a new scrubber, which must check the whole lane.
+            # A lane that was closed and opened again has a new scrubber, which has not checked any part of the lane yet.
             if lane in self._suspects and self._suspects[lane] is not scrubber:
                 self._suspects[lane] = scrubber
                 scrubber.suspect_all()
@@ -109,7 +109,7 @@ class LaneScrubber:
         return self._record_result(lane, scrubber)
 
     def _skip(self, lane: LaneName, error: Exception) -> LaneCorrupt | None:
-        """Skip a lane that cannot be opened until the next start, and log it once. Its suspect file remains."""
+        """Skip a lane that cannot be opened until the next start, and log this once. The file of a suspected lane remains."""
         self._skipped.add(lane)
         self._suspects.pop(lane, None)
         if lane in self._round:
@@ -119,18 +119,18 @@ class LaneScrubber:
         return LaneCorrupt(*lane, 0, 0) if self._lost.pop(lane, None) is not None else None
 
     def pop_messages(self) -> list[str]:
-        """Return the messages about snapshots and unopened lanes since the last call, for the operator."""
+        """Return the messages for the operator, about snapshots and skipped lanes, that were added since the last call."""
         messages, self._messages = self._messages, []
         return messages
 
     def _next(self) -> LaneName | None:
-        """Return the lane that is next in the round."""
+        """Return the next lane of the scrub round, and begin a new round if this one is complete, or None without an open lane."""
         open_lanes = [lane for lane in self._open_lanes() if lane not in self._skipped]
         self._round = [lane for lane in self._round if lane in open_lanes] or open_lanes
         return self._round[0] if self._round else None
 
     def _record_result(self, lane: LaneName, scrubber: LogScrubber) -> LaneCorrupt | None:
-        """Record the result of a scrub or a repair, and return the change of the corrupt range, or None."""
+        """Record the result of a scrub or a repair. Return the lane's corrupt range if it has changed, else None."""
         lost = (scrubber.lost.first, scrubber.lost.last) if scrubber.lost is not None else None
         before = self._lost.pop(lane, None)
         if lane in self._round and (lost is not None or not scrubber.in_round):
@@ -140,7 +140,7 @@ class LaneScrubber:
             self._lost[lane] = lost
             self.damaged[lane] = f"{scrubber.message}: {_FETCHED}"
             return LaneCorrupt(*lane, *lost) if lost != before else None
-        # The whole lane was readable, so the suspicion ends.
+        # The scrubber has read the whole lane since the suspicion, so the suspicion ends.
         if self._suspects.get(lane) is scrubber and not scrubber.urgent:
             del self._suspects[lane]
             with contextlib.suppress(FileNotFoundError):
@@ -152,14 +152,14 @@ class LaneScrubber:
         return LaneCorrupt(*lane, 0, 0) if before is not None else None
 
     def repair(self, lane: LaneName, frames: Sequence[Frame]) -> LaneCorrupt:
-        """Write the frames that fit into the corrupt range of a lane, and return the range that is still corrupt.
+        """Write the frames that fit into the corrupt range of a lane. Return the range that is still corrupt; zeros if none is.
 
         Raises:
             DiskFull, DiskFailed: the frames could not be written.
         """
         try:
             scrubber = self._scrubber_of(lane)
-            if scrubber.lost is None:  # the lane was closed in the meantime, so it is scrubbed again
+            if scrubber.lost is None:  # the lane was closed and opened again, so a new scrub must find its corrupt range
                 self._lost.pop(lane, None)
                 self.suspect(lane)
             self.repaired += scrubber.repair(frames)

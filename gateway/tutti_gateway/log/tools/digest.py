@@ -1,4 +1,4 @@
-"""Computes the digest of a range of a data directory; `tutti/data/frames/digest.py` defines its content."""
+"""Computes the digest of a range of records in a data directory, as `tutti/data/frames/digest.py` defines it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tutti.log.read.scan import scan
 
 
 class Digest(NamedTuple):
-    """A SHA-256 digest of committed records [start, end).
+    """A SHA-256 digest of the committed records at offsets [start, end).
 
     Attributes:
         log: uuid of the log, hex.
@@ -35,13 +35,13 @@ def digest(
     end: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Digest:
-    """Return the digest of the committed records [start, end) of a directory.
+    """Return the digest of the committed records at offsets [start, end) of a directory.
 
     Args:
         path: data directory, or directory of a lane.
-        start: first offset; None for the first record of the log.
-        end: offset after the last record; None for the frontier.
-        progress: called after each batch with the number of records done and the total.
+        start: first offset, or None for the first record of the log.
+        end: offset after the last record, or None for the frontier.
+        progress: called after each batch, with the number of digested records and the total number.
 
     Raises:
         DirectoryRefused, OffsetOutOfRange, UsageError: the directory cannot be read, or lacks the range.

@@ -86,12 +86,12 @@ class FrameInfo:
 
 
 def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None) -> Iterator[FrameInfo]:
-    """Yield the valid frames at positions `start` to `end`, decided or pending.
+    """Yield a description of each valid frame at positions `start` to `end`, decided or pending.
 
     Args:
         path: data directory, or directory of a lane.
         start: first position.
-        end: last position, included; None for the last frame.
+        end: last position, included, or None for the last frame.
 
     Raises:
         WrongDirectory: the path is not a data directory.
@@ -114,7 +114,7 @@ def inspect(path: str | os.PathLike[str], start: int = 1, end: int | None = None
 
 
 def _pending(reader: LogReader, frontier: int, last: int) -> Iterator[FrameScan]:
-    """Yield scans of the frames after the frontier."""
+    """Yield the scans of the pending frames after the frontier, one for each segment."""
     segment, file_position, chain = None, FRAMES_AT, 0
     for view, rows in reader.positions(max(frontier, reader.first), frontier):
         segment, file_position = view.segment, int(rows["file_position"][-1]) + int(rows["size"][-1])
@@ -164,7 +164,7 @@ def _frame_info(frame: Frame, offset: int, fate: str, file: str, file_position: 
 
 
 def _detail(frame: Frame) -> str:
-    """Return the body as JSON, with bytes as base64."""
+    """Return the body of a frame as JSON, with bytes as base64; empty for a batch."""
     if frame.kind == Kind.BATCH:
         return ""
     try:

@@ -1,7 +1,8 @@
-"""Repairs a data directory whose gateway halted because of corruption (design, section 6). It reports the corruption, and truncates
-the log on request.
+"""Repairs a data directory whose gateway halted because of corruption (design, section 6).
 
-The tool truncates only if the operator gives the offset from which the loss is accepted. It keeps everything that it removes.
+The tool reports the corruption, repairs what needs no loss of data, and truncates the log on request.
+The tool truncates only if the operator names the first offset that may be lost. Everything that the tool removes is kept in a
+folder.
 """
 
 from __future__ import annotations
@@ -37,15 +38,14 @@ class Repair:
 
     Attributes:
         damage: findings by position, including repaired ones; empty if the log was valid.
-        offset: first lost offset, which the operator must give to accept the loss; -1 if no record is lost.
+        offset: first lost offset, which the operator must name to accept the loss; -1 if no record is lost.
         lost: number of committed records that are lost.
-        frames_after: valid frames after the corruption. They are lost too, because it is unknown which frames are missing before
-            them.
+        frames_after: number of positions after the corruption, whose frames are also lost, because frames before them are missing.
         truncated: True if the log was truncated.
-        kept_in: folder that keeps everything that was removed; empty if nothing was.
-        others_vote: True if the remaining log names several voters, so it needs other gateways to continue.
-        renewed: message about the new identity of a member that discarded data on which others may rely; empty if it keeps its
-            identity.
+        kept_in: folder with everything that was removed; empty if nothing was removed.
+        others_vote: True if the remaining log names several voters, so the gateway needs other gateways to continue.
+        renewed: message about the new identity of a member that discarded data on which others may rely; empty if the member keeps
+            its identity.
     """
 
     damage: tuple[Finding, ...]
@@ -61,19 +61,19 @@ class Repair:
 def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *, storage: Storage | None = None) -> Repair:
     """Report the corruption of a directory whose gateway is down, and make the repairs that lose no data.
 
-    Segment headers are rebuilt from the rest of the log. Wrong indexes and snapshots are moved away, because the next start
-    rebuilds them. An interrupted truncation is completed by the same call; until then a start behaves as before or halts.
+    Segment headers are rebuilt from the rest of the log. Wrong indexes and snapshots are moved away, because a running gateway
+    rebuilds them. The same call completes an interrupted truncation; until then, a start of the gateway behaves as before or halts.
 
     Args:
         path: data directory.
-        accept_loss_from: offset that a report named; the log is truncated there. None only reports.
-        storage: file operations.
+        accept_loss_from: first lost offset, as a report named it, at which the log is truncated; without it, only report the loss.
+        storage: file operations, which tests can replace.
 
     Raises:
         DirectoryRefused: the gateway is running.
         WrongDirectory: the path is not a data directory.
-        UsageError: the corruption begins at another offset, or there is none.
-        Damaged: the first lost record, or what the gateway promised, cannot be determined.
+        UsageError: the corruption begins at another offset, or there is no corruption.
+        Damaged: the first lost record or the hard state cannot be determined.
     """
     # The lock proves that the gateway is down.
     directory, storage = lock_directory(path), storage or Storage()
@@ -89,7 +89,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
             report = verify(directory.path)
         remaining = sorted(report.damage, key=lambda finding: finding.position)
         damage = tuple(sorted([*rebuilt, *remaining], key=lambda finding: finding.position))
-        # Derived files can be rebuilt, so only the other findings mean that records are lost.
+        # Indexes and snapshots can be rebuilt, so only the other findings mean that records are lost.
         first = next((finding for finding in remaining if not finding.derived), None)
         if first is None:
             if accept_loss_from is not None:
@@ -98,7 +98,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
                 folder = folder or _new_folder(directory.path, storage)
                 _move(directory.path, [finding.file for finding in remaining], folder, storage)
             return Repair(damage, kept_in=folder)
-        # Without its offset, an operator cannot decide about the loss.
+        # The operator accepts a loss by its first offset, so an unknown offset allows no truncation.
         if first.offset < 0:
             raise Damaged(f"{first.file}, byte {first.byte}: {first.what}; the offset there is unknown: restore the file")
         position, offset = _truncation_point(directory.path, first)
@@ -112,7 +112,7 @@ def repair(path: str | os.PathLike[str], accept_loss_from: int | None = None, *,
                 f"to give up the committed records from there on ({found.lost}), name that offset"
             )
         if found.others_vote:
-            # done before the loss, because this disk must not vote again without the data for which it voted
+            # This disk must never vote again without the data for which it voted, so it becomes a new disk before the truncation.
             directory.become_new_disk()
         folder = _truncate(directory.path, position, offset, folder, storage)
         return replace(found, truncated=True, kept_in=folder, renewed=directory.renewed)
@@ -131,7 +131,7 @@ def _others_vote(path: str, position: int) -> bool:
 
 
 def _write_headers(path: str, headers: list[SegmentHeader], folder: str, storage: Storage) -> None:
-    """Save the bad headers durably, then write the rebuilt ones."""
+    """Copy the bad headers to the folder, durably, and then write the rebuilt headers."""
     for header in headers:
         file = segment_path(path, header.first)
         storage.replace_file(os.path.join(folder, f"{os.path.basename(file)}.header"), read_file(file, FRAMES_AT))
@@ -144,10 +144,10 @@ def _write_headers(path: str, headers: list[SegmentHeader], folder: str, storage
 
 
 def _truncation_point(path: str, damage: Finding) -> tuple[int, int]:
-    """Return the position and offset at which the log can end.
+    """Return the position and offset from which the log must be truncated.
 
-    A void batch whose ABORT follows the corruption must be truncated too. Without its ABORT it would be committed, although its
-    producer received an abort (C2).
+    A void batch whose ABORT follows the corruption must be truncated too. Without the ABORT, the batch would be committed, although
+    the gateway has reported its abort to the producer (C2).
     """
     low = max(damage.position - limits.UNDECIDED_FRAMES_MAX, 1)
     void: dict[int, int] = {}
@@ -166,18 +166,18 @@ def _truncation_point(path: str, damage: Finding) -> tuple[int, int]:
 
 
 def _truncate(path: str, position: int, offset: int, folder: str, storage: Storage) -> str:
-    """Truncate the log before a position, and return the folder that keeps what was removed.
+    """Truncate the log from a position on, and return the folder with the removed files.
 
-    Snapshots are moved first. While the newest one exists, a start continues after the corruption as before. Once it is moved, a
-    start finds the log shorter than its mark, and halts. The mark is lowered last. If it were lowered earlier, a start would take
-    valid frames between the truncation point and the corruption for a tail, and commit them.
+    Snapshots are moved first. While the newest snapshot exists, a start continues from it as before the repair. Once that snapshot
+    is moved, a start finds the log shorter than its mark, and halts. The mark is lowered last. With an earlier lowered mark, a
+    start would commit valid frames between the truncation point and the corruption as the tail of the log.
 
     Args:
-        folder: the folder to use; empty for a new one.
+        folder: the folder for removed files; empty for a new one.
     """
     firsts = list_positions(path, "seg")
     stored = read_hard_state(path)
-    last = bisect_right(firsts, position - 1) - 1  # the segment that becomes the last one: it holds the frame before the position
+    last = bisect_right(firsts, position - 1) - 1  # the segment with the frame before the position becomes the last one
     if stored is None or last < 0:
         raise Damaged(f"no part of the log in {path} can be kept: restore the directory, or start the gateway with a new one")
     segment = firsts[last]
@@ -190,34 +190,33 @@ def _truncate(path: str, position: int, offset: int, folder: str, storage: Stora
     _move(path, _files_from(path, position, "snap"), folder, storage)
     size = read_header(path, segment).size
     _end_segment_at(segment_path(path, segment), file_position, size, folder, storage)
-    # The first segment is moved first, because it may hold valid frames that continue at the truncation point. Later segments
-    # then lack a predecessor.
+    # The segment at the truncation point may continue the log, so it is moved first; without it, no later segment can continue.
     _move(path, _files_from(path, position, "seg"), folder, storage)
     indexes = _files_from(path, position, "idx")
     if os.path.exists(index_path(path, segment)):
         indexes.append(index_path(path, segment))
     _move(path, indexes, folder, storage)
-    # The live page of the last run may contain a frontier that is now lost.
+    # The live page of the last run may publish a frontier that the truncated log no longer reaches.
     live = LivePage(path)
     live.invalidate()
     live.close()
     hard_state_file = HardStateFile(path, storage, stored)
     try:
-        # The sequence is above that of all marks in the remaining segments, so this mark counts.
+        # The mark with the highest sequence counts, so the lowered mark needs one above all marks in the remaining segments.
         lowered = mark._replace(
             sequence=newest.sequence + 1, frontier_position=frontier[0], frontier_offset=frontier[1], time_us=time.time_ns() // 1000
         )
         hard_state_file.write(stored.hard_state, lowered, segment)
     finally:
         hard_state_file.close()
-    # The gateway could not start if the last segment had no valid mark.
+    # A start halts if the last segment has no valid mark, so such a segment gets the lowered one.
     if find_lost_end(path, segment, size) is not None:
         _write_mark(segment_path(path, segment), lowered, storage)
     return folder
 
 
 def _end_segment_at(file: str, file_position: int, size: int, folder: str, storage: Storage) -> None:
-    """Copy a segment durably, then truncate it at file position `file_position` and extend it to its full `size`, durably."""
+    """Copy a segment to the folder, then end its frames at byte `file_position`, and extend it to its full `size`, all durably."""
     copy = os.path.join(folder, os.path.basename(file))
     shutil.copyfile(file, copy)
     fd = storage.open(copy)
@@ -239,7 +238,7 @@ def _end_segment_at(file: str, file_position: int, size: int, folder: str, stora
 
 
 def _write_mark(file: str, mark: VoteMark, storage: Storage) -> None:
-    """Write a mark into a segment that has no valid one, durably."""
+    """Write a mark durably into a segment that has no valid mark."""
     fd = storage.open(file)
     try:
         storage.write(fd, [mark.to_bytes()], MARK_SLOTS[0])
@@ -259,12 +258,12 @@ def _end_before(path: str, first: int, position: int) -> tuple[VoteMark, int]:
 
 
 def _files_from(path: str, position: int, kind: str) -> list[str]:
-    """Return the files of a kind that begin at a position or after it, in order."""
+    """Return the paths of the log's files of a kind ("seg", "idx" or "snap") from a position on, in order."""
     return [os.path.join(path, LOG, f"{number:020d}.{kind}") for number in list_positions(path, kind) if number >= position]
 
 
 def _new_folder(path: str, storage: Storage) -> str:
-    """Create a folder for removed files. Each repair gets its own, because the file names repeat."""
+    """Create a folder for removed files. Each repair gets a new folder, because the same file names occur in each repair."""
     name = os.path.join(path, f"kept-{time.strftime('%Y%m%dT%H%M%S')}")
     folder, number = name, 1
     while os.path.exists(folder):
@@ -276,7 +275,7 @@ def _new_folder(path: str, storage: Storage) -> str:
 
 
 def _move(path: str, files: list[str], folder: str, storage: Storage) -> None:
-    """Move files into a folder, each one durably before the next."""
+    """Move files into a folder, each one durably before the next, so that a crash keeps their order."""
     for file in files:
         storage.rename(file, os.path.join(folder, os.path.basename(file)))
         storage.sync_directory(folder)

@@ -37,9 +37,9 @@ class Finding(NamedTuple):
     """A problem in a data directory.
 
     Attributes:
-        position, offset: first affected position and offset; offset -1 if it is unknown.
-        file, byte, what: file, file position, and description.
-        derived: True if the file can be rebuilt from the frames (indexes and snapshots).
+        position, offset: first affected position and offset; offset -1 if unknown.
+        file, byte, what: path of the file, byte in the file, and description of the problem.
+        derived: True for an index or a snapshot, which can be rebuilt from the frames.
     """
 
     position: int
@@ -60,11 +60,11 @@ class Verified:
         lane: NUMBER-INCARNATIONHEX of the checked lane; empty for the ordered log.
         frontier: the decided end; later frames are pending.
         durable: last position that the newest mark names as synced.
-        newest: first position of the newest segment that must exist; 0 if it is unknown.
-        segments, frames, records, bytes: amounts checked; `records` counts committed ones.
+        newest: first position of the newest segment that must exist; 0 if unknown.
+        segments, frames, records, bytes: numbers of checked segments, frames, committed records and bytes.
         end: last position in the log.
         damage: lost or corrupt data; empty in a valid log.
-        notes: findings that lose nothing: missing indexes and snapshots, a torn end.
+        notes: findings without loss of data: missing indexes and snapshots, a torn end.
     """
 
     log: str
@@ -83,10 +83,10 @@ class Verified:
 
 
 def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Verified:
-    """Check a directory. While its gateway is running, the check ends at the current frontier.
+    """Check a data directory or the directory of a lane. While the gateway is running, the check ends at the current frontier.
 
     Args:
-        progress: called repeatedly with the number of bytes done and the total.
+        progress: called repeatedly, with the number of checked bytes and the total number.
 
     Raises:
         DirectoryRefused: the directory cannot be read.
@@ -98,12 +98,12 @@ def verify(path: str | os.PathLike[str], progress: Callable[[int, int], None] | 
         stored = read_hard_state(reader.path)
         firsts = list_positions(reader.path, "seg")
         check_hard_state(reader.path, stored, firsts, reader.log)
-        if frontier.live:  # the gateway may truncate later frames during the check
+        if frontier.live:  # a running gateway may truncate the frames after the frontier during the check
             firsts = [first for first in firsts if first <= frontier.position + 1]
         durable = newest_mark(reader.path, stored.mark, firsts).position if stored is not None and firsts else 0
         if stored is not None:
             durable = max(durable, stored.mark.position)
-        # A running gateway may begin segments during the check.
+        # A running gateway may begin a segment after this list was read, so a missing newest segment proves nothing then.
         newest = stored.segment if stored is not None and not frontier.live else 0
         report = Verified(reader.log, reader.name, frontier, max(durable, frontier.position), newest)
     _Check(reader.path, firsts, report, progress).run()
@@ -125,11 +125,11 @@ class LaneVerified(NamedTuple):
     """The result of checking one lane.
 
     Attributes:
-        lane, path: NUMBER-INCARNATIONHEX, and its directory.
-        own: True if this gateway, with this disk, is the origin.
-        report: the full result; None if the check could not start.
+        lane, path: name of the lane (NUMBER-INCARNATIONHEX), and its directory.
+        own: True if this gateway, with this disk, is the origin of the lane.
+        report: the full result, or None if the check could not start.
         damage: findings of the report, or the reason why there is no report.
-        refused: why the system denies access; empty if it does not.
+        refused: why the system denies access to the lane; empty if access is granted.
     """
 
     lane: str
@@ -141,14 +141,14 @@ class LaneVerified(NamedTuple):
 
 
 def verify_lanes(path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> list[LaneVerified]:
-    """Check the lanes in a gateway's directory as `verify` does, ordered by number, and check that the own lane exists.
+    """Check each lane in a gateway's directory with `verify`, ordered by number, and check that the gateway's own lane exists.
 
-    A lane that is just being created has no files yet, and is omitted.
+    A lane without files is omitted, because a running gateway is just creating it.
     """
     directory = os.path.abspath(path)
     identity = read_identity(directory)
     incarnation = bytes.fromhex(identity.incarnation) if identity is not None else b""
-    # The record is read before the lanes are listed. A lane's directory exists before the record names it, so none is missed.
+    # A lane's directory exists before `DIR/lane` names it, so with this order of reads, a new own lane never looks missing.
     own = recorded_own_lane(directory)
     lanes = list_lanes(directory)
     found = [
@@ -169,7 +169,7 @@ def _verify_lane(directory: str, lane: LaneName, own: bool, progress: Callable[[
         report = verify(path, progress)
     except Damaged as error:
         return LaneVerified(lane.text, path, own, None, [Finding(error.position, -1, path, 0, str(error))])
-    except WrongDirectory as error:  # the folder holds files of unknown origin
+    except WrongDirectory as error:  # the folder of the lane holds other files, so the lane itself is lost
         return LaneVerified(lane.text, path, own, None, [Finding(0, -1, path, 0, str(error))])
     except DirectoryRefused as error:
         return LaneVerified(lane.text, path, own, None, [], str(error))
@@ -177,7 +177,7 @@ def _verify_lane(directory: str, lane: LaneName, own: bool, progress: Callable[[
 
 
 def lane_of(path: str | os.PathLike[str]) -> tuple[str, bool] | None:
-    """Return the directory of the lane at a path, and whether it is its gateway's own; None if the path leads to no lane."""
+    """Return the directory of the lane at a path, and True if it is its gateway's own lane, or None if the path is not a lane."""
     found = lane_of_path(os.fspath(path))
     if found is None:
         return None
@@ -193,7 +193,7 @@ class _Check:
         self._firsts = firsts
         self._report = report
         self._progress = progress
-        # A running gateway may truncate the frames after the frontier.
+        # A running gateway may truncate frames after the frontier during the check, so the check ends at the frontier.
         self._last = report.frontier.position if report.frontier.live else None
         begin = read_start(path).first
         start = read_snapshot(path, begin) if begin > 1 else empty_snapshot()
@@ -203,7 +203,7 @@ class _Check:
 
     def run(self) -> None:
         """Check the segments in order, then the end of the log."""
-        # An ABORT voids batches before it, so all ABORTs are collected before the segments are checked.
+        # An ABORT in a later segment can void a batch, so all ABORTs are collected before the first segment is checked.
         aborts = self._aborts()
         position, chain = self._begin, self._state.chain if self._state is not None else 0
         if self._state is None and self._firsts:
@@ -213,7 +213,7 @@ class _Check:
         found: FrameScan | None = None
         for first, following in pairwise([*self._firsts, 0]):
             header_chain = self._header(first, position, chain, found)
-            # Under a corrupt header, the frames are checked against the chain of the segment before it.
+            # A corrupt header gives no chain value, so its frames must continue the chain of the previous segment.
             found = self._walk(first, chain if header_chain is None else header_chain)
             self._segment(found, aborts, complete=found.position == following)
             self._report.segments += 1
@@ -230,19 +230,20 @@ class _Check:
         found: list[Abort] = []
         chain = self._state.chain if self._state is not None else 0
         for first in self._firsts:
-            with contextlib.suppress(Damaged):  # the segment's own check reports it; its frames continue the chain before it
+            with contextlib.suppress(Damaged):  # `_header` reports a bad header; its frames continue the chain before the segment
                 chain = read_header(self._path, first).chain
             try:
                 walked = self._walk(first, chain)
                 chain = walked.chain
                 found += walked.aborts(walked.headers())
             except FormatError:
-                continue  # the segment's own check reports it
+                continue  # the later check of this segment reports the error
         return found
 
     def _header(self, first: int, position: int, chain: int, before: FrameScan | None) -> int | None:
-        """Check a segment's header and its link to the segment before it; return its chain value, or None if the header is
-        corrupt.
+        """Check a segment's header, and that the segment continues the one before it.
+
+        Return the chain value in the header, or None if the header is corrupt.
         """
         path = segment_path(self._path, first)
         if first != position:
@@ -271,11 +272,11 @@ class _Check:
         released = 0
         for index, file_position in enumerate(found.file_positions):
             frame = found.frame(found.first + index)
-            # Read the pages before the mapping is used, so that a bad sector raises an error instead of a signal.
+            # An explicit read of the pages raises an error for a bad sector; an access to the mapping would raise a signal.
             found.segment.populate(file_position, file_position + frame.size)
             self._frame(frame, found.segment, file_position)
             self._apply(frame, frame.position in void, found.segment, file_position)
-            # Release checked pages, so that a large log does not fill the memory.
+            # Checked pages are released, because a large log would otherwise fill the memory.
             if file_position - released > _RELEASE_BYTES:
                 found.segment.release(released, file_position)
                 released = file_position
@@ -288,7 +289,7 @@ class _Check:
         try:
             rows = found.rows(headers, aborts, offset, tick)
         except FormatError:
-            return  # the body of a TICK is corrupt, which is reported already
+            return  # `rows` failed because the body of a TICK is corrupt, which `_frame` has reported
         if complete and found.position - 1 <= report.frontier.position:
             self._index(found, rows.tobytes())
         else:
@@ -328,8 +329,8 @@ class _Check:
     def _index(self, found: FrameScan, rows: bytes) -> None:
         path = index_path(self._path, found.first)
         sealed = index_sealed(path, found.first)
-        # Map the index after its seal was checked: the gateway shortens the file before the seal, and bytes of a mapping beyond
-        # the end of a file cannot be read.
+        # The writer shortens the file when it seals the index, and a mapping must not reach beyond the end of its file.
+        # A mapping that is made after the seal was found has the final size.
         mapped = map_rows(path) if sealed is not None else None
         if sealed is None or mapped is None:
             self._note(found.first, path, 0, "no valid index; reads rebuild it in memory from the segment")
@@ -337,14 +338,16 @@ class _Check:
             self._damage(found.first, path, 0, "the index differs from the segment", derived=True)
 
     def _growing_index(self, found: FrameScan, rows: bytes) -> None:
-        """Check the index of a segment that may still grow. Rows may be missing, but existing rows must be correct."""
+        """Check the index of a segment that may still grow. Index rows may be missing in it, but the existing rows must be
+        correct.
+        """
         path = index_path(self._path, found.first)
         if not os.path.exists(path) or index_sealed(path, found.first) is not None:
             return
         stored = read_file(path, ROWS_AT + len(rows))[ROWS_AT:]
         for at in range(0, len(stored) - ROW_SIZE + 1, ROW_SIZE):
             row = stored[at : at + ROW_SIZE]
-            # Rows of zeros were allocated ahead and are not written yet.
+            # A row of zeros is space that was allocated ahead, not a corrupt row.
             if row != rows[at : at + ROW_SIZE] and any(row):
                 position = found.first + at // ROW_SIZE
                 self._note(position, path, ROWS_AT + at, "the index row is corrupt; reads rebuild it from the segment")
@@ -369,7 +372,7 @@ class _Check:
         try:
             return find_lost_end(self._path, first, read_header(self._path, first).size)
         except Damaged:
-            return None  # the corrupt header is reported already
+            return None  # `_header` has reported the corrupt header
 
     def _damage(self, position: int, file: str, byte: int, what: str, *, derived: bool = False) -> None:
         if len(self._report.damage) < limits.FINDINGS_MAX:
@@ -385,13 +388,13 @@ class _Check:
 
 
 def _equal_states(snapshot: LogState, log: LogState) -> bool:
-    """True if a snapshot equals the state of the log before it.
+    """True if a snapshot equals the state that the frames of the log give.
 
-    In a lane, producer state disappears when the ordered log deletes the producer, which the lane does not record. So only the
-    existing entries must be equal.
+    A lane has no frame for the deletion of a producer, which happens in the ordered log. Therefore the snapshot of a lane may lack
+    some producers, but the entries in it must be equal to those of the log.
     """
     if snapshot.removed.items() <= log.removed.items():
-        # Earlier releases did not record removed voters, so their snapshots may lack some.
+        # Earlier releases did not record removed voters, so a snapshot of such a release may lack some of them.
         snapshot = msgspec.structs.replace(snapshot, removed=log.removed)
     if log.roster or snapshot == log:
         return snapshot == log

@@ -23,16 +23,16 @@ def quarantine_tail(
 ) -> None:
     """Quarantine the bytes after the valid frames of a segment, then erase them. Each step is durable before the next one.
 
-    The segment file regains its original size if it was shortened.
+    A shortened segment file gets its original size again.
 
     Args:
-        mark: goes into the hard state. It names the corrupt end, like the marks that are erased with the segments.
+        mark: mark that still names the corrupt end; the hard state and the erased segment receive it.
         later: first positions of the segments after this one.
 
     Raises:
         OSError: the disk is full, or it failed.
     """
-    # The hard state keeps the mark, because the marks in the erased segments disappear.
+    # The marks in the renamed segments no longer count, so the hard state must name the corrupt end before the rename.
     write_mark_to_hard_state(hard_state_file, mark, segment.first)
     copy_segment(directory, storage, segment.first)
     erase_extents(storage, segment, mark, [(segment.file_position, segment.size - segment.file_position)])
@@ -40,7 +40,7 @@ def quarantine_tail(
 
 
 def copy_segment(directory: str, storage: Storage, first: int) -> str:
-    """Copy a segment durably to `<segment>.damaged-N`, and return that path. Unreadable blocks and trailing zeros are omitted.
+    """Copy a segment durably to `<segment>.damaged-N`, and return that path. Unreadable blocks and blocks of zeros are omitted.
 
     Args:
         first: first position of the segment.
@@ -56,7 +56,7 @@ def copy_segment(directory: str, storage: Storage, first: int) -> str:
         storage.truncate(target, 0)  # a crash may have left the file
         for at in range(0, storage.size(source), WRITE_BYTES):
             data = _readable(storage, source, at)
-            # Blocks of zeros stay holes in the copy.
+            # A block of zeros is not written, so the copy of a nearly empty segment takes little disk space.
             if any(data):
                 storage.write(target, [data], at)
         storage.make_durable(target)
@@ -66,15 +66,15 @@ def copy_segment(directory: str, storage: Storage, first: int) -> str:
         storage.close(target)
         if not done:
             storage.remove(copy + ".tmp")
-    # The caller overwrites the original next, so the copy is durable before it gets its name.
+    # The caller overwrites the original next, so the copy must be durable first.
     storage.rename(copy + ".tmp", copy)
     storage.make_names_durable(os.path.join(directory, LOG))
     return copy
 
 
 def _quarantine_segments(directory: str, storage: Storage, firsts: Sequence[int]) -> None:
-    """Rename segments to quarantine names that recovery ignores, durably, and remove their indexes, which can be rebuilt."""
-    # The last segment goes first, so that a crash leaves consecutive segments.
+    """Rename segments durably to quarantine names, which recovery ignores. Remove their indexes, which can be rebuilt."""
+    # The last segment is renamed first, so that a crash never leaves a gap between segments.
     for first in reversed(firsts):
         file = segment_path(directory, first)
         with contextlib.suppress(FileNotFoundError):
@@ -85,8 +85,7 @@ def _quarantine_segments(directory: str, storage: Storage, firsts: Sequence[int]
 
 
 def is_zero_after_frames(storage: Storage, segment: Segment) -> bool:
-    """True if a segment file has its full size and only zeros after its valid frames."""
-    # An unreadable block counts as data, so it is quarantined before it is erased.
+    """True if a segment file has its full size and only zeros after its valid frames. An unreadable block counts as data."""
     size = storage.size(segment.fd)
     return size >= segment.size and not any(
         any(_readable(storage, segment.fd, at, b"?")) for at in range(segment.file_position, size, WRITE_BYTES)
@@ -108,11 +107,11 @@ def _readable(storage: Storage, fd: int, at: int, otherwise: bytes = b"") -> byt
     try:
         return storage.read(fd, WRITE_BYTES, at)
     except OSError:
-        return otherwise  # a bad sector: the other blocks are still copied
+        return otherwise  # a bad sector must not stop the copy of the other blocks
 
 
 def _free_name(file: str, storage: Storage) -> str:
-    """Return an unused quarantine name, and remove the oldest quarantine files above the limit."""
+    """Return an unused quarantine name. First remove the oldest quarantine files, so that the new one stays within the limit."""
     existing = quarantined_files(os.path.dirname(file))
     for path in existing[: max(0, len(existing) + 1 - limits.SEGMENTS_QUARANTINED_MAX)]:
         storage.remove(path)
@@ -133,7 +132,10 @@ def quarantined_files(folder: str) -> list[str]:
 
 
 def remove_older(directory: str, storage: Storage, before: float) -> int:
-    """Remove quarantine files older than `before` (s since 1970), and return their number. The whole log was valid since then."""
+    """Remove quarantine files older than `before` (s since 1970), and return their number.
+
+    A scrub round that began at `before` must have found the whole log valid.
+    """
     old = [path for path in quarantined_files(os.path.join(directory, LOG)) if os.stat(path).st_ctime < before]
     for path in old:
         storage.remove(path)

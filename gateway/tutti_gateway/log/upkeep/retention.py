@@ -1,9 +1,9 @@
 """Retention (design, section 6): proposes which old segments to remove, and removes them once a TRIM is decided.
 
-A crash at any instant leaves a valid log. Files are removed only when a durable mark covers the TRIM, so that a start finds the
-TRIM. Before the removal, the file `start` durably records the new start of the log; leftover files are then ignored. The first
-remaining segment has a snapshot, and no ABORT or transaction refers to frames before it. So neither a start, nor a reader, nor a
-member that installs the snapshot needs older files.
+A crash at any instant leaves a valid log. Files are removed only when a durable mark covers the TRIM, because the next start must
+find the TRIM. Before the removal, the file `start` durably records the new start of the log, so files that a crash leaves are
+ignored. The first remaining segment has a snapshot, and no ABORT or transaction refers to frames before it. Therefore no start, no
+reader and no member that installs the snapshot needs older files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tutti_gateway.log.write.indexer import Indexer
 from tutti_gateway.log.write.segment import Segment
 
 NS_PER_US = 1000
-SEGMENTS_REMOVED_A_STEP = 4  # segments to remove in one step, so that other work is not delayed
+SEGMENTS_REMOVED_A_STEP = 4  # segments to remove in one step; more would delay the other work of the thread
 TXNS_A_STEP = 256  # transactions to check in one step
 ROWS_A_STEP = 1 << 20  # index rows to search for transactions in one step
 
@@ -47,7 +47,7 @@ class _SegmentStart(NamedTuple):
 
     Attributes:
         position: first position of the segment.
-        offset: offset of its first record. If `reach` is set, the offset after the TXN at `reach`.
+        offset: offset of the segment's first record. If `reach` is set, the offset after the TXN at `reach`.
         time_us: time of the last TICK before `position`, or before the TXN at `reach`; 0 if there is none.
         reach: position of the last TXN from `position` on that makes batches before `position` visible; 0 if there is none.
         written_us: time at which this disk wrote the snapshot, us.
@@ -64,10 +64,10 @@ class _BackReference(NamedTuple):
     """A TXN that makes batches of earlier segments visible.
 
     Attributes:
-        low: position of its first batch.
-        position: its own position.
-        offset: offset after its records.
-        time_us: time of the last TICK before it.
+        low: lowest position of its batches.
+        position: position of the TXN.
+        offset: offset after the last record of the TXN.
+        time_us: time of the last TICK before the TXN.
     """
 
     low: int
@@ -81,7 +81,7 @@ class _DueTrim(NamedTuple):
 
     Attributes:
         decided: a decided position that covers the TRIM.
-        position, offset: where the TRIM allows the log to begin.
+        position, offset: the start that the TRIM gives the log.
     """
 
     decided: int
@@ -95,7 +95,7 @@ class BlockedSegments(NamedTuple):
     Attributes:
         reader: name of the reader.
         offset: offset that the reader has committed; 0 if none.
-        bytes: size of the segments.
+        bytes: total size of the kept segments.
     """
 
     reader: str
@@ -112,7 +112,7 @@ class BlockedSegments(NamedTuple):
 
 
 class LogRetention:
-    """Follows the decided log next to its writer, in the writer's thread.
+    """Proposes trims of one log, and applies decided TRIMs. The writer's thread owns this object.
 
     Attributes:
         start: durable start of the log.
@@ -129,7 +129,7 @@ class LogRetention:
         segments: Sequence[Segment],
         indexer: Indexer,
     ) -> None:
-        """Create the retention of a log that the writer with these segments and this indexer owns."""
+        """Create the retention of a log. The writer of the log shares its `segments` and its `indexer`."""
         self._segments = segments
         self._indexer = indexer
         self._directory = directory
@@ -143,9 +143,9 @@ class LogRetention:
         self._last_start = 1
         self._files_left = True  # files before the start may exist
         self._starts: dict[int, _SegmentStart] = {}
-        self._back_references: list[_BackReference] = []  # in order; covers positions up to `_checked`
+        self._back_references: list[_BackReference] = []  # all such TXNs up to position `_checked`, in order
         self._checked = self._ticked = 0
-        # newest segment, and (first position, bytes) of all segments
+        # first position of the newest segment, and (first position, bytes) of all segments
         self._sizes_cache: tuple[int, list[tuple[int, int]]] = (0, [])
         live.start(self.start.offset)
         self._decided()
@@ -153,7 +153,7 @@ class LogRetention:
     # Applying a TRIM
 
     def _decided(self) -> None:
-        """Queue a TRIM that was decided since the last call."""
+        """Queue the TRIM that was decided since the last call, if there is one."""
         state = self._indexer.state
         if state.start > self._last_start:
             self._last_start = state.start
@@ -164,7 +164,7 @@ class LogRetention:
         """Remove trimmed files, a few at a time, and return True if more are left.
 
         Args:
-            watermark: decided position that a durable mark names.
+            watermark: last decided position that a durable mark names.
 
         Raises:
             OSError: the disk failed.
@@ -173,7 +173,7 @@ class LogRetention:
         due = None
         while self._due and self._due[0].decided <= watermark:
             due = self._due.popleft()
-        # A later TRIM includes the earlier ones, so only the last one is applied.
+        # A later TRIM removes everything that the earlier ones remove, so only the last one is applied.
         if due is not None:
             self._apply(due)
         if self._files_left:
@@ -186,11 +186,11 @@ class LogRetention:
         return self._files_left
 
     def trim_lane(self, replicated: int, watermark: int, now_us: int) -> bool:
-        """Trim a lane as far as retention allows, and return True if a trim was made. A lane needs no TRIM frame.
+        """Trim a lane as far as retention allows, and return True if a trim was made. Each gateway trims its lanes without a TRIM.
 
         Args:
             replicated: last position that every gateway of the roster has.
-            watermark: decided position of the lane that a durable mark names.
+            watermark: last decided position of the lane that a durable mark names.
             now_us: wall clock, us.
 
         Raises:
@@ -198,9 +198,9 @@ class LogRetention:
         """
         proposed = self.propose(now_us)
         starts = proposed.places if proposed is not None else ()
-        # Only frames that are decided durably here, and present on every gateway, may be removed.
+        # A gateway that lacks frames fetches them here, so only frames that every gateway has may be removed.
         safe = [start for start in starts if start[0] - 1 <= min(replicated, watermark)]
-        # The cached start of a segment may outlive its snapshot file, and a log cannot begin without that file.
+        # The start is cached, so its snapshot file may have been lost since; without that file, the log cannot begin there.
         newest = next((start for start in reversed(safe) if read_snapshot(self._directory, start[0]) is not None), None)
         if newest is None:
             return False
@@ -211,33 +211,33 @@ class LogRetention:
     def _apply(self, due: _DueTrim) -> None:
         firsts = list_positions(self._directory, "seg")
         offset = max(due.offset, self.start.offset)
-        # The newest suitable segment becomes the start; if there is none, the log keeps its old start.
+        # If no segment is suitable, the log keeps its first segment, and only the first offset of the log moves.
         good = (first for first in reversed(firsts) if self.start.first < first <= due.position and self._may_begin(first, offset))
         self.set_start(LogStart(next(good, self.start.first), offset))
 
     def _may_begin(self, first: int, offset: int) -> bool:
         """True if the log may begin with this segment.
 
-        Its snapshot must be valid, no later ABORT may refer to frames before it, and no record from `offset` on may be staged
-        before it.
+        The segment's snapshot must be valid. No later ABORT may void frames before the segment. No record from `offset` on may come
+        from a batch that was staged before the segment.
         """
         candidate = self._start_of(first)
         if candidate is None or not self._check_txns() or self._after_txns(candidate).offset > offset:
             return False
         last = self._indexer.indexed
-        # An ABORT cannot refer back over more frames than may be undecided.
+        # An ABORT voids only undecided batches, so ABORTs beyond the limit of undecided frames need no check.
         until = min(last, first + common_limits.UNDECIDED_FRAMES_MAX)
         try:
             for view, rows in Catalog(self._directory).positions(first, until, ReadLimit(last, last)):
                 if any(decode_abort(view.frame(row)).start < first for row in rows[rows["kind"] == Kind.ABORT]):
                     return False
         except FormatError:
-            return False  # the unreadable frame may be such an ABORT: the scrubber repairs it first
+            return False  # the unreadable frame may be such an ABORT; a later call decides, after its repair
         return True
 
     def set_start(self, start: LogStart) -> None:
         """Record the new start of the log durably, then publish it to readers."""
-        # The start is durable before readers see it, because files may disappear from then on.
+        # Files are removed after this call. If the start were not durable then, a crash could leave a log without its first files.
         self._disk_space.with_reserve(lambda: write_start(self._directory, start, self._storage), "a trim")
         self._live.start(start.offset)
         self.start = start
@@ -270,7 +270,7 @@ class LogRetention:
             Last position that the snapshot covers, its size in bytes (0 if it no longer exists), and the bytes.
         """
         first = self.start.first
-        # An untrimmed log needs no snapshot, and a newer trim removes the snapshot of an older one.
+        # An untrimmed log can be fetched from its first frame, and a newer trim removes the snapshot of an older one.
         if first == 1 or position not in (0, first - 1):
             return position, 0, b""
         path = snapshot_path(self._directory, first)
@@ -284,11 +284,12 @@ class LogRetention:
     # Proposing
 
     def propose(self, now_us: int) -> TrimProposed | None:
-        """Return the trims that retention allows at wall clock `now_us`, or None. A trim removes whole decided segments, never the
-        newest.
+        """Return the trims that retention allows at wall clock `now_us`, or None. A trim removes only whole decided segments, and
+        never the newest segment.
 
-        Retention keeps everything while its files cannot be read. It also keeps all records that a reader in `keep_for` has not
-        read, whatever their size. Unread records are more important than free space, and a low disk refuses new records.
+        While the log's files cannot be read, retention proposes nothing. Retention keeps all records that a reader in `keep_for`
+        has
+        not read, whatever their size: if they fill the disk, the gateway refuses new records.
         """
         if not self._options.retention_bytes and not self._options.retention_us:
             return None
@@ -309,32 +310,32 @@ class LogRetention:
                 if not self._removable(remaining_bytes, candidate, now_us, 1):
                     break
                 if not self._check_txns():
-                    return None  # more transactions must be checked first; the next call continues
+                    return None  # one call checks a limited number of transactions; the next call continues
                 candidate = self._after_txns(candidate)
-                # A reader in `keep_for` has not read the records before this candidate.
+                # The slowest reader in `keep_for` still needs records before this candidate.
                 if candidate.offset > read:
                     blocked_bytes += size
                     remaining_bytes -= size
                     continue
                 left = sum(size for first, size in segments if first > candidate.reach) if candidate.reach else remaining_bytes
                 if self._removable(left, candidate, now_us, limits.RETENTION_LAG_FACTOR):
-                    # Beyond the limits times the lag factor, the trim no longer waits for a voter that lacks the frames.
+                    # A voter that lags for too long must not fill the disks of all others, so this trim does not wait for it.
                     forced = position
                     starts.append((position, candidate.offset))
                 elif self._removable(left, candidate, now_us, 1) and not self._staged_before(position):
                     starts.append((position, candidate.offset))
-            # the log cannot begin here without a valid snapshot, so either both segments are removed or neither
+            # Without a valid snapshot, the log cannot begin at this segment, but it may begin at a later one.
             remaining_bytes -= size
         self.blocked = BlockedSegments(reader, read, blocked_bytes) if blocked_bytes else None
         starts = [start for start in starts if start[0] > self._last_start]
         return TrimProposed(tuple(starts), forced) if starts else None
 
     def _removable(self, remaining_bytes: int, candidate: _SegmentStart, now_us: int, factor: int) -> bool:
-        """True if retention allows removal of the segment before a candidate. The log's ticks determine the segment's age.
+        """True if retention allows removal of the segment before a candidate. The log's ticks determine the age of the segment.
 
         Args:
-            remaining_bytes: bytes of segments that remain.
-            candidate: the new start of the log.
+            remaining_bytes: bytes of the segments that count for the size limit.
+            candidate: the start of the log after the removal.
             now_us: wall clock, us.
             factor: multiple of the configured limits to apply.
         """
@@ -347,11 +348,11 @@ class LogRetention:
         return bool(since_us and now_us - since_us > factor * options.retention_us)
 
     def _since_us(self, candidate: _SegmentStart, now_us: int) -> int:
-        """Return the time (us) since which everything before the candidate has existed; 0 if it is unknown.
+        """Return a time (us) at which all frames before the candidate already existed; 0 if no such time is known.
 
-        Normally the last TICK before the candidate gives the time. There may be no such TICK, or a wrong clock may have dated it
-        in the future. Then a later candidate gives the time, because earlier frames are at least as old. If the tick of the later
-        candidate is from the future too, the time at which this disk wrote that candidate's snapshot counts.
+        Normally, the time is that of the last TICK before the candidate. If there is no such TICK, or a wrong clock has dated it in
+        the future, the time comes from a later candidate, because earlier frames are at least as old. If that candidate's TICK is
+        in the future too, the time is that at which this disk wrote the candidate's snapshot.
         """
         if 0 < candidate.time_us <= now_us:
             return candidate.time_us
@@ -366,14 +367,14 @@ class LogRetention:
         return tick_us if tick_us <= now_us else 0
 
     def _slowest_reader(self) -> tuple[str, int]:
-        """Return the slowest reader in `keep_for`, and its committed offset. A reader that has never committed counts as 0."""
+        """Return the slowest reader in `keep_for`, and its committed offset; offset 0 for a reader that has never committed."""
         readers = self._indexer.state.readers
         # Named readers exist only in the ordered log.
         names = () if self._options.lane else self._options.keep_for
         return min(((name, readers.get(name, 0)) for name in names), key=lambda one: one[1], default=("", limits.POSITION_MAX))
 
     def _sizes(self) -> list[tuple[int, int]]:
-        # The list changes only when a segment begins or a trim removes files.
+        # The sizes change only when a segment begins or a trim removes files, so they are cached until then.
         newest = self._segments[-1].first if self._segments else 0
         if self._sizes_cache[0] != newest:
             firsts = list_positions(self._directory, "seg")
@@ -381,14 +382,14 @@ class LogRetention:
         return self._sizes_cache[1]
 
     def _start_of(self, position: int) -> _SegmentStart | None:
-        """Return the start of a segment, from its snapshot; None if the snapshot is missing or corrupt."""
+        """Return the start of a segment, from its snapshot, or None if the snapshot is missing or corrupt."""
         candidate = self._starts.get(position)
         if candidate is None:
             snapshot = read_snapshot(self._directory, position)
             if snapshot is None:
                 return None
             written_us = os.stat(snapshot_path(self._directory, position)).st_mtime_ns // NS_PER_US
-            # A lane has no ticks. Its snapshot was written when everything before it was decided here.
+            # A lane has no ticks, so the age comes from its snapshot, which was written when all earlier frames were decided here.
             time_us = written_us if self._options.lane else snapshot.state.tick_time
             candidate = _SegmentStart(position, snapshot.state.next_offset, time_us, written_us=written_us)
             self._starts[position] = candidate
@@ -397,18 +398,20 @@ class LogRetention:
     # Transactions that refer to earlier segments
 
     def _staged_before(self, position: int) -> bool:
-        """True if a batch before the position may still become visible."""
+        """True if a batch before the position is staged, so that a later TXN may make it visible."""
         return any(staged < position for staged in self._indexer.state.staged)
 
     def _after_txns(self, candidate: _SegmentStart) -> _SegmentStart:
-        """Return the candidate, moved after the last TXN from it on that makes earlier batches visible."""
+        """Return the candidate. If later TXNs make batches before the candidate visible, its offset becomes the one after the last
+        such TXN.
+        """
         over = [txn for txn in self._back_references if txn.low < candidate.position <= txn.position]
         return candidate if not over else _SegmentStart(candidate.position, over[-1].offset, over[-1].time_us, over[-1].position)
 
     def _check_txns(self) -> bool:
         """Check some of the TXNs that were decided since the last call, and return True if all are checked.
 
-        An unreadable frame may be a TXN, so the check waits until the scrubber has repaired it.
+        An unreadable frame may be a TXN, so the check stops there until the scrubber has repaired the frame.
         """
         last = self._indexer.indexed
         if self._options.lane or self._checked >= last:
@@ -435,7 +438,7 @@ class LogRetention:
         return self._checked >= last
 
     def _note_back_reference(self, frame: Frame, row: np.void, time_us: int, firsts: Sequence[int]) -> None:
-        """Record a TXN that makes batches of an earlier segment visible."""
+        """Record a TXN if it makes batches of an earlier segment visible."""
         low = min(decode_body(TxnBody, frame.body).staged)
         at = bisect_right(firsts, low)
         if at < len(firsts) and firsts[at] <= frame.position:

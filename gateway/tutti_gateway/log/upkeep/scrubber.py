@@ -1,11 +1,11 @@
 """Scrubber: reads the whole decided log in the background, finds corrupt frames, and rewrites them from a peer's copy (design,
 section 6).
 
-Disks lose data: bits flip, sectors become unreadable, and files disappear. Other gateways hold the same decided frames, so the
-scrubber fetches them and writes them in place. The fetched frames must continue the chain before the corrupt range and
-fit into the range. The frame after the range must continue their chain. So only the original bytes are accepted. After a crash
-during the write the range is still unreadable, and is repaired again. Segment headers, indexes, snapshots and missing files are
-rebuilt from other data.
+Disks lose data: bits flip, sectors become unreadable, and files disappear. Other gateways hold the same decided frames, so this
+gateway fetches the frames of a corrupt range from one of them, and the scrubber writes them in place. The fetched frames must
+continue the chain before the corrupt range and fit into the range, and the frame after the range must continue their chain. Only
+the original bytes pass these checks. After a crash during the write, the range is still corrupt, and the next scrub repairs it
+again. Segment headers, indexes, snapshots and missing files are rebuilt from other data.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class CorruptRange(NamedTuple):
         first, last: first and last position.
         file_position: file position of the first frame in its segment.
         chain: chain value of the frame before the range.
-        end: file position after the last frame; 0 if it is unknown.
+        end: file position after the last frame of the range; 0 if unknown.
         following: the frame after the range, or None.
-        after: chain value that the last frame must have; None if it is unknown.
+        after: chain value that the last frame of the range must have, or None if unknown.
     """
 
     first: int
@@ -59,7 +59,14 @@ class CorruptRange(NamedTuple):
 
 
 class _ScrubPosition(NamedTuple):
-    """Where the scrub continues: the frame at `position` begins at `file_position` of the segment and follows the chain value."""
+    """The position at which the scrub continues.
+
+    Attributes:
+        segment: first position of the segment.
+        position: position of the next frame.
+        file_position: file position of that frame in the segment.
+        chain: chain value of the frame before it.
+    """
 
     segment: int
     position: int
@@ -71,7 +78,7 @@ class LogScrubber:
     """Checks and repairs the decided log. The writer's thread owns the scrubber.
 
     Attributes:
-        lost: a corrupt range to fetch from another gateway; None if there is none.
+        lost: a corrupt range to fetch from another gateway, or None if there is none.
         message: message for the operator about `lost`.
         found: number of corruptions found since the start.
         repaired: number of frames rewritten since the start.
@@ -92,7 +99,7 @@ class LogScrubber:
         """Create a scrubber.
 
         Args:
-            options: options of the log; they set the size of a rebuilt segment.
+            options: options of the log, with the size of a segment that the scrubber creates.
             segments: the writer's list of segments that hold undecided frames.
             indexer: knows the decided end of the log.
             translating: context manager that translates system errors.
@@ -111,7 +118,7 @@ class LogScrubber:
         self._suspects: list[int] = []
         self._scrub_all = False  # the whole log must be scrubbed soon
         self._lane = options.lane
-        # start of the round, s since 1970 (0 if it began inside the log), and the number of corruptions found before it
+        # start of the round, s since 1970 (0 if the round skips a part of the log), and the value of `found` at that time
         self._round_start = (0.0, 0)
         self.lost: CorruptRange | None = None
         self.message = ""
@@ -119,7 +126,7 @@ class LogScrubber:
 
     @property
     def urgent(self) -> bool:
-        """True if a part of the log must be scrubbed soon."""
+        """True if a read has failed in a part of the log that is not scrubbed yet."""
         return self.lost is None and (bool(self._suspects) or self._scrub_all)
 
     @property
@@ -130,7 +137,7 @@ class LogScrubber:
     def suspect_all(self) -> None:
         """Scrub the whole log soon, because a read failed at an unknown position."""
         self._scrub_all = True
-        self._round_start = (0.0, 0)  # the current round does not count as complete
+        self._round_start = (0.0, 0)  # the failed read may concern a part that the current round has already passed
         if self.lost is None:
             self._at = None
 
@@ -149,7 +156,7 @@ class LogScrubber:
         Raises:
             DiskFailed, DiskFull: a rebuilt file could not be written.
         """
-        # The scrub continues only after the corrupt range is repaired or trimmed.
+        # The next frame is valid only with the chain value of the frame before it, so a scrub cannot pass a corrupt range.
         if self.lost is not None:
             return self._drop_if_removed()
         at = self._next_suspect() or self._at or self._begin_round()
@@ -163,10 +170,10 @@ class LogScrubber:
         try:
             self._at = self._scrub_piece(at)
         except FileNotFoundError:
-            self._at = None  # trimmed or truncated in the meantime; the next round uses the files that exist
+            self._at = None  # a trim or a truncation removed the file; the next round lists the files again
 
     def _drop_if_removed(self) -> bool:
-        """Drop a corrupt range that was trimmed, or whose file disappeared, and return True if it was dropped."""
+        """Drop the corrupt range if it was trimmed or its file has disappeared, and return True if it was dropped."""
         lost, at = self.lost, self._at
         if lost is None or at is None:
             return False
@@ -176,7 +183,7 @@ class LogScrubber:
         return True
 
     def _next_suspect(self) -> _ScrubPosition | None:
-        """Return the start of a segment that a read could not read. Scrubbing it replaces the current round."""
+        """Return the start of the next segment in which a read has failed. A scrub from there ends the current round."""
         while self._suspects:
             self._firsts = self._first_positions()
             index = bisect_right(self._firsts, self._suspects.pop(0)) - 1
@@ -194,7 +201,7 @@ class LogScrubber:
         if not self._firsts or first > self._indexer.indexed:
             return None
         self._round_start = (time.time(), self.found)
-        # If the first segment file is missing, an empty segment replaces it. The scrub then finds its frames lost and fetches them.
+        # An empty segment replaces a missing first file, so that the scrub finds its frames corrupt and has them fetched.
         if first not in self._firsts and (chain := self._chain_before(first)) is not None:
             self._make_segment(first, chain)
         return self._begin_segment(self._firsts[0], None)
@@ -205,10 +212,10 @@ class LogScrubber:
         return [first for first in list_positions(self._directory, "seg") if first >= begin]
 
     def _begin_segment(self, first: int, chain: int | None) -> _ScrubPosition | None:
-        """Begin with a segment, and rebuild a bad header. The scrub skips the segment if its header cannot be rebuilt.
+        """Begin the scrub of a segment, and rebuild its header if it is bad. Skip a segment whose header cannot be rebuilt.
 
         Args:
-            chain: chain value before the segment; None if it is unknown.
+            chain: chain value before the segment, or None if unknown.
         """
         try:
             chain = read_header(self._directory, first).chain
@@ -225,7 +232,7 @@ class LogScrubber:
 
     @property
     def _log(self) -> bytes:
-        """Return the uuid of the log. The uuid of a lane is its incarnation, which none of its frames contain."""
+        """Return the uuid of the log, which for a lane is the incarnation of its disk, from the options."""
         return self._lane or self._indexer.state.log
 
     def _chain_before(self, first: int) -> int | None:
@@ -243,7 +250,7 @@ class LogScrubber:
         self.repaired += 1
 
     def _scrub_piece(self, at: _ScrubPosition) -> _ScrubPosition | None:
-        """Scrub one piece of a segment, and return where to continue; None after the last segment."""
+        """Scrub one piece of a segment, and return the position at which to continue, or None after the last segment."""
         if at.position > (last := self._last_of(at.segment)):
             return self._finish_segment(at)
         with self._opened(segment_path(self._directory, at.segment)) as fd:
@@ -260,7 +267,8 @@ class LogScrubber:
         return _ScrubPosition(at.segment, frames[-1].position + 1, file_position, frames[-1].header_crc)
 
     def _last_of(self, first: int) -> int:
-        """Return the last decided position of a segment. A later segment may have begun during the round."""
+        """Return the last decided position of a segment."""
+        # The writer may have begun a segment during the round, so the list of segments is read again.
         self._firsts = self._first_positions()
         index = bisect_right(self._firsts, first)
         following = self._firsts[index] - 1 if index < len(self._firsts) else self._indexer.indexed
@@ -283,7 +291,7 @@ class LogScrubber:
         if began:
             self._scrub_all = False
             self.rounds += 1
-            # After a whole round without corruption, the quarantined files are no longer needed.
+            # A whole round without corruption proves that the log needs nothing from the quarantined files.
             if found == self.found:
                 remove_older(self._directory, self._storage, began)
         return None
@@ -297,12 +305,12 @@ class LogScrubber:
         try:
             rows = [part.copy() for part in catalog.rows(first, ReadLimit(self._indexer.indexed, 0))]
         except (Damaged, OffsetOutOfRange, OSError):
-            return  # an unreadable ABORT in another segment may void rows, so a later round rebuilds the index
+            return  # without the ABORTs of other segments, the void batches are unknown; a later round rebuilds the index
         finally:
             catalog.close()
         with self._translating("repairing"):
             if os.path.exists(path):
-                self._storage.remove(path)  # readers may have the file mapped, so it is removed and not truncated
+                self._storage.remove(path)  # a truncation would make the access of readers that have mapped the file fail
             index = IndexWriter(path, first, no_rows(), self._storage)
             for part in rows:
                 next_offset = int(part["offset"][-1]) + int(part["count"][-1])
@@ -314,10 +322,13 @@ class LogScrubber:
     # Corrupt ranges
 
     def _corrupt_range(self, fd: int, at: _ScrubPosition, last: int) -> CorruptRange:
-        """Return the corrupt range. It ends before the next valid frame whose chain the frame after it continues."""
+        """Return the corrupt range that begins at `at`.
+
+        The range ends before the next frame that is valid and that the frame after it continues.
+        """
         view = SegmentView(self._directory, at.segment)
         rows = view.trusted_rows(last, ReadLimit(self._indexer.indexed, self._indexer.indexed))
-        # A corrupt range is repaired in pieces, because a peer's answer holds a limited number of frames.
+        # The range is limited to what one answer of a peer can hold, so a longer corruption is repaired in pieces.
         upto = min(last, at.position + limits.SCRUB_FRAMES)
         for position in range(at.position + 1, upto + 1):
             index = position - at.segment
@@ -327,13 +338,13 @@ class LogScrubber:
             if frame is not None and self._continued(fd, rows, index, frame, last):
                 return CorruptRange(at.position, position - 1, at.file_position, at.chain, int(rows["file_position"][index]), frame)
         if upto < last and upto - at.segment < len(rows):
-            # There is no valid frame within reach, so this part is repaired first, and the scrub continues after it.
+            # No valid frame follows within the limit, so only this piece is repaired, and the scrub continues after it.
             return CorruptRange(at.position, upto, at.file_position, at.chain, _end_of(rows, upto - at.segment))
         end = _end_of(rows, -1) if len(rows) and at.segment + len(rows) > last else 0
         return CorruptRange(at.position, last, at.file_position, at.chain, end, None, self._chain_after(last))
 
     def _frame(self, fd: int, rows: Rows, index: int) -> Frame | None:
-        """Return the frame of an index row, or None if the frame is invalid. The chain is not checked."""
+        """Return the frame of an index row, or None if its header or payload is invalid. The chain is not checked."""
         row = rows[index]
         try:
             data = self._storage.read(fd, int(row["size"]), int(row["file_position"]))
@@ -350,7 +361,7 @@ class LogScrubber:
         if index + 1 >= len(rows):
             return False
         try:
-            # The next header continues the chain, which proves the header of this frame.
+            # The CRC of the next header covers the chain value of this frame, so a match proves that both headers are valid.
             following = decode_header(self._storage.read(fd, HEADER_SIZE, int(rows["file_position"][index + 1])))
         except (OSError, FormatError):
             return False
@@ -369,8 +380,9 @@ class LogScrubber:
     # Repairing
 
     def repair(self, frames: Sequence[Frame]) -> int:
-        """Write fetched frames into the corrupt range, durably, and return how many were accepted. The frames after them are
-        scrubbed at once.
+        """Write fetched frames into the corrupt range, durably, and return how many were accepted.
+
+        The written frames and the piece after them are scrubbed at once.
 
         Raises:
             DiskFull, DiskFailed: the frames could not be written.
@@ -388,12 +400,12 @@ class LogScrubber:
             self._at = self._rewrite(at, good)
         self.repaired += len(good)
         self.lost, self.message = None, ""
-        # Read the new frames back at once, because the disk under them has failed before.
+        # The disk has already lost data at this place, so the new frames are read back at once.
         self._verify_repaired(good[-1].position)
         return len(good)
 
     def _readable_after_all(self, lost: CorruptRange, at: _ScrubPosition) -> bool:
-        """True if the first lost frame can be read after all, in its segment or in one that begins with it."""
+        """True if a second attempt can read the first frame of the range, in its segment or in one that begins with the frame."""
         locations = [(segment_path(self._directory, at.segment), lost.file_position)]
         if os.path.exists(follows := segment_path(self._directory, lost.first)):
             locations.append((follows, FRAMES_AT))
@@ -416,12 +428,12 @@ class LogScrubber:
         chain, file_position = lost.chain, lost.file_position
         for position, frame in enumerate(frames, lost.first):
             file_position += frame.size
-            # Each frame must continue the chain, so frames of another log or view do not fit.
+            # A frame of another log or view does not continue the chain, so it is not accepted.
             if position > lost.last or frame.position != position or not chained(frame, chain) or 0 < lost.end < file_position:
                 break
             chain = frame.header_crc
             if position == lost.last:
-                # The last frame must end where the next valid frame begins, and the chain must continue there.
+                # The next valid frame proves the last fetched frame: its file position and its chain must fit.
                 wrong = (lost.end and file_position != lost.end) or (lost.after is not None and lost.after != chain)
                 if wrong or (lost.following is not None and not chained(lost.following, chain)):
                     return []
@@ -429,10 +441,13 @@ class LogScrubber:
         return good
 
     def _rewrite(self, at: _ScrubPosition, frames: list[Frame]) -> _ScrubPosition:
-        """Write frames in place, and return where to scrub them. Frames beyond the segment's size go to a rebuilt segment."""
+        """Write frames in place, and return the position from which to scrub them.
+
+        Frames after the end of the segment belong to a missing segment, which is created again.
+        """
         size = read_header(self._directory, at.segment).size
         if at.position > at.segment and (self._segment_ended(at) or at.file_position + frames[0].size + HEADER_SIZE > size):
-            # The lost frames were in a missing file that began at this position.
+            # The segment has no space for this frame, so a missing segment must have begun here.
             self._make_segment(at.position, at.chain)
             return self._rewrite(_ScrubPosition(at.position, at.position, FRAMES_AT, at.chain), frames)
         fitting, file_position = 0, at.file_position
@@ -440,19 +455,19 @@ class LogScrubber:
             file_position += frames[fitting].size
             fitting += 1
         with self._opened(segment_path(self._directory, at.segment)) as fd:
-            # The file lost its end. Its blocks are restored first, and readers map the new size.
+            # A shortened file gets its full size before the write, and readers must map the new size.
             if self._storage.size(fd) < size:
                 self._storage.allocate(fd, size)
                 self._remap_readers()
-            # A partial write into an unreadable page would fail.
+            # A write of a part of a page needs a read of the page first, which fails for a bad sector.
             _zero_unreadable_pages(self._storage, fd, at.file_position, file_position)
-            # After a crash during this write the range fails its CRC, and the next round finds it again.
+            # The write needs no other protection: after a crash during it, the next round finds the range corrupt again.
             self._storage.write(fd, [part for frame in frames[:fitting] for part in frame.extents()], at.file_position)
             self._storage.make_durable(fd)
         return at
 
     def _segment_ended(self, at: _ScrubPosition) -> bool:
-        """True if the segment was complete before this position, so the following frames were in a missing file."""
+        """True if the sealed index of the segment ends before this position, so the next frames were in a missing segment."""
         sealed = index_sealed(index_path(self._directory, at.segment), at.segment)
         return sealed is not None and at.segment + sealed.rows == at.position
 
@@ -467,7 +482,7 @@ class LogScrubber:
                 header = SegmentHeader(self._log, first, chain, self._segment_bytes)
                 self._storage.write(fd, [header.to_bytes()], 0)
                 self._storage.make_durable(fd)
-            # The name appears only with a durable header. The frames are then fetched like any corrupt range.
+            # A start treats each file with this name as a segment, so the header must be durable before the rename.
             self._storage.rename(path, segment_path(self._directory, first))
             self._storage.make_names_durable(os.path.join(self._directory, LOG))
         self._firsts = self._first_positions()
@@ -483,9 +498,9 @@ class LogScrubber:
 
 
 def _zero_unreadable_pages(storage: Storage, fd: int, start: int, end: int) -> None:
-    """Overwrite each page of a range that the device cannot read with zeros.
+    """Overwrite with zeros each page of a range that the device cannot read.
 
-    A write of a whole page needs no read first. The content of such a page is lost already.
+    No data is lost, because such a page is unreadable anyway. A write of a whole page succeeds, because it needs no read first.
 
     Args:
         start, end: file positions.
@@ -498,7 +513,7 @@ def _zero_unreadable_pages(storage: Storage, fd: int, start: int, end: int) -> N
 
 
 def _end_of(rows: Rows, index: int) -> int:
-    """Return the file position after the frame of a row."""
+    """Return the file position after the frame that an index row describes."""
     return int(rows["file_position"][index]) + int(rows["size"][index])
 
 

@@ -1,7 +1,7 @@
 """Checks the snapshots at segment starts during a scrub round, and rebuilds corrupt ones (design, section 6).
 
 The scrubber rebuilds a snapshot from the previous one and the frames between them, which the round reads anyway. The first snapshot
-of a trimmed log cannot be rebuilt, so its bytes are kept in memory once they were found valid.
+of a trimmed log cannot be rebuilt from frames, so the scrubber keeps a valid copy of its bytes in memory.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOT_REBUILDABLE = (
 
 
 class SnapshotScrubber:
-    """Follows a round of the scrubber, in its thread.
+    """Checks and rebuilds snapshots from the frames that the log scrubber reads. Both run in the same thread.
 
     Attributes:
         damaged: message about each corrupt or missing snapshot, by position.
@@ -44,25 +44,25 @@ class SnapshotScrubber:
         self._directory = directory
         self._storage = storage
         self._translating = translating
-        self._first: tuple[int, bytes] = (0, b"")  # position and bytes of the snapshot with which the log begins, once found valid
-        self._state: LogState | None = None  # state up to the position of the round, while a snapshot must be rebuilt
+        self._first: tuple[int, bytes] = (0, b"")  # position and valid bytes of the snapshot with which the log begins
+        self._state: LogState | None = None  # state of the log up to the scrubbed frames, while a snapshot must be rebuilt
         self._following = 0
         self._void: set[int] = set()
         self._messages: list[str] = []
         self.damaged: dict[int, str] = {}
 
     def pop_messages(self) -> list[str]:
-        """Return the messages for the operator since the last call."""
+        """Return the messages for the operator that were added since the last call."""
         messages, self._messages = self._messages, []
         return messages
 
     def begin_segment(self, first: int, firsts: Sequence[int], filling: Sequence[Segment]) -> None:
-        """Begin a segment.
+        """Check the snapshot after a segment, and prepare its rebuild if it is corrupt or missing.
 
         Args:
-            first: its first position.
+            first: first position of the segment.
             firsts: first positions of all segments.
-            filling: segments that hold undecided frames, or are the last.
+            filling: the last segment, and all that hold undecided frames.
         """
         self._state = None
         begin = read_start(self._directory).first
@@ -74,7 +74,7 @@ class SnapshotScrubber:
             return  # the next segment has no snapshot yet
         following = firsts[index]
         if read_snapshot(self._directory, following) is not None:
-            self.damaged.pop(following, None)  # an operator restored it
+            self.damaged.pop(following, None)  # an operator has restored the file
             return
         self._report(following, _REBUILT_LATER)
         base = empty_snapshot() if first == 1 else read_snapshot(self._directory, first)
@@ -83,9 +83,8 @@ class SnapshotScrubber:
             self._state, self._following, self._void = base.state, following, void
 
     def _void_in(self, first: int, following: int) -> set[int] | None:
-        """Return the positions of void batches in a segment, or None while its index is incomplete. The round rebuilds the
-        index.
-        """
+        """Return the positions of void batches in a segment, or None while its index is incomplete."""
+        # Only index rows show which batches are void. The same round rebuilds the index, so the next round has its rows.
         try:
             rows = SegmentView(self._directory, first).trusted_rows(following - 1, ReadLimit(following - 1, following - 1))
         except (Damaged, OSError):
@@ -95,9 +94,9 @@ class SnapshotScrubber:
         return set(rows["position"][np.bitwise_and(rows["flags"], ABORTED) > 0].tolist())
 
     def apply(self, frames: Sequence[Frame]) -> None:
-        """Apply frames that the round found valid."""
+        """Apply valid frames to the state from which a snapshot is rebuilt."""
         state = self._state
-        # If the round skipped frames, the state cannot be continued.
+        # A state with a gap would produce a wrong snapshot, so a skipped frame ends the rebuild.
         if state is None or frames[0].position != state.position + 1:
             self._state = None
             return
@@ -105,7 +104,7 @@ class SnapshotScrubber:
             state.apply(frame, frame.position in self._void)
 
     def finish_segment(self) -> None:
-        """Finish the segment, and write a rebuilt snapshot.
+        """At the end of the segment, write the rebuilt snapshot if there is one.
 
         Raises:
             DiskFailed: the snapshot could not be written.

@@ -1,6 +1,6 @@
-"""Reads frames by position, decided or not, for other members, and returns only frames with a valid chain and payload.
+"""Reads frames by position for other members, decided or not, and returns only frames with a valid chain and payload.
 
-Files are read and not mapped, for two reasons. A requested frame may be truncated during the read, and a bad sector must raise an
+This module reads files instead of mapping them: a truncation may remove a frame during the read, and a bad sector must raise an
 error instead of a signal.
 """
 
@@ -35,14 +35,14 @@ _ABORT = int(Kind.ABORT)
 
 
 class FrameFetcher:
-    """Reads the log next to its writer, in the writer's thread."""
+    """Reads frames of the log that a writer in the same thread extends."""
 
     def __init__(self, directory: str, storage: Storage, segments: Sequence[Segment], undecided: Sequence[Frame]) -> None:
         """Create a fetcher.
 
         Args:
             segments: the writer's list of segments that hold undecided frames.
-            undecided: the frames that those segments hold now.
+            undecided: the undecided frames in those segments at the time of this call.
         """
         self._directory = directory
         self._storage = storage
@@ -66,18 +66,18 @@ class FrameFetcher:
         """Record that the log was truncated after `position`."""
         while self._aborts and self._aborts[-1].position > position:
             self._aborts.pop()
-        self._catalog = None  # the name of a cached segment may now belong to another segment
+        self._catalog = None  # a new segment may get the name of a removed one that the catalog has mapped
 
     def read(self, first: int, last: int, upto: ReadLimit) -> tuple[tuple[Frame, ...], int]:
-        """Return valid frames that start at `first`, and the last of their positions that no ABORT up to `last` covers.
+        """Return valid frames from `first` on, and the last of their positions that is final: no ABORT up to `last` covers it.
 
-        The frames come from one segment and total at most `limits.FETCH_BYTES`; a larger frame is returned alone. The tuple is
-        empty if the first frame cannot be read. The second value is `first` - 1 if an ABORT covers every frame, or if that is
-        unknown.
+        The frames come from one segment and total at most `limits.FETCH_BYTES`; a larger frame is returned alone. If the first
+        frame cannot be read, the tuple is empty. If no position is final, or if the ABORTs cannot be read, the second value is
+        `first` - 1.
 
         Args:
-            first, last: positions in the log.
-            upto: the last decided position, and the last one with an index row.
+            first, last: range of positions; `last` is included.
+            upto: the last decided position, and the last position with an index row.
         """
         try:
             frames = self._frames(first, last, upto)
@@ -93,7 +93,7 @@ class FrameFetcher:
         segment = catalog.firsts[at]
         fd = self._storage.open(segment_path(self._directory, segment))
         try:
-            # The chain value before the first frame is in the segment header, or in the previous frame.
+            # The chain check of the first frame needs the chain value before it: from the segment header or the previous frame.
             if first == segment:
                 file_position, chain = FRAMES_AT, read_header(self._directory, segment).chain
             else:
@@ -128,13 +128,14 @@ class FrameFetcher:
         except (OSError, FormatError):
             return first - 1
         for abort in reversed(aborts):
-            # The ABORT voids batches from its start on, so a receiver may rely only on frames before it.
+            # An ABORT may void any batch from its start on, so only the frames before that start are final.
             if abort.start <= stop < abort.end:
                 stop = abort.start - 1
         return max(stop, first - 1)
 
     def _aborts_after(self, position: int, last: int, upto: ReadLimit) -> list[Abort]:
-        """Return the ABORTs after a position, in order. Only ABORTs within the limit of undecided frames can cover the position."""
+        """Return the ABORTs after a position, in order."""
+        # An ABORT voids only undecided batches, so an ABORT beyond the limit of undecided frames cannot cover the position.
         last = min(last, position + common_limits.UNDECIDED_FRAMES_MAX)
         found: list[Abort] = []
         for view, rows in self._current_catalog().positions(position + 1, min(last, upto.position), upto):
@@ -163,7 +164,7 @@ def read_frames(storage: Storage, fd: int, file_position: int, chain: int, posit
             if at + size > len(data):
                 if frames:
                     break
-                # The first frame exceeds the limit, so it is returned alone.
+                # A frame above the limit could never be fetched in a group, so it is read and returned alone.
                 data = read_available(storage, fd, size, file_position)
             frame = decode_frame(data, at)
             check_payload(frame)
@@ -175,11 +176,11 @@ def read_frames(storage: Storage, fd: int, file_position: int, chain: int, posit
 
 
 def read_available(storage: Storage, fd: int, size: int, at: int) -> bytes:
-    """Return up to `size` bytes that start at `at`. There are fewer if the file ends or a sector cannot be read."""
+    """Return up to `size` bytes from byte `at` on. The result ends earlier if the file ends or a sector cannot be read."""
     try:
         return storage.read(fd, size, at)
     except OSError:
-        # A read that includes a bad sector fails completely, so read page by page up to that sector.
+        # A read across a bad sector returns nothing, so page-by-page reads save the frames before that sector.
         parts: list[bytes] = []
         while size > 0:
             try:
@@ -194,5 +195,5 @@ def read_available(storage: Storage, fd: int, size: int, at: int) -> bytes:
 
 
 def frame_size_at(data: bytes, at: int) -> int:
-    """Return the size of the frame whose header begins at `at`, bytes."""
+    """Return the size, in bytes, of the frame whose header begins at `at`."""
     return HEADER_SIZE + padded(progress_length_at(data, at)) + padded(decode_header(data, at).body_length)

@@ -21,12 +21,12 @@ from tutti_gateway.log.write.recovery import RecoveredLog
 from tutti_gateway.log.write.segment import Segment
 from tutti_gateway.log.write.vote_mark_tracker import End
 
-_MANY = 24  # above this count one vectorised call is cheaper than a loop
+_MANY = 24  # from this number of frames on, one vectorised call is faster than a loop
 _TICK = int(Kind.TICK)
 
 
 class Indexer:
-    """Follows the decided log.
+    """Applies the decided frames to the log's state, and writes index rows and snapshots.
 
     Attributes:
         state: the state after the last decided frame.
@@ -41,7 +41,9 @@ class Indexer:
         found: RecoveredLog,
         segments: list[Segment],
     ) -> None:
-        """Continue from the decided end that recovery found. The indexer removes decided segments from the front of `segments`."""
+        """Continue from the decided end that recovery found. The indexer shares `segments` with the writer, and removes from its
+        front each segment whose frames are all decided.
+        """
         self._directory = directory
         self._options = options
         self._storage = storage
@@ -50,9 +52,9 @@ class Indexer:
         self.state = found.state
         self._view = found.view
         self._snapshot_at = found.base.position
-        # position of a snapshot that lies within a segment
+        # position of the current snapshot within a segment; 0 without one
         self._within = found.base.position if found.base.position != found.base.segment else 0
-        # rows that `state` includes but the index lacks, because the disk was full
+        # rows of frames that `state` already includes, but that the index lacks because the disk was full
         self._unwritten: tuple[bytes, int, int, int] | None = None
 
     @property
@@ -66,7 +68,7 @@ class Indexer:
         return self.state.position if self._unwritten is None else self._segments[0].next_undecided - 1
 
     def complete(self, found: RecoveredLog) -> None:
-        """Finish the work of an interrupted run: seal indexes, write boundary snapshots, and remove leftover snapshots."""
+        """Finish the work of an interrupted run: seal indexes, write snapshots of segment starts, and remove leftover snapshots."""
         for first, rows in found.finished:
             path = index_path(self._directory, first)
             if index_sealed(path, first) is None:
@@ -92,11 +94,11 @@ class Indexer:
         """Index a run of decided frames. Frames that are already indexed are skipped, so the call can be repeated after `DiskFull`.
 
         Raises:
-            InvariantViolated: the offsets differ from those that the log gives.
+            InvariantViolated: an offset differs from the one that this log computes.
             DiskFull, OSError: the disk is full, or it failed.
         """
         at = min(max(self.state.position + 1 - frames[0].position, 0), len(frames)) if frames else 0
-        # Rows that an earlier call could not write come first.
+        # Rows are appended in order, so the rows that an earlier call could not write come first.
         self._write_rows()
         if self._segments:
             self.pass_boundaries()
@@ -119,9 +121,9 @@ class Indexer:
         for at, (frame, offset) in enumerate(zip(frames, offsets, strict=True)):
             void = frame.position in aborted
             found = state.apply(frame, void)
-            # The protocol core and the log count records independently, so a difference reveals a bug.
+            # The protocol core and the log count records independently, so a difference reveals a bug in one of them.
             if found != offset:
-                raise InvariantViolated(f"{frame!r} was decided at offset {offset}, but the log gives it offset {found}")
+                raise InvariantViolated(f"{frame!r} was decided at offset {offset}, but the log computes offset {found} for it")
             if not many:
                 rows.append(encode_row(frame, file_positions[at], offset, (state.tick, state.tick_time), void))
             elif frame.kind == _TICK:
@@ -130,7 +132,7 @@ class Indexer:
                 newest = frame.max_timestamp
         self._view = frames[-1].view
         data = _rows_of(frames, file_positions, ticks, aborted, offsets[0], before) if many else b"".join(rows)
-        # Keep the rows until the write succeeds, because `state` already includes their frames.
+        # `state` already includes these frames, so a repeated call could not compute their rows again.
         self._unwritten = (data, offsets[0], state.next_offset, newest)
         self._write_rows()
 
@@ -144,10 +146,10 @@ class Indexer:
     def pass_boundaries(self) -> None:
         """Seal the index of each segment whose frames are all decided, and write the snapshot of the next segment."""
         if self._unwritten is not None:
-            return  # the disk was full for the last rows, so `index` is called again with them
+            return  # a seal needs all rows, and the last ones wait for free disk space
         while self._segments[0].last == self.state.position:
             done, following = self._segments[:2]
-            # Seal first: recovery begins at the newest snapshot, so it never visits this segment again.
+            # The seal comes before the snapshot: recovery starts at the newest snapshot and would never seal an earlier index.
             self._disk_space.with_reserve(done.index.seal, "the index")
             self._write_snapshot(Snapshot(self.state, following.first, FRAMES_AT, 0))
             done.index.close()
@@ -155,16 +157,15 @@ class Indexer:
             del self._segments[0]
 
     def _snapshot_if_due(self) -> None:
-        """Move the snapshot within the segment forward. More producers make a snapshot more expensive, so the interval grows
-        with them.
-        """
+        """Replace the snapshot within the segment by a newer one, if enough frames were decided since then."""
+        # The cost of a snapshot grows with the number of producers, so the interval grows with it.
         interval = max(self._options.snapshot_frames, 4 * len(self.state.producers))
         if self.state.position + 1 - self._snapshot_at >= interval:
             segment = self._segments[0]
             self._write_snapshot(Snapshot(self.state, segment.first, segment.undecided_file_position, segment.index.rows_crc))
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
-        # A snapshot within a segment needs no sync: it counts only with index rows that match its CRC.
+        # A snapshot within a segment needs no sync, because a start checks its CRCs and can use the segment's first snapshot.
         start = snapshot.position == snapshot.segment
         self._disk_space.with_reserve(lambda: write_snapshot(self._directory, snapshot, self._storage, durable=start), "a snapshot")
         self._snapshot_at = snapshot.position
@@ -181,7 +182,7 @@ def _rows_of(
     offset: int,
     tick: int,
 ) -> bytes:
-    """Return the index rows of many frames; the arguments are those of `build_rows`."""
+    """Return the encoded index rows of many frames, with vectorised code. `offset` and `tick` are those before the first frame."""
     headers = np.frombuffer(b"".join([frame.header for frame in frames]), HEADER_DTYPE)
     progress, body = headers["progress_length"].astype(np.uint32), headers["body_length"]
     sizes = HEADER_SIZE + ((progress + 7) & ~np.uint32(7)) + ((body + 7) & ~np.uint32(7))

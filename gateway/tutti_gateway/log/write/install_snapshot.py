@@ -2,13 +2,14 @@
 
 Each step is durable before the next one:
 
-1. The snapshot file is written. No reader uses it yet, because it lies above the frontier.
-2. The file `start` records that the log begins after the snapshot and is being replaced. From now on the snapshot is the log. A
-   start that finds this state repeats all later steps.
-3. The first segment of the new log is created, with a mark that names the decided position.
+1. The snapshot file is written. No reader uses the file yet, because its position is above the frontier.
+2. The file `start` records that the log begins after the snapshot and is being replaced. From this step on, the snapshot is the
+log:
+   the next start of the gateway repeats all later steps if a crash interrupts them.
+3. The first segment of the new log is created, with a mark that names the end of the snapshot as durable and decided.
 4. Both slots of the hard state receive the same mark, which is newer than every mark of the old log.
-5. Files of the old log after the snapshot are removed.
-6. The file `start` records that the replacement is complete. Files before the snapshot are removed, now or later.
+5. Files of the old log with positions after the snapshot are removed.
+6. The file `start` records that the replacement is complete. The files before the snapshot are now ignored and then removed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from tutti_gateway.log.write.vote_mark_tracker import now_us
 
 
 def mark_of(state: LogState, sequence: int) -> VoteMark:
-    """Return the mark of a log whose last frame is the last one that `state` covers; all of it is decided."""
+    """Return the mark of a log that ends with the last frame of `state` and is completely decided."""
     return VoteMark(sequence, state.position, state.view, state.chain, state.position, state.next_offset, now_us())
 
 
@@ -41,11 +42,11 @@ def replace_log(
     """Replace the log on disk, and return the first segment of the new log and its mark. The call can be repeated safely.
 
     Args:
-        state: decided state of the new log. Its position is after the decided position of the old log.
+        state: decided state of the new log, whose position is after the decided position of the old log.
         sequence: sequence number of the mark, above all existing ones.
     """
     first = state.position + 1
-    # Steps 1 and 2 of the module docstring; `_finish` performs the others.
+    # A failure before the file `start` is written leaves the old log; any later failure is completed by the next start.
     write_snapshot(directory, Snapshot(state, first, FRAMES_AT, 0), storage, durable=True)
     write_start(directory, LogStart(first, state.next_offset, replacing=True), storage)
     fd, mark = _finish(directory, storage, options, hard_state_file, state, sequence)
@@ -58,7 +59,7 @@ def finish_replacement(directory: str, storage: Storage, options: LogOptions) ->
     Raises:
         Damaged: the snapshot is missing or corrupt.
     """
-    # The flag becomes durable after the snapshot, so a set flag implies a complete snapshot file.
+    # The snapshot was durable before the flag, so a snapshot that is missing now was lost later.
     start = read_start(directory)
     if not start.replacing:
         return
@@ -70,7 +71,7 @@ def finish_replacement(directory: str, storage: Storage, options: LogOptions) ->
     marks = [stored.mark] if stored is not None else []
     for first in list_positions(directory, "seg", include_trimmed=True):
         marks += [mark for mark in segment_marks(directory, first) if mark is not None]
-    # The new mark must be newer than all marks of the old log, whose segments may still exist.
+    # Segments of the old log may still exist, so the new mark needs a higher sequence than all of their marks.
     sequence = max((mark.sequence for mark in marks), default=0) + 1
     with contextlib.closing(HardStateFile(directory, storage, stored)) as hard_state_file:
         fd, _ = _finish(directory, storage, options, hard_state_file, snapshot.state, sequence)
@@ -83,19 +84,19 @@ def _finish(
     first = state.position + 1
     mark = mark_of(state, sequence)
     with contextlib.suppress(FileNotFoundError):
-        storage.remove(index_path(directory, first))  # the old log may have had a segment that began at the same position
+        storage.remove(index_path(directory, first))  # a segment of the old log may have begun at the same position
     header = SegmentHeader(options.lane or state.log, first, state.chain, size_of_next(options, 0, None))
-    # The mark in the new segment has a higher sequence than all old marks, so the old log no longer counts.
+    # With a higher sequence than all old marks, the mark in the new segment is the one that a start uses.
     fd = begin_segment(directory, storage, header, mark, None)
     try:
-        # Both slots: an older slot would still name the end of the old log.
+        # If only one slot had the new mark and became corrupt, the other slot would name the end of the old log.
         write_mark_to_hard_state(hard_state_file, mark, first)
         for kind in ("seg", "idx", "snap"):
             for position in reversed(list_positions(directory, kind)):
                 if position > first:
                     storage.remove(os.path.join(directory, LOG, f"{position:020d}.{kind}"))
         storage.make_names_durable(os.path.join(directory, LOG))
-        # The new log is complete. From now on a start reads it like any trimmed log.
+        # The flag is cleared only when the new log is complete, because a start without the flag repeats no step.
         write_start(directory, LogStart(first, state.next_offset), storage)
         remove_before(directory, storage, first)
     except BaseException:

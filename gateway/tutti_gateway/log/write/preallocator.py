@@ -1,7 +1,7 @@
 """Keeps zero-filled segments ready. Writing into them takes half the time of writing into segments that are only allocated.
 
-A low-priority thread fills segments while the log is idle, in small synced steps, so a log write waits for at most one step. The
-thread is optional: without a prepared segment the writer allocates one.
+A low-priority thread fills segments while the log is idle. The thread works in small synced steps, so a log write waits for at most
+one step. Without a prepared segment, the writer allocates a segment itself.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tutti.runtime.reserved_fds import with_descriptor_wait
 from tutti_gateway.log.write.segment import prepared_paths
 
 STEP_BYTES = 1 << 20
-CHUNK_BYTES = 64 << 10  # small, because a later small write must traverse the whole page-cache piece that one write has created
-QUIET_S = 0.02  # the log is idle after this time without a write, s
+CHUNK_BYTES = 64 << 10  # one write creates one large page-cache folio, and later small writes into a large folio are slow
+QUIET_S = 0.02  # the log counts as idle after this time without a write, s
 POLL_S = 0.05
 _NICE = 19
 
 
 class SegmentPreallocator:
-    """Preallocates segments in its own thread. The writer's thread calls `wrote` and `used`."""
+    """Preallocates segments in its own thread. The writer's thread calls `log_written` and `segment_used`."""
 
     def __init__(self, directory: str, options: LogOptions, storage: Storage) -> None:
         """Create the preallocator; it does nothing before `start`."""
@@ -44,15 +44,15 @@ class SegmentPreallocator:
         self._thread.start()
 
     def log_written(self) -> None:
-        """Record a write of the log, which pauses preallocation."""
+        """Record a write to the log, and thereby pause preallocation for `QUIET_S`."""
         self._wrote_at = time.monotonic()
 
     def segment_used(self) -> None:
-        """Record that the writer took a prepared segment."""
+        """Record that the writer took a prepared segment, so that the thread fills another one."""
         self._needed.set()
 
     def close(self) -> None:
-        """Stop the thread. The next start removes a segment that is half done."""
+        """Stop the thread. The next start removes an incomplete prepared segment."""
         self._stop.set()
         self._needed.set()
         if self._thread is not None:
@@ -70,13 +70,13 @@ class SegmentPreallocator:
         """Write one segment of zeros, and return False if the preallocator was stopped or the disk is full.
 
         Args:
-            patient: True to write only while the log is idle.
+            patient: True to write only while the log is idle; False to write at once.
 
         Raises:
             OSError: the disk failed.
         """
         options, storage = self._options, self._storage
-        # Prepared segments must not push the disk below its low limit.
+        # A prepared segment is optional, so it must not use space that records will need soon.
         if storage.free_bytes(self._directory) < options.disk_low_bytes + 2 * options.segment_bytes:
             return False
         number = time.time_ns()
@@ -91,7 +91,7 @@ class SegmentPreallocator:
                     return False
                 for chunk_at in range(at, min(at + STEP_BYTES, size), CHUNK_BYTES):
                     storage.write(fd, [zeros[: size - chunk_at]], chunk_at)
-                # Small syncs keep the delay of a concurrent log write short.
+                # One large sync would delay the sync of a log write for its whole duration, so each step is synced.
                 if patient:
                     storage.sync(fd)
             storage.sync(fd)
@@ -100,7 +100,7 @@ class SegmentPreallocator:
             storage.close(fd)
             if not done:
                 storage.remove(path + ".tmp")
-        # Only a complete segment gets the name that the writer looks for.
+        # The writer takes any file with this name, so only a complete segment gets the name.
         storage.rename(path + ".tmp", path + ".seg")
         storage.sync_directory(os.path.dirname(path))
         return True
@@ -115,14 +115,14 @@ class SegmentPreallocator:
         return False
 
     def _run(self) -> None:
-        # On Linux each thread has a nice value of its own.
+        # On Linux, this call lowers the priority of this thread only, not of the process.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
         while True:
             self._needed.wait()
             self._needed.clear()
             if self._stop.is_set():
                 return
-            with contextlib.suppress(OSError):  # not fatal: the writer gets the same error and handles it
+            with contextlib.suppress(OSError):  # if the disk has failed, the writer gets its own error and handles it
                 while len(prepared_paths(self._directory)) < self._options.prepared_segments:
                     if not self.prepare_one(patient=True):
                         break

@@ -1,13 +1,15 @@
 """Recovers the log at a start (design, section 6): finds its valid part, and classifies its end as clean, torn or corrupt.
 
 The newest valid mark names the end that earlier syncs made durable. A log that ends at or above the mark is complete. Any bytes
-after its end were written but not synced: they are *torn*, and recovery truncates them. A log that ends below the mark lost durable
-data. Such a log is *corrupt*, and recovery changes nothing. The mark alone separates the two cases.
+after the end of a complete log were written but not synced: they are *torn*, and recovery truncates them. A log that ends below the
+mark has lost durable data: it is *corrupt*, and recovery changes none of its frames, marks or hard state. The mark alone separates
+torn from corrupt logs.
 
 When other gateways vote on the log, they may hold the lost frames, so recovery reports the corruption to the group
-(`Recovered.damage`). If frames below the frontier are corrupt, recovery goes back to an earlier watermark and fetches the later
-decisions again. Only positions up to the mark count as durable. Recovery rebuilds a bad segment header from other data, also in a
-lane, which has no roster. An operator must act where the gateway is alone, or where the mark does not reach the decided end.
+(`Recovered.damage`). If frames below the frontier are corrupt, recovery goes back to an earlier watermark, and the gateway fetches
+the later decisions again. Only positions up to the mark count as durable. In a lane or a group of voters, recovery rebuilds a bad
+segment header from other data. The start halts for an operator if the gateway is alone, or if frames after the mark were already
+published as decided.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ _SEARCH_BYTES = 1 << 20  # bytes of a segment to search at a time
 
 @dataclass(slots=True)
 class FoundSegment:
-    """A segment that holds undecided frames, or is the last one.
+    """A segment that the writer must keep open, because it holds undecided frames or is the last one.
 
     Attributes:
         first: its first position.
@@ -77,17 +79,17 @@ class RecoveredLog:
 
     Attributes:
         recovered: the state from which the protocol stack starts.
-        stored: the hard state; None on a new disk.
+        stored: the hard state, or None on a new disk.
         mark: the newest mark.
-        state: state after the decided log; the writer owns this copy.
+        state: state of the log at the frontier; the writer owns this copy.
         base: the snapshot from which `state` was computed.
         end: position, view and chain value of the last frame.
         view: view of the last decided frame.
         segments: the segments that hold undecided frames, and the last one.
         finished: first position and index rows of each scanned segment whose frames are all decided.
-        boundaries: snapshots of the segment starts that the decided log passed.
+        boundaries: snapshots at the starts of the segments that the decided log has reached.
         later: first positions of the segments after a corrupt range, which do not continue from the end.
-        published: decided position that the previous run published, if it is after the end of a log under repair; else 0.
+        published: decided position that the previous run published, if the end of a lane below that position is lost; else 0.
     """
 
     recovered: Recovered
@@ -106,8 +108,9 @@ class RecoveredLog:
 
 @dataclass(slots=True)
 class _ScanResult:
-    """The result of scanning all segments: the last valid position, its chain value, and the segments that do not continue from
-    it.
+    """The result of a scan of all segments.
+
+    `position` and `chain` describe the last valid frame. The segments in `later` do not continue from that frame.
     """
 
     walks: list[FrameScan]
@@ -119,37 +122,38 @@ class _ScanResult:
 def recover(
     directory: str, storage: Storage, options: LogOptions, *, log: bytes, live: tuple[int, int], failed: bool
 ) -> RecoveredLog:
-    """Find the end of the log, truncate a torn tail, and make the rest durable. If the group may repair a corrupt end, change
-    nothing there.
+    """Find the end of the log, truncate a torn tail, and make the rest durable. Leave a corrupt end unchanged if the group may
+    repair it.
 
     Args:
         directory: data directory of the gateway; the caller holds its lock.
         log: uuid of the log that the directory is known to hold; empty if none is known.
         live: frontier (position, offset) that the previous run published under the same boot; else zeros.
-        failed: True if the previous run may have ended with a failed sync; data of uncertain durability is then written again.
+        failed: True if the previous run may have ended with a failed sync; frames above the mark are then written again.
 
     Raises:
-        Damaged: durable data is corrupt or missing; nothing was changed.
+        Damaged: durable data is corrupt or missing; no frame, mark or hard state was changed.
         WrongDirectory: the segments belong to another log, or a newer release wrote the directory.
     """
     remove_before(directory, storage, read_start(directory).first)  # files that remain after an interrupted trim
     stored = read_hard_state(directory)
     firsts = list_positions(directory, "seg")
     check_hard_state(directory, stored, firsts, log.hex())
-    # `check_hard_state` has already excluded a begun log that lost these files.
+    # `check_hard_state` raises if a log had begun and lost these files, so here the log is really new.
     if stored is None or not firsts:
         return _empty_log(stored)
     check_begin(directory, firsts)
     mark = newest_mark(directory, stored.mark, firsts)
-    # Under the same boot, the live page may name a later frontier than the marks do.
+    # The live page may be newer than the marks if the gateway was killed and the host has not rebooted.
     frontier = max(mark.frontier_position, live[0])
+    # The scan begins at the newest usable snapshot, so that the time of a start does not grow with the log.
     base = _base_snapshot(directory, firsts[-1], frontier)
-    # Headers are rebuilt here in a lane or in a group of voters. A gateway alone halts, and `tutti log repair` rebuilds the header.
+    # Headers are rebuilt only in a lane or in a group of voters. A single gateway halts, and its operator runs `tutti log repair`.
     if options.lane or _has_several_voters(base.state.roster.values()):
         repair_headers(
             directory, storage, [first for first in firsts if first >= base.segment], base, options.lane or base.state.log
         )
-    # The error is raised only if no peers may hold the lost end.
+    # The error is not raised yet, because peers may have the lost end.
     short_file = check_end(directory, firsts, stored.segment, peers_can_repair=True)
     if base.segment < firsts[0]:
         raise Damaged(f"{snapshot_path(directory, firsts[0])}, with which the log begins, is missing or corrupt: restore the file")
@@ -157,25 +161,25 @@ def recover(
     ending = _scan_segments(directory, firsts, base, frontier)
     published = 0
     if options.peers_can_repair and 0 < ending.position < frontier:
-        published, frontier = frontier, ending.position  # no ABORT in a lane affects earlier frames
+        published, frontier = frontier, ending.position  # a lane has no ABORT frames, so all remaining decisions are final
     elif ending.position < frontier <= mark.position and _others_vote(base, ending, frontier):
         frontier, base, ending = _step_back(directory, firsts, stored.mark, (frontier, base, ending))
-    # A frame is durable before its decision, so the log must reach the frontier. A recorded uuid proves that frame 1 was durable.
+    # Decided frames are durable, so the log must reach the frontier. The uuid is stored after a decision, so it implies frame 1.
     damage = _check_durable(directory, base, ending, mark, max(frontier, 1 if log else 0), options.peers_can_repair, short_file)
     if damage is not None:
-        # Whole frames after the mark may have received a vote, so they belong to the lost range too.
+        # This member may have voted for the whole frames after the mark, so the group must decide about them, too.
         mark = _extended_mark(directory, firsts[-1], mark)
         damage = Damage(damage.first, mark.position, mark.view, mark.chain)
     elif short_file is None:
         _check_later(directory, ending, mark)
     elif not options.peers_can_repair or ending.later:
         raise short_file
-    # Only the frames above the mark are uncertain: those below were durable before the failed sync.
+    # Only frames above the mark can be missing on the disk, because a mark covers only frames of successful syncs.
     if failed:
         _rewrite_tail(storage, ending, mark.position)
     if ending.walks:
         _rewrite_marks(storage, ending.walks[-1].segment)
-    # A corrupt end stays unchanged until the group has decided which frames belong there.
+    # The frames of a corrupt end stay until the group has decided which frames belong at their positions.
     if damage is None and short_file is None:
         _truncate_torn(directory, storage, ending)
     _make_durable(directory, storage, ending)
@@ -199,11 +203,12 @@ def _empty_log(stored: HardStateSlot | None) -> RecoveredLog:
 
 
 def _base_snapshot(directory: str, last: int, frontier: int) -> Snapshot:
-    """Return the snapshot to start from. A snapshot within a segment counts only if the index rows before it are unchanged, and
-    its frames lie within the file.
+    """Return the snapshot from which the scan starts.
+
+    A snapshot within a segment is valid only if the index rows before it are unchanged and the file still holds its frames.
     """
     found = newest_snapshot(directory, frontier)
-    # A snapshot beyond the end of a shortened file covers frames that are missing.
+    # A snapshot beyond the end of a shortened file would hide the loss of the frames before it.
     within_file = found.segment != last or found.file_position <= os.path.getsize(segment_path(directory, last))
     if within_file and rows_before(directory, found) is not None:
         return found
@@ -223,21 +228,21 @@ def _check_segments(directory: str, firsts: list[int], base: Snapshot, log: byte
     return header
 
 
-_ScanStart = tuple[int, Snapshot, _ScanResult]  # a frontier, the snapshot to start from, and the end of the log after it
+_ScanStart = tuple[int, Snapshot, _ScanResult]  # a frontier, the snapshot at which the scan starts, and the result of the scan
 
 
 def _step_back(directory: str, firsts: list[int], stored: VoteMark, begin: _ScanStart) -> _ScanStart:
-    """Choose an earlier watermark that lies before the corrupt range, and return the scan from there.
+    """Choose an earlier watermark before the corrupt range, and return the scan that uses this watermark as the frontier.
 
-    A position without a watermark does not qualify, because a later ABORT may void a batch before it. Return the input unchanged
-    if no such watermark exists.
+    Other positions cannot be the frontier, because a later ABORT may void a batch before them. Without such a watermark, return the
+    input unchanged.
     """
     frontier, base, ending = begin
     marks = [stored, *(mark for first in reversed(firsts) for mark in segment_marks(directory, first) if mark is not None)]
-    # Every mark contains a watermark. Position 0 is also a watermark if the log begins at position 1.
+    # An untrimmed log may also start again from position 0, at which nothing is decided.
     stops = sorted({mark.frontier_position for mark in marks} | ({0} if firsts[0] == 1 else set()), reverse=True)
     for stop in stops:
-        # Only a watermark before the corrupt range can be reached.
+        # The log is intact only up to the corrupt range, so a later watermark cannot be the frontier.
         if stop >= frontier or stop > ending.position:
             continue
         base = _base_snapshot(directory, firsts[-1], stop)
@@ -255,10 +260,11 @@ def _scan_segments(directory: str, firsts: list[int], base: Snapshot, frontier: 
     firsts = [first for first in firsts if first >= base.segment]
     for at, first in enumerate(firsts):
         header = read_header(directory, first)
-        # The scan may begin inside the first segment. Every later segment must begin where the one before it ends.
+        # Each segment must continue the one before it; the first one is exempt if the scan begins inside it.
         if (at or position == first) and (first != position or header.chain != chain):
             return _ScanResult(walks, position - 1, chain, firsts[at:])
         segment = SegmentMap(segment_path(directory, first), first)
+        # Each read of records checks their body, so a start checks only the bodies of batches that are still undecided.
         found = scan_frames(segment, file_position, position, chain, last=last, bodies_from=frontier + 1)
         walks.append(found)
         position, chain, file_position = found.position, found.chain, FRAMES_AT
@@ -274,12 +280,12 @@ def _check_durable(
     peers_can_repair: bool,
     short_file: Damaged | None,
 ) -> Damage | None:
-    """Check that the log reaches `decided` and the mark, and that it holds the frame that the mark names.
+    """Check that the log reaches `decided` and the mark, and that its frame at the mark is the one that the mark names.
 
-    The log may end below the mark if other gateways may hold the missing frames. The corrupt range is then returned.
+    If the log ends below the mark, and other gateways may hold the missing frames, return the corrupt range instead of an error.
 
     Args:
-        short_file: the error to raise if the file of the last segment is too short.
+        short_file: the error to raise if the file of the last segment is too short, or None if it has its full size.
     """
     if ending.position < decided:
         raise short_file or _corruption_error(directory, base, ending, max(decided, mark.position))
@@ -287,7 +293,7 @@ def _check_durable(
         if not ending.walks or not ((peers_can_repair and ending.position) or _others_vote(base, ending, decided)):
             raise short_file or _corruption_error(directory, base, ending, mark.position)
         return Damage(ending.position + 1, mark.position, mark.view, mark.chain)
-    # The log reaches the mark, so its frame there must be the durable one.
+    # A different frame at the mark means that files of different logs or times were mixed.
     chain = base.state.chain if mark.position == base.state.position else None
     for found in ending.walks:
         if found.first <= mark.position < found.position:
@@ -303,7 +309,8 @@ def _check_durable(
 def _extended_mark(directory: str, first: int, mark: VoteMark) -> VoteMark:
     """Return the mark, moved to the last whole frame that follows it in the last segment.
 
-    Such a frame may be synced and voted for although no mark names it yet. Corrupt bytes before a whole frame do not make it torn.
+    This member may have synced such a frame and voted for it before a mark named it. Corruption of earlier frames does not change
+    that.
     """
     segment = SegmentMap(segment_path(directory, first), first)
     file_position = FRAMES_AT if mark.position + 1 == first else _file_position_after(segment, mark)
@@ -316,10 +323,11 @@ def _extended_mark(directory: str, first: int, mark: VoteMark) -> VoteMark:
 def _file_position_after(segment: SegmentMap, mark: VoteMark) -> int:
     """Return the file position of the frame after the mark, or the segment size if none is found.
 
-    The search compares position and chain value, because corrupt headers cannot lead to the frame.
+    Corrupt headers before the frame do not show where the frame begins, so the search compares positions and chain values.
     """
     wanted = (mark.position + 1).to_bytes(8, "little")
     for start in range(FRAMES_AT, segment.size, _SEARCH_BYTES):
+        # Neighbouring search windows overlap by a header, so that a header on their boundary is found.
         end = min(start + _SEARCH_BYTES + HEADER_SIZE, segment.size)
         if not segment.readable(start, end, end):
             continue  # a bad sector
@@ -342,7 +350,7 @@ def _others_vote(base: Snapshot, ending: _ScanResult, decided: int) -> bool:
     for found in ending.walks:
         headers = found.headers()
         for position in headers["position"][headers["kind"] == Kind.ROSTER].tolist():
-            # A decided ROSTER replaces the earlier ones; an undecided ROSTER may still be dropped.
+            # A decided ROSTER replaces the earlier ones. An undecided ROSTER may be dropped, so both rosters stay possible.
             if position <= decided:
                 rosters.clear()
             rosters.append(decode_body(RosterBody, found.frame(position).body).voters)
@@ -352,7 +360,7 @@ def _others_vote(base: Snapshot, ending: _ScanResult, decided: int) -> bool:
 def lost_promises(recovered: Recovered, directory: LogDirectory) -> bool:
     """True if other gateways may rely on promises that are no longer in this directory.
 
-    The directory is then a copy, or its hard state is older than a view of this disk in the log. A single gateway has no others.
+    Promises are missing if the directory is a copy, or if its hard state is older than a view in its log that includes this disk.
     """
     state, mine = recovered.state, directory.incarnation
     older = state.gateway_number(mine) in state.members and state.view > recovered.scalars.accepted
@@ -360,11 +368,10 @@ def lost_promises(recovered: Recovered, directory: LogDirectory) -> bool:
 
 
 def _others_vote_in(recovered: Recovered, mine: bytes) -> bool:
-    """True if the recovered log names more than one voter, or if the log removed this disk.
+    """True if other gateways may vote on the recovered log.
 
-    After a removal, the voters may still need the answers of this disk.
-
-    True if there is no log, because the roster is then unknown.
+    The result is True if the log names more than one voter. It is also True if the log has removed this disk, because the voters
+    may still need the answers of this disk. Without a log, the roster is unknown, and the result is True, too.
     """
     if any(voter.incarnation == mine for voter in recovered.state.removed.values()):
         return True
@@ -388,18 +395,22 @@ def _corruption_error(directory: str, base: Snapshot, ending: _ScanResult, durab
     if ending.walks:
         path, file_position, why = ending.walks[-1].segment.path, ending.walks[-1].file_position, ending.walks[-1].stop.value
     else:
-        path, file_position, why = segment_path(directory, base.segment), 0, "a different chain value in its header"
+        path, file_position, why = segment_path(directory, base.segment), 0, "a wrong chain value in its header"
     return Damaged(
         f"the log is corrupt at position {position} (offset {offset}): {path} has {why} at byte {file_position}, but everything "
-        f"up to position {durable} was durable. Recovery changed nothing. Restore the file, {repair_advice(directory)}"
+        f"up to position {durable} was durable. Recovery changed no frame, mark or hard state. Restore the file, "
+        f"{repair_advice(directory)}"
     )
 
 
 def _check_later(directory: str, ending: _ScanResult, mark: VoteMark) -> None:
-    """Check that a segment that does not continue from the end is a leftover of an interrupted repair.
+    """Check that each segment after the end of the log is a leftover of an interrupted repair or truncation.
 
-    A leftover segment has only marks older than the lowered one. Otherwise the log is corrupt before the segment, because a segment
-    begins only when everything before it is durable.
+    All marks of a leftover are older than the lowered mark. Any other segment proves a loss before it, because a segment begins
+    only when all earlier frames are durable.
+
+    Raises:
+        Damaged: frames before such a segment are lost.
     """
     for first in ending.later:
         newest = max((found.sequence for found in segment_marks(directory, first) if found is not None), default=None)
@@ -411,7 +422,7 @@ def _check_later(directory: str, ending: _ScanResult, mark: VoteMark) -> None:
 
 
 def _rewrite_tail(storage: Storage, ending: _ScanResult, durable: int) -> None:
-    """Write the tail again: after a failed sync the page cache may report data as clean that the disk does not hold."""
+    """Write the tail again, because after a failed sync the page cache may have data that the disk does not have."""
     for found in ending.walks:
         if found.position - 1 <= durable:
             continue
@@ -424,8 +435,9 @@ def _rewrite_tail(storage: Storage, ending: _ScanResult, durable: int) -> None:
 
 
 def _rewrite_marks(storage: Storage, segment: SegmentMap) -> None:
-    """Write the mark slots again. The next mark overwrites the older slot, so the newest mark must be on the disk and not only
-    in the page cache.
+    """Write the mark slots again, because the newest mark may be only in the page cache.
+
+    The next mark overwrites the older slot, so the disk must already hold the newest one.
     """
     fd = storage.open(segment.path)
     try:
@@ -441,7 +453,8 @@ def _truncate_torn(directory: str, storage: Storage, ending: _ScanResult) -> Non
         fd = storage.open(found.segment.path)
         try:
             fits = found.file_position + HEADER_SIZE <= read_header(directory, found.segment.first).size
-            # Without this header, bytes of the torn write could continue the chain once the frame before them is written again.
+            # Without this terminator, frames of the torn write could continue the chain when the frame before them is written
+            # again.
             if fits and storage.read(fd, HEADER_SIZE, found.file_position) != TERMINATOR:
                 storage.write(fd, [TERMINATOR], found.file_position)
         finally:
@@ -460,7 +473,7 @@ def _make_durable(directory: str, storage: Storage, ending: _ScanResult) -> None
 
 
 def _remove(directory: str, storage: Storage, above: int, also: Sequence[int] = ()) -> None:
-    """Remove segments, indexes and snapshots that begin above a position, and those of the segments in `also`."""
+    """Remove the segments, indexes and snapshots whose first position is above `above` or in `also`."""
     removed = False
     for kind in ("snap", "idx", "seg"):
         for position in reversed(list_positions(directory, kind)):
@@ -475,6 +488,7 @@ def _result(
     directory: str, stored: HardStateSlot, mark: VoteMark, base: Snapshot, ending: _ScanResult, frontier: int, log: bytes
 ) -> RecoveredLog:
     state = base.state.copy()
+    # The scan may begin inside a segment, and then the index has the rows of the frames before it.
     rows = rows_before(directory, base)
     if rows is None:
         raise InvariantViolated(f"the index rows before position {base.position} changed during the start")
@@ -485,20 +499,20 @@ def _result(
         for abort in found.aborts(some[: _decided(found, frontier)])
     ]
     segments, finished, boundaries, tail = [], [], [], []
-    # If no frame follows the snapshot, only the mark and the snapshot name the last view.
+    # Without a frame after the snapshot, the view comes from the mark if the mark is at the snapshot, else from the snapshot.
     view = decided_view = mark.view if mark.position == base.state.position else base.state.view
     for found, some in zip(ending.walks, headers, strict=True):
         decided = _decided(found, frontier)
-        # The decided log passed this segment start, so the snapshot of the start can be written.
+        # The whole log before this segment is decided, so the snapshot at the segment's start can be written.
         if found.first == found.segment.first == state.position + 1 != base.position:
             boundaries.append(Snapshot(state.copy(), found.first, FRAMES_AT, 0))
         rows = np.append(rows, found.rows(some[:decided], aborts, state.next_offset, state.tick))
         void = void_positions(some[:decided], aborts)
         for position in range(found.first, found.first + decided):
             state.apply(found.frame(position), position in void)
-        # The protocol decides or drops the undecided frames.
+        # The group decides the frames of the tail or drops them, so the protocol stack receives them.
         tail += [found.frame(position) for position in range(found.first + decided, found.position)]
-        # The last segment stays open for writes, even if all of its frames are decided.
+        # The last segment is never finished, because the writer continues to fill it.
         if found is not ending.walks[-1] and decided == len(found.file_positions):
             finished.append((found.segment.first, rows))
         else:

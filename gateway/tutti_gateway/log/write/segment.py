@@ -33,14 +33,16 @@ class Segment:
         first: first position.
         last: last position once a later segment exists, else None.
         file_position: file position of the next frame.
-        undecided: file positions of the undecided frames, in order; the first one belongs to position `next_undecided`.
+        undecided: file positions of frames, in order. The first `undecided_from` entries belong to frames that are decided by now,
+            all others to undecided frames.
     """
 
     def __init__(self, first: int, fd: int, size: int, file_position: int, index: IndexWriter, slot: int) -> None:
         """Create a segment.
 
         Args:
-            file_position: file position after the last frame; the frames before it are decided as far as `index` has rows.
+            file_position: file position after the last frame.
+            index: index of the segment, with the rows of all decided frames.
             slot: the mark slot to write next.
         """
         self.first = first
@@ -51,11 +53,11 @@ class Segment:
         self.index = index
         self.slot = slot
         self.undecided = array("Q")
-        self.undecided_from = 0  # number of leading entries that are decided; `pop_file_positions` deletes them in blocks
+        self.undecided_from = 0  # number of decided entries at the front of `undecided`
 
     @property
     def next_undecided(self) -> int:
-        """Return the first position of this segment that is not decided."""
+        """Return the first position of this segment without an index row."""
         return self.first + self.index.count
 
     @property
@@ -74,11 +76,11 @@ class Segment:
         return self.undecided[at] if self.undecided_from <= at < len(self.undecided) else None
 
     def file_positions_after(self, position: int, decided: int) -> array[int]:
-        """Return the file positions of the frames after `position`, which is the last decided position or above it."""
+        """Return the file positions of the frames after `position`, which must not be below the last decided position."""
         return self.undecided[self.undecided_from + position + 1 - max(self.first, decided + 1) :]
 
     def fitting(self, frames: Sequence[Frame], end: End) -> tuple[list[Buffer], array[int], int, End]:
-        """Select the leading frames that fit into this segment; none if the first frame is too large for its free space.
+        """Select the leading frames that fit into this segment; none if even the first frame is too large for the free space.
 
         Args:
             frames: frames that follow the end of the log.
@@ -92,7 +94,7 @@ class Segment:
             InvariantViolated: a frame does not follow the one before it.
         """
         position, view, chain = end
-        # Every write ends with a terminator, which needs the space of one frame header.
+        # Every write ends with a terminator, so the space of one frame header stays free at the end of the segment.
         file_position, limit, extend = self.file_position, self.size - HEADER_SIZE, google_crc32c.extend
         parts: list[Buffer] = []
         file_positions = array("Q")
@@ -100,7 +102,7 @@ class Segment:
             after = file_position + frame.size
             if after > limit:
                 break
-            # This is the last check before the disk. A frame outside the chain would end the log at the next start.
+            # Frames after a broken chain would be lost at the next start, so a bug must surface here, before the write.
             if frame.position != position + 1 or extend(chain, frame.header[:CRC_AT]) != frame.header_crc:
                 raise InvariantViolated(
                     f"{frame!r} does not follow the end of the log at position {position}, chain value {chain:#010x}"
@@ -108,16 +110,17 @@ class Segment:
             if frame.progress or frame.body_length & 7:
                 parts += frame.extents()
             else:
-                parts += (frame.header, frame.body)  # most frames take this path, which costs a third of `extents`
+                # most frames have no progress and no padding; this path takes a third of the time
+                parts += (frame.header, frame.body)
             file_positions.append(file_position)
             file_position = after
             position, view, chain = position + 1, frame.view, frame.header_crc
-        # The terminator erases the header of an older frame here, so no scan continues into old bytes.
+        # Bytes of an older frame may follow the new end. The terminator stops a scan before them.
         parts.append(TERMINATOR)
         return parts, file_positions, file_position, (position, view, chain)
 
     def drop_last(self, count: int) -> None:
-        """Remove the last `count` frames from the segment, which becomes the last one."""
+        """Remove the last `count` frames from the segment, which becomes the last segment of the log."""
         if count:
             self.file_position = self.undecided[-count]
             del self.undecided[-count:]
@@ -128,7 +131,7 @@ class Segment:
         start = self.undecided_from
         file_positions = self.undecided[start : start + count]
         self.undecided_from = start + count
-        # Each deletion moves the rest of the array, so entries are deleted in blocks.
+        # A deletion moves the rest of the array, so many decided entries are deleted at once.
         if self.undecided_from > 4096:
             del self.undecided[: self.undecided_from]
             self.undecided_from = 0
@@ -143,11 +146,14 @@ def prepared_paths(directory: str) -> list[str]:
 
 
 def size_of_next(options: LogOptions, before: int, frame: Frame | None) -> int:
-    """Return the size of the next segment, bytes. Each segment is twice as large as the one before it, up to the configured size.
+    """Return the size of the next segment, bytes.
+
+    In a lane (option `first_segment_bytes`), each segment is twice as large as the previous one, up to `segment_bytes`. In the
+    ordered log, all segments have `segment_bytes`.
 
     Args:
-        before: size of the segment before it; 0 for the first segment.
-        frame: the frame with which the segment begins, if that is known.
+        before: size of the previous segment; 0 for the first segment.
+        frame: the frame with which the segment begins, or None if it is not known yet.
     """
     wanted = 2 * before or options.first_segment_bytes if options.first_segment_bytes else options.segment_bytes
     needed = FRAMES_AT + frame.size + HEADER_SIZE if frame is not None else 0
@@ -158,10 +164,10 @@ def size_of_next(options: LogOptions, before: int, frame: Frame | None) -> int:
 def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark: VoteMark, source: str | None) -> int:
     """Create a segment durably and return its file descriptor. A crash leaves the segment complete or absent.
 
-    All earlier positions must be durable, because the mark of the segment says so.
+    All positions before the segment must be durable, because the mark in the segment names them as durable.
 
     Args:
-        source: path of a zero-filled file of the right size (a prepared segment or the reserve); None allocates a file.
+        source: path of a zero-filled file of the right size (a prepared segment or the reserve), or None allocates a new file.
 
     Raises:
         OSError: the disk is full, or it failed.
@@ -171,11 +177,11 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
     try:
         if source is None:
             storage.truncate(fd, 0)  # a crash may have left the file
-            # A full disk fails here, before the segment exists, and not in the middle of a group of frames.
+            # Allocated blocks ensure that a full disk fails here, and not later in the middle of a group of frames.
             storage.allocate(fd, header.size)
         storage.write(fd, [header.to_bytes(), mark.to_bytes()], 0)
         storage.make_durable(fd)
-        # The final name appears only after header and mark are durable.
+        # A start treats each file with this name as a segment, so header and mark must be durable before the rename.
         storage.rename(path, segment_path(directory, header.first))
         storage.make_names_durable(os.path.join(directory, LOG))
     except BaseException:
@@ -185,8 +191,7 @@ def begin_segment(directory: str, storage: Storage, header: SegmentHeader, mark:
 
 
 def older_slot(marks: list[VoteMark | None]) -> int:
-    """Return the mark slot to write next: the one that does not hold the newest mark."""
-    # An invalid slot can be overwritten without losing a mark.
+    """Return the mark slot to write next: an invalid slot, else the slot with the older mark."""
     return min(range(len(marks)), key=lambda slot: -1 if (mark := marks[slot]) is None else mark.sequence)
 
 
@@ -217,7 +222,7 @@ def not_yet_written(frames: Sequence[Frame], end: End) -> Sequence[Frame]:
     """Return the frames that a log with this end does not hold yet.
 
     Raises:
-        InvariantViolated: the log holds different frames at their positions.
+        InvariantViolated: the log holds different frames at these positions.
     """
     position, _, chain = end
     if not frames or frames[0].position > position:

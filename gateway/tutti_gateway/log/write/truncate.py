@@ -3,13 +3,14 @@
 Each step is durable before the next one:
 
 1. The lowered mark goes into both slots of the hard state, together with the first position of the new last segment. Until the
-   first slot is durable, the log is unchanged. Afterwards no mark promises a frame after the truncation point.
-2. In the new last segment the header of each removed frame is overwritten, so that no later scan finds the frame again. Both mark
+   first slot is durable, the log is unchanged. From then on, the newest mark names no frame after the truncation point.
+2. In the new last segment, zeros overwrite the header of each removed frame, so that no later scan finds the frame again. Both mark
    slots of the segment receive the lowered mark, one after the other, so that one slot is always valid.
-3. Later segments are removed. A start recognises a leftover segment because its marks are older than the lowered one.
+3. Later segments are removed. A start recognises a segment that was not removed yet, because its marks are older than the lowered
+   one.
 
-A start after an interrupted truncation treats the remaining frames as a torn end or as a valid tail. The log is then unchanged, or
-lacks some of the removed frames. Truncation writes in place, so it needs no free disk space.
+After an interrupted truncation, a start finds all or some of the frames that were to be removed. The start treats them as a valid
+tail or as a torn end. Truncation writes in place, so it needs no free disk space.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def end_at(directory: str, segments: Sequence[Segment], decided: End, position: 
     if position == decided[0]:
         return decided
     segment = next(segment for segment in reversed(segments) if segment.first <= position)
-    # A segment without decided frames is scanned from its start, with the chain value of its header.
+    # Decided frames need no scan, so the scan begins after them, or at the start of a segment that has none.
     if segment.first > decided[0]:
         start, file_position, chain = segment.first, FRAMES_AT, read_header(directory, segment.first).chain
     else:
@@ -66,7 +67,7 @@ def truncate_files(
     file_positions: Sequence[int],
     removed: Sequence[Segment],
 ) -> None:
-    """Truncate on disk, in the order that the module describes. The call can be repeated safely.
+    """Truncate the files, in the steps of the module docstring. The call can be repeated safely.
 
     Args:
         mark: the lowered mark.
@@ -76,11 +77,11 @@ def truncate_files(
     """
     write_mark_to_hard_state(hard_state_file, mark, new_last.first if new_last is not None else 0)
     if new_last is not None:
-        # Without frames to remove, the header at the end is erased, so that bytes of an older frame are never found there.
+        # Even without frames to remove, the header at the end is erased, because bytes of an older frame may be there.
         erase_extents(
             storage, new_last, mark, [(file_position, HEADER_SIZE) for file_position in file_positions or [new_last.file_position]]
         )
-    # The last segment goes first, so that a crash leaves consecutive segments.
+    # The last segment is removed first, so that a crash never leaves a gap between segments.
     for segment in reversed(removed):
         for path in (segment_path(directory, segment.first), index_path(directory, segment.first)):
             with contextlib.suppress(FileNotFoundError):
@@ -95,15 +96,15 @@ def write_mark_to_hard_state(hard_state_file: HardStateFile, mark: VoteMark, seg
 
 
 def erase_extents(storage: Storage, segment: Segment, mark: VoteMark, extents: Iterable[tuple[int, int]]) -> None:
-    """Overwrite extents of a segment with zeros, and write the mark into both of its slots, durably.
+    """Overwrite byte ranges of a segment with zeros, and write the mark into both mark slots, durably.
 
     Args:
-        extents: file position and length of each extent, bytes.
+        extents: file position and length of each range, bytes.
     """
     for file_position, size in extents:
         for at in range(file_position, file_position + size, WRITE_BYTES):
             storage.write(segment.fd, [bytes(min(WRITE_BYTES, file_position + size - at))], at)
-    # One slot becomes durable before the other is written, so that one of them is always valid.
+    # A torn write destroys one slot, so the first slot becomes durable before the second is written.
     for slot in (segment.slot, 1 - segment.slot):
         storage.write(segment.fd, [mark.to_bytes()], MARK_SLOTS[slot])
         storage.make_durable(segment.fd)

@@ -1,4 +1,7 @@
-"""Tracks the content of the next vote mark: the durable end, the frontier, and a corrupt end that was durable before."""
+"""Tracks the content of the next vote mark: the durable end and the frontier of the log.
+
+While a corrupt end of the log is not restored, the next mark still names that end, because it was durable before.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,14 @@ End = tuple[int, int, int]  # the end of a log: position, view and chain value o
 
 
 class MarkTracker:
-    """Follows the syncs of a log.
+    """Follows the syncs of a log, and creates the marks that name their result.
 
     Attributes:
         durable: the end that the last sync reached.
         frontier: last decided position, and the offset after its last record.
         newest: the newest durable mark.
-        written: a mark that is in a slot and not durable yet.
-        damage: a corrupt range that marks continue to name until it is rewritten or abandoned.
+        written: a mark that was written to a slot and is not durable yet.
+        damage: a corrupt range. Marks name its end until the range is rewritten or abandoned.
     """
 
     def __init__(self, durable: End, frontier: tuple[int, int], newest: VoteMark, damage: Damage | None) -> None:
@@ -34,27 +37,27 @@ class MarkTracker:
         self.written: VoteMark | None = None
         self.damage = damage
         self._sequence = newest.sequence
-        self._since = 0.0  # end of the first sync that the newest mark does not cover
+        self._since = 0.0  # time (monotonic, s) of the first sync that the newest mark does not cover
 
     @property
     def marked_end(self) -> End:
-        """Return the end that the next mark names: the durable end, or a corrupt end that was durable."""
+        """Return the end that the next mark names: the durable end, or the end of the corrupt range."""
         damage = self.damage
         return self.durable if damage is None else (damage.last, damage.view, damage.chain)
 
     @property
     def stale(self) -> bool:
-        """True if the newest durable mark lags the known end or the frontier."""
+        """True if a new mark would differ from the newest durable mark in its end or its frontier."""
         return self.newest.position != self.marked_end[0] or self.newest.frontier_position != self.frontier[0]
 
     def due(self, now: float, late_us: int) -> bool:
-        """True if the next write must carry a mark, because the newest mark does not cover many frames or an old sync.
+        """True if the next write must carry a mark, because many frames or an old sync are not covered by the newest mark.
 
         Args:
             now: monotonic time, seconds.
-            late_us: age of the oldest uncovered sync at which a mark is due, us.
+            late_us: age at which the oldest uncovered sync makes a mark due, us.
         """
-        # A mark that waits in a slot must become durable before the next one is written.
+        # A written mark must become durable with a sync before the next mark is written.
         if self.written is not None or (
             self.durable[0] - self.newest.position < limits.MARK_FRAMES and now - self._since < late_us / _US
         ):
@@ -62,19 +65,19 @@ class MarkTracker:
         return self.stale
 
     def next(self, end: End | None = None) -> VoteMark:
-        """Return the next mark, which names `end` if it is given."""
+        """Return a new mark that names `end`, by default `marked_end`."""
         self._sequence += 1
         return VoteMark(self._sequence, *(end or self.marked_end), *self.frontier, now_us())
 
     def contradicted(self, frames: Sequence[Frame]) -> bool:
-        """True if one of the frames to be written next differs from the frame at the corrupt end."""
+        """True if the next frames include a different frame for the position at which the corrupt range ends."""
         damage = self.damage
         if damage is None or not frames[0].position <= damage.last <= frames[-1].position:
             return False
         return frames[damage.last - frames[0].position].header_crc != damage.chain
 
     def sequence_of_next(self) -> int:
-        """Reserve and return a sequence number above all existing marks, for a mark that another module creates."""
+        """Reserve and return the next sequence number, for a mark that another module creates."""
         self._sequence += 1
         return self._sequence
 
@@ -91,9 +94,9 @@ class MarkTracker:
             now: monotonic time, seconds.
         """
         if self.written is not None or self.newest.position >= self.durable[0]:
-            self._since = now  # the newest mark covers everything before this sync
+            self._since = now  # a mark covers all earlier syncs, so this sync is the oldest one without a mark
         self.durable = end
-        # Once the log reaches the corrupt end again, marks name the durable end.
+        # The log has its corrupt range back, so the durable end is again the right end for marks.
         if self.damage is not None and end[0] >= self.damage.last:
             self.damage = None
         if self.written is None:
