@@ -185,15 +185,15 @@ class Gateway:
 
     def _open_lanes(self, options: LogOptions, notifier: Notifier, opened: contextlib.ExitStack) -> contextlib.ExitStack:
         """Open the lanes of the directory. Return the exit stack that closes them."""
-        logs = self._lane_logs = LaneLogs(self._directory, options, self._storage)
+        lane_logs = self._lane_logs = LaneLogs(self._directory, options, self._storage)
         lanes = opened.enter_context(contextlib.ExitStack())
-        lanes.callback(logs.close)
-        self._recovered = msgspec.structs.replace(self._recovered, lanes=logs.start(self._recovered.state))
-        for problem in logs.messages:
+        lanes.callback(lane_logs.close)
+        self._recovered = msgspec.structs.replace(self._recovered, lanes=lane_logs.start(self._recovered.state))
+        for problem in lane_logs.messages:
             self._log.error(problem)
         halted = [LaneName(lane.origin, lane.incarnation) for lane in self._recovered.lanes if lane.halted]
         ends = {lane: end for lane in halted if (end := last_known_end(lane_path(self._directory.path, lane))) is not None}
-        self._lanes = LaneThread(logs, self._inbox.put, notifier.notify, self._log, ends)
+        self._lanes = LaneThread(lane_logs, self._inbox.put, notifier.notify, self._log, ends)
         self._disk.other_full = lambda: self._lanes.full
         return lanes
 

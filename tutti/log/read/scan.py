@@ -280,7 +280,9 @@ def _body(view: SegmentView, file_position: int, position: int, count: int) -> t
     batch = pa.ipc.read_record_batch(view.segment.buffer.slice(body_at, length), BATCH_SCHEMA)
     if batch.num_rows != count:
         raise Damaged(
-            f"{view.path}, byte {file_position}: position {position} has {batch.num_rows} records, but the index has {count}"
+            f"{view.path}, byte {file_position}: position {position} has {batch.num_rows} records, but the index has {count}; "
+            f"see `tutti log verify {view.directory}`",
+            position,
         )
     return batch, data[file_position + 6] & CODEC_FLAGS != 0
 

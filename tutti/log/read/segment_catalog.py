@@ -438,7 +438,11 @@ class Catalog:
             hits = np.flatnonzero(rows["max_timestamp"] >= time_us)
             if len(hits):
                 return where, rows[hits[0]]
-        raise Damaged(f"{view.path}: position {row['position']} has no record at or after the time in the index")
+        raise Damaged(
+            f"{view.path}: position {row['position']} has no record at or after the time that the index names; "
+            f"see `tutti log verify {view.directory}`",
+            int(row["position"]),
+        )
 
     def positions(self, start: int, last: int, upto: ReadLimit) -> Iterator[tuple[SegmentView, Rows]]:
         """Yield the rows of all positions from `start` to `last`, in order: chunks of rows, each with its segment.

@@ -157,9 +157,9 @@ def verify_lanes(path: str | os.PathLike[str], progress: Callable[[int, int], No
         if lane == own or lane_has_log(directory, lane) or read_identity(lane_path(directory, lane)) is not None
     ]
     if own is not None and own.incarnation == incarnation and own not in lanes:
-        file_position = lane_path(directory, own)
+        missing = lane_path(directory, own)
         what = f"the lane of this gateway is missing, but {os.path.join(directory, OWN)} names it"
-        found.append(LaneVerified(own.text, file_position, True, None, [Finding(0, -1, file_position, 0, what)]))
+        found.append(LaneVerified(own.text, missing, True, None, [Finding(0, -1, missing, 0, what)]))
     return found
 
 

@@ -113,7 +113,7 @@ class _ScanResult:
     `position` and `chain` describe the last valid frame. The segments in `later` do not continue from that frame.
     """
 
-    walks: list[FrameScan]
+    scans: list[FrameScan]
     position: int
     chain: int
     later: list[int]
@@ -177,8 +177,8 @@ def recover(
     # Only frames above the mark can be missing on the disk, because a mark covers only frames of successful syncs.
     if failed:
         _rewrite_tail(storage, ending, mark.position)
-    if ending.walks:
-        _rewrite_marks(storage, ending.walks[-1].segment)
+    if ending.scans:
+        _rewrite_marks(storage, ending.scans[-1].segment)
     # The frames of a corrupt end stay until the group has decided which frames belong at their positions.
     if damage is None and short_file is None:
         _truncate_torn(directory, storage, ending)
@@ -255,20 +255,20 @@ def _step_back(directory: str, firsts: list[int], stored: VoteMark, begin: _Scan
 
 
 def _scan_segments(directory: str, firsts: list[int], base: Snapshot, frontier: int, last: int | None = None) -> _ScanResult:
-    walks: list[FrameScan] = []
+    scans: list[FrameScan] = []
     position, chain, file_position = base.position, base.state.chain, base.file_position
     firsts = [first for first in firsts if first >= base.segment]
     for at, first in enumerate(firsts):
         header = read_header(directory, first)
         # Each segment must continue the one before it; the first one is exempt if the scan begins inside it.
         if (at or position == first) and (first != position or header.chain != chain):
-            return _ScanResult(walks, position - 1, chain, firsts[at:])
+            return _ScanResult(scans, position - 1, chain, firsts[at:])
         segment = SegmentMap(segment_path(directory, first), first)
         # Each read of records checks their body, so a start checks only the bodies of batches that are still undecided.
         found = scan_frames(segment, file_position, position, chain, last=last, bodies_from=frontier + 1)
-        walks.append(found)
+        scans.append(found)
         position, chain, file_position = found.position, found.chain, FRAMES_AT
-    return _ScanResult(walks, position - 1, chain, [])
+    return _ScanResult(scans, position - 1, chain, [])
 
 
 def _check_durable(
@@ -290,12 +290,12 @@ def _check_durable(
     if ending.position < decided:
         raise short_file or _corruption_error(directory, base, ending, max(decided, mark.position))
     if ending.position < mark.position:
-        if not ending.walks or not ((peers_can_repair and ending.position) or _others_vote(base, ending, decided)):
+        if not ending.scans or not ((peers_can_repair and ending.position) or _others_vote(base, ending, decided)):
             raise short_file or _corruption_error(directory, base, ending, mark.position)
         return Damage(ending.position + 1, mark.position, mark.view, mark.chain)
     # A different frame at the mark means that files of different logs or times were mixed.
     chain = base.state.chain if mark.position == base.state.position else None
-    for found in ending.walks:
+    for found in ending.scans:
         if found.first <= mark.position < found.position:
             chain = found.frame(mark.position).header_crc
     if chain is not None and chain != mark.chain:
@@ -347,7 +347,7 @@ def _file_position_after(segment: SegmentMap, mark: VoteMark) -> int:
 def _others_vote(base: Snapshot, ending: _ScanResult, decided: int) -> bool:
     """True if the last decided roster, or a later one, names more than one voter."""
     rosters: list[Iterable[Voter]] = [base.state.roster.values()]
-    for found in ending.walks:
+    for found in ending.scans:
         headers = found.headers()
         for position in headers["position"][headers["kind"] == Kind.ROSTER].tolist():
             # A decided ROSTER replaces the earlier ones. An undecided ROSTER may be dropped, so both rosters stay possible.
@@ -388,12 +388,12 @@ def _corruption_error(directory: str, base: Snapshot, ending: _ScanResult, durab
     position = ending.position + 1
     offset = base.state.next_offset
     aborts = []
-    for found in ending.walks:
+    for found in ending.scans:
         aborts += found.aborts(found.headers())
-    for found in ending.walks:
+    for found in ending.scans:
         offset += int(found.rows(found.headers(), aborts, 0, 0)["count"].sum())
-    if ending.walks:
-        path, file_position, why = ending.walks[-1].segment.path, ending.walks[-1].file_position, ending.walks[-1].stop.value
+    if ending.scans:
+        path, file_position, why = ending.scans[-1].segment.path, ending.scans[-1].file_position, ending.scans[-1].stop.value
     else:
         path, file_position, why = segment_path(directory, base.segment), 0, "a wrong chain value in its header"
     return Damaged(
@@ -423,7 +423,7 @@ def _check_later(directory: str, ending: _ScanResult, mark: VoteMark) -> None:
 
 def _rewrite_tail(storage: Storage, ending: _ScanResult, durable: int) -> None:
     """Write the tail again, because after a failed sync the page cache may have data that the disk does not have."""
-    for found in ending.walks:
+    for found in ending.scans:
         if found.position - 1 <= durable:
             continue
         start = found.file_positions[max(0, durable + 1 - found.first)]
@@ -449,7 +449,7 @@ def _rewrite_marks(storage: Storage, segment: SegmentMap) -> None:
 def _truncate_torn(directory: str, storage: Storage, ending: _ScanResult) -> None:
     """Truncate the torn tail: remove later segments, and write an invalid header at the end."""
     _remove(directory, storage, ending.position + 1, ending.later)
-    for found in ending.walks[-1:]:
+    for found in ending.scans[-1:]:
         fd = storage.open(found.segment.path)
         try:
             fits = found.file_position + HEADER_SIZE <= read_header(directory, found.segment.first).size
@@ -463,7 +463,7 @@ def _truncate_torn(directory: str, storage: Storage, ending: _ScanResult) -> Non
 
 def _make_durable(directory: str, storage: Storage, ending: _ScanResult) -> None:
     """Sync the scanned files and the folder, because a killed run may not have synced them."""
-    for found in ending.walks:
+    for found in ending.scans:
         fd = storage.open(found.segment.path)
         try:
             storage.make_durable(fd)
@@ -492,16 +492,16 @@ def _result(
     rows = rows_before(directory, base)
     if rows is None:
         raise InvariantViolated(f"the index rows before position {base.position} changed during the start")
-    headers = [found.headers() for found in ending.walks]
+    headers = [found.headers() for found in ending.scans]
     aborts = [
         abort
-        for found, some in zip(ending.walks, headers, strict=True)
+        for found, some in zip(ending.scans, headers, strict=True)
         for abort in found.aborts(some[: _decided(found, frontier)])
     ]
     segments, finished, boundaries, tail = [], [], [], []
     # Without a frame after the snapshot, the view comes from the mark if the mark is at the snapshot, else from the snapshot.
     view = decided_view = mark.view if mark.position == base.state.position else base.state.view
-    for found, some in zip(ending.walks, headers, strict=True):
+    for found, some in zip(ending.scans, headers, strict=True):
         decided = _decided(found, frontier)
         # The whole log before this segment is decided, so the snapshot at the segment's start can be written.
         if found.first == found.segment.first == state.position + 1 != base.position:
@@ -513,7 +513,7 @@ def _result(
         # The group decides the frames of the tail or drops them, so the protocol stack receives them.
         tail += [found.frame(position) for position in range(found.first + decided, found.position)]
         # The last segment is never finished, because the writer continues to fill it.
-        if found is not ending.walks[-1] and decided == len(found.file_positions):
+        if found is not ending.scans[-1] and decided == len(found.file_positions):
             finished.append((found.segment.first, rows))
         else:
             segments.append(FoundSegment(found.segment.first, rows, found.file_positions[decided:], found.file_position))
