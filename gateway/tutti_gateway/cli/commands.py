@@ -14,7 +14,7 @@ from tutti_gateway.cli.lazy_group import CommandPath, LazyGroup
 #: Commands by name, with the summaries that `tutti --help` lists. A module is imported only when its command runs.
 COMMANDS = {
     "demo": CommandPath(
-        "tutti_gateway.cli.demo.command:demo", "Run a Spark job on real input, with failures, and check its result."
+        "tutti_gateway.cli.demo.command:demo", "Run a Spark job on real input, with failures, and check it."
     ),
     "dev": CommandPath("tutti_gateway.cli.group.dev:dev", "Run gateways g1..gN on this machine, for trials and tests."),
     "serve": CommandPath("tutti_gateway.cli.group.serve:serve", "Run one gateway."),
@@ -37,7 +37,7 @@ COMMANDS = {
     "spool": CommandPath("tutti_gateway.cli.records.spool:spool", "Show and check the contents of a producer's spool."),
     "log": CommandPath("tutti_gateway.cli.log.log:log", "Verify, inspect, hash or repair a log, or rerun a recording."),
     "replay": CommandPath(
-        "tutti_gateway.cli.records.replay:replay", "Write a range of committed records to a file, from gateways or disk."
+        "tutti_gateway.cli.records.replay:replay", "Write a range of committed records to a file."
     ),
     "archive": CommandPath("tutti_gateway.cli.log.archive:archive", "Copy the log to Parquet files, or list or verify an archive."),
     "backfill": CommandPath(
@@ -49,11 +49,11 @@ COMMANDS = {
     "tokens": CommandPath("tutti_gateway.cli.security.tokens:tokens", "Create, list and remove the tokens of clients."),
     "config": CommandPath("tutti_gateway.cli.config:config", "Check a configuration file."),
     "doctor": CommandPath(
-        "tutti_gateway.cli.doctor.command:doctor", "Check that Tutti can run here, and name a remedy for each problem."
+        "tutti_gateway.cli.doctor.command:doctor", "Check that Tutti can run here; name a remedy per problem."
     ),
     "bench": CommandPath("tutti_gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),
     "completion": CommandPath(
-        "tutti_gateway.cli.completion:completion", "Print a script for shell completion of the commands of `tutti`."
+        "tutti_gateway.cli.completion:completion", "Print a script for completion in a shell."
     ),
 }
 

@@ -9,7 +9,7 @@ from click.shell_completion import get_completion_class
 @click.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
-    """Print a script for shell completion of the commands of `tutti`.
+    """Print a script for completion in a shell.
 
     \b
     bash: eval "$(tutti completion bash)"           in ~/.bashrc

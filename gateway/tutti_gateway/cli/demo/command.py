@@ -38,7 +38,7 @@ GATEWAY_BYTES, OTHER_BYTES = 1024**3, 1024**3
 @click.option("--port", type=click.IntRange(1, 65_532), default=7400, show_default=True, help="Base port of the first gateway.")
 @json_option
 def demo(count: int, directory: Path, keep: bool, port: int, as_json: bool) -> int:
-    """Run a Spark job on real input, with failures, and check its result.
+    """Run a Spark job on real input, with failures, and check it.
 
     336,776 departures from New York's airports pass through a group of gateways, one for each airport, to a Spark job. The job
     joins each departure with the weather, and computes delay statistics. During the run, the demo kills the group's coordinator

@@ -61,7 +61,7 @@ def replay(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Write a range of committed records to a file, from gateways or disk.
+    """Write a range of committed records to a file.
 
     A Parquet or Arrow file has the columns of the Spark format; a jsonl file has the lines of `tutti tail`. The file appears under
     its name only when it is complete. If the source is a data directory and its gateway is down, the default end is the last
