@@ -13,9 +13,7 @@ from tutti_gateway.cli.lazy_group import CommandPath, LazyGroup
 
 #: Commands by name, with the summaries that `tutti --help` lists. A module is imported only when its command runs.
 COMMANDS = {
-    "demo": CommandPath(
-        "tutti_gateway.cli.demo.command:demo", "Run a Spark job on real input, with failures, and check it."
-    ),
+    "demo": CommandPath("tutti_gateway.cli.demo.command:demo", "Run a Spark job on real input, with failures, and check it."),
     "dev": CommandPath("tutti_gateway.cli.group.dev:dev", "Run gateways g1..gN on this machine, for trials and tests."),
     "serve": CommandPath("tutti_gateway.cli.group.serve:serve", "Run one gateway."),
     "produce": CommandPath(
@@ -36,9 +34,7 @@ COMMANDS = {
     "producers": CommandPath("tutti_gateway.cli.records.producers:producers", "List producers, fence one, or delete its state."),
     "spool": CommandPath("tutti_gateway.cli.records.spool:spool", "Show and check the contents of a producer's spool."),
     "log": CommandPath("tutti_gateway.cli.log.log:log", "Verify, inspect, hash or repair a log, or rerun a recording."),
-    "replay": CommandPath(
-        "tutti_gateway.cli.records.replay:replay", "Write a range of committed records to a file."
-    ),
+    "replay": CommandPath("tutti_gateway.cli.records.replay:replay", "Write a range of committed records to a file."),
     "archive": CommandPath("tutti_gateway.cli.log.archive:archive", "Copy the log to Parquet files, or list or verify an archive."),
     "backfill": CommandPath(
         "tutti_spark.backfill.command:backfill", "Copy a range of the log into a table, each record exactly once."
@@ -48,13 +44,9 @@ COMMANDS = {
     "keys": CommandPath("tutti_gateway.cli.security.keys:keys", "Create and show the keys that gateways use for authentication."),
     "tokens": CommandPath("tutti_gateway.cli.security.tokens:tokens", "Create, list and remove the tokens of clients."),
     "config": CommandPath("tutti_gateway.cli.config:config", "Check a configuration file."),
-    "doctor": CommandPath(
-        "tutti_gateway.cli.doctor.command:doctor", "Check that Tutti can run here; name a remedy per problem."
-    ),
+    "doctor": CommandPath("tutti_gateway.cli.doctor.command:doctor", "Check that Tutti can run here; name a remedy per problem."),
     "bench": CommandPath("tutti_gateway.cli.bench:bench", "Run a benchmark that needs no Spark."),
-    "completion": CommandPath(
-        "tutti_gateway.cli.completion:completion", "Print a script for completion in a shell."
-    ),
+    "completion": CommandPath("tutti_gateway.cli.completion:completion", "Print a script for completion in a shell."),
 }
 
 #: Environment variable that a shell's completion script sets, so that `tutti` prints completions instead of running a command.

@@ -246,8 +246,8 @@ class ParquetTable:
         except UsageError as error:
             kept = new_table.rename(self._path.with_name(f"{self._path.name}.before-{claim.number}"))
             raise UsageError(
-                f"{self._path} was swapped, and another process wrote into the old table meanwhile: check the files of the old table "
-                f"in {kept}"
+                f"{self._path} was swapped, and another process wrote into the old table meanwhile: check the files of the old "
+                f"table in {kept}"
             ) from error
         shutil.rmtree(new_table, ignore_errors=True)
 

@@ -178,8 +178,8 @@ class BatchSink(_Sink, DataSourceArrowWriter):  # type: ignore[misc]  # as in Sp
         in_query = next((message for message in messages if isinstance(message, StagedRecords) and message.query), None)
         if in_query is not None and not (in_query.run or write_id):
             raise UsageError(
-                "this write in foreachBatch cannot be identified: it has no writeId, and the function replaced the job group in which "
-                "Spark stores the run of the query. Give the write a writeId, or set no job group. Nothing was written"
+                "this write in foreachBatch cannot be identified: it has no writeId, and the function replaced the job group in "
+                "which Spark stores the run of the query. Give the write a writeId, or set no job group. Nothing was written"
             )
         if in_query is not None:
             self._commit("-".join(filter(None, ("spark", in_query.query, write_id))), messages, in_query.batch)

@@ -21,7 +21,7 @@ def source_of(options: ReadOptions) -> Source:
     """Open the origin that the options name, whatever its log is. The process shares connections to gateways."""
     log: Source | None = None
     if options.gateways is not None:
-        from tutti.sources.spark_queries import QueryProgress
+        from tutti.sources.query_progress import QueryProgress
 
         log = QueryProgress(options.gateways, credentials=options.credentials)
     elif options.paths:
@@ -68,8 +68,8 @@ def source_of_log(options: ReadOptions, log: str, seen: int, gateways: Iterable[
     if found != log:
         _files.cache_clear()  # make the next task open the directories again
         raise UsageError(
-            f"{options.origin} contains log {found}, but the read was planned on log {log}: the log was replaced, so start the read "
-            "again"
+            f"{options.origin} contains log {found}, but the read was planned on log {log}: the log was replaced, so start the "
+            "read again"
         )
     return files
 

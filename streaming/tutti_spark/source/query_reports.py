@@ -19,8 +19,8 @@ from tutti import limits
 from tutti.errors import Refused
 
 if TYPE_CHECKING:
+    from tutti.sources.query_progress import QueryProgress
     from tutti.sources.source import Source
-    from tutti.sources.spark_queries import QueryProgress
     from tutti_spark.common.options import ReadOptions
 
 _INTERVAL_S = limits.SPARK_REPORT_US / 1e6
@@ -138,7 +138,7 @@ class Reporter:
 def _gateways_of(source: Source, options: ReadOptions) -> QueryProgress | None:
     if options.gateways is None:
         return None
-    from tutti.sources.spark_queries import QueryProgress
+    from tutti.sources.query_progress import QueryProgress
     from tutti.sources.tiered import TieredSource
 
     log = source.log if isinstance(source, TieredSource) else source

@@ -43,8 +43,8 @@ def queries(url: str, as_json: bool) -> None:
     another query with the same name starts. The position in the log stays.
     """
     from tutti.io.admin import AdminClient
+    from tutti.sources.query_progress import QueryProgress
     from tutti.sources.source import wait_for_log
-    from tutti.sources.spark_queries import QueryProgress
 
     with QueryProgress(url) as gateways, AdminClient(url) as control:
         log_state = wait_for_log(gateways)
@@ -99,7 +99,7 @@ def queries_at(url: str) -> list[QueryInfo]:
     Raises:
         TuttiError: the gateway does not answer in time, or its release does not know the request.
     """
-    from tutti.sources.spark_queries import QueryProgress
+    from tutti.sources.query_progress import QueryProgress
 
     with QueryProgress(url, timeout=ANSWER_S_MAX) as client:
         return client.queries(patience=0.0)  # ask only this gateway, without failover
