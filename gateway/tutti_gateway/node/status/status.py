@@ -172,7 +172,7 @@ class StatusDocuments:
                 "transport": driver.transport,
                 "repair": self._group.repair,
                 "memory": {"resident_bytes": snapshot.resident_bytes},
-                "security": snapshot.security,
+                "security": snapshot.security and {**snapshot.security, "quotas": driver.quotas},
                 "reads_process": {"pid": pid, "starts": starts},
                 **driver.counters.to_dict(),
             }

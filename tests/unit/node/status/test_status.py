@@ -63,7 +63,9 @@ class Driver:
 
     def snapshot(self) -> DriverSnapshot:
         transport: dict[str, object] = {"kind": "mesh", "peers": self.peers, "differing": self.differing}
-        return DriverSnapshot(12, 7, self.halted, self.suspected, 3, 2, 100, GatewayCounters(), transport)
+        return DriverSnapshot(
+            12, 7, self.halted, self.suspected, 3, 2, 100, GatewayCounters(), transport, {"waiting_bytes": 0, "throttled_us": {}}
+        )
 
 
 class Disk:
