@@ -358,7 +358,7 @@ def _quota(where: str, fields: Mapping[str, object], key: str) -> int:
         return 0
     if not isinstance(found, int) or isinstance(found, bool) or not 1 <= found <= limits.QUOTA_MAX:
         raise ConfigError(
-            f"{where}.{key} is {found!r}: it takes a whole number from 1 to {limits.QUOTA_MAX}; no quota: remove the key"
+            f"{where}.{key} is {found!r}: it takes a whole number from 1 to {limits.QUOTA_MAX}; for no quota, remove the key"
         )
     return found
 

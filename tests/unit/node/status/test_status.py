@@ -63,9 +63,8 @@ class Driver:
 
     def snapshot(self) -> DriverSnapshot:
         transport: dict[str, object] = {"kind": "mesh", "peers": self.peers, "differing": self.differing}
-        return DriverSnapshot(
-            12, 7, self.halted, self.suspected, 3, 2, 100, GatewayCounters(), transport, {"waiting_bytes": 0, "throttled_us": {}}
-        )
+        quotas: dict[str, object] = {"waiting_bytes": 9, "throttled_us": {"feed": 5}}
+        return DriverSnapshot(12, 7, self.halted, self.suspected, 3, 2, 100, GatewayCounters(), transport, quotas)
 
 
 class Disk:
@@ -106,6 +105,7 @@ class Bench:
         self.identity = GatewayIdentity.of(config, b"j" * 16, "1", 1)
         self.stack, self.driver, self.disk, self.group = Stack(), Driver(), Disk(), Group()
         self.lanes = Lanes()
+        self.security: dict[str, object] = {}
 
     @property
     def documents(self) -> StatusDocuments:
@@ -121,7 +121,7 @@ class Bench:
             ),
             lookups=5,
             reads=(77, 2),
-            security={},
+            security=self.security,
             resident_bytes=2 << 20,
         )
         return StatusDocuments(snapshot)
@@ -151,6 +151,14 @@ def test_the_status_has_the_promised_fields() -> None:
     assert status["reads_process"] == {"pid": 77, "starts": 2}
     assert status["memory"]["resident_bytes"] > 1 << 20
     assert {"ingest", "committed", "unordered", "refused", "commit_us"} <= status.keys()
+
+
+def test_a_gateway_with_tokens_reports_their_quotas() -> None:
+    bench = Bench()
+    assert json.decode(bench.documents.status())["security"] == {}
+    bench.security = {"tokens": 1}
+    quotas = {"waiting_bytes": 9, "throttled_us": {"feed": 5}}
+    assert json.decode(bench.documents.status())["security"] == {"tokens": 1, "quotas": quotas}
 
 
 def test_a_reader_that_blocks_retention_is_reported() -> None:
