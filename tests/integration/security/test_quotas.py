@@ -37,11 +37,11 @@ def gateway(house: SecuredFiles) -> Iterator[GatewayProcess]:
         yield process
 
 
-def set_quota(house: SecuredFiles, **quotas: int) -> None:
+def set_quota(house: SecuredFiles, records_per_s: int = 0, bytes_per_s: int = 0) -> None:
     """Set the quotas of the token `feed`."""
 
     def change(known: dict[str, Access]) -> None:
-        known["feed"] = known["feed"]._replace(records_per_s=0, bytes_per_s=0)._replace(**quotas)
+        known["feed"] = known["feed"]._replace(records_per_s=records_per_s, bytes_per_s=bytes_per_s)
 
     change_tokens(house.file, change)
 
