@@ -162,10 +162,12 @@ def test_a_gateway_with_tokens_reports_their_quotas() -> None:
 
 
 def test_a_reader_that_blocks_retention_is_reported() -> None:
-    bench = Bench(more='[retention]\ntime = "1d"\nkeep_for = ["archive", "late"]\n')
+    bench = Bench(more='[retention]\ntime = "1d"\nbytes = 400_000_000\nkeep_for = ["archive", "late"]\n')
     bench.stack.decided.readers["archive"] = 4
     bench.disk.held = BlockedSegments("late", 0, 1 << 20)
     assert json.decode(bench.documents.status())["retention"] == {
+        "bytes": 400_000_000,
+        "time_us": 86_400_000_000,
         "keep_for": {"archive": 4, "late": 0},
         "held_bytes": 1 << 20,
         "reason": bench.disk.held.message,
