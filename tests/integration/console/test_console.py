@@ -204,7 +204,7 @@ def test_a_single_point_between_gaps_is_drawn_as_a_dot(browser: Browser) -> None
 
 _ADVICE = """(async () => {
   const { advice } = await import('/console/advice.js');
-  const well = { name: 'g3', address: '192.0.2.3:7400', state: 'primary', reason: '', lag: 0, heard_us: 5 };
+  const well = { name: 'g3', address: '192.0.2.3:7400', state: 'primary', reason: '', lag: 0, heard_us: 5, decides: true };
   return CASES.map((other) => advice({ ...well, ...other }));
 })()"""
 
@@ -218,6 +218,7 @@ def test_each_member_that_needs_attention_has_what_to_do(browser: Browser) -> No
         {"lag": 10_001},
         {"reason": "its disk has no free space"},
         {"state": "silent", "heard_us": -1},
+        {"state": "silent", "decides": False},
     ]
     with Stub(hostile()) as stub:
         browser.open(stub.url)
@@ -227,9 +228,10 @@ def test_each_member_that_needs_attention_has_what_to_do(browser: Browser) -> No
         assert len(set(found[2:])) == len(found) - 2
         assert "Start g3 if it is down" in found[2]
         assert "tutti members replace g3" in found[2]
-        assert "lags by 10,001 positions" in found[-3]
-        assert found[-2] == "its disk has no free space."
-        assert "192.0.2.3:7400" in found[-1]
+        assert "lags by 10,001 positions" in found[-4]
+        assert found[-3] == "its disk has no free space."
+        assert "192.0.2.3:7400" in found[-2]
+        assert "replace" not in found[-1], "a change of the roster needs a majority"
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,17 @@ const STEPS = {
   unknown: () => "Its process does not answer. Check the load of its host, or restart it.",
 };
 
-// Returns text for a member of the group ({name, state, heard_us, lag, reason, address}); empty if the member is well.
+// Returns text for a member of the group ({name, state, heard_us, lag, reason, address}); empty if the member is well. `decides` is
+// true if the gateway of this page has a majority, which changes of the roster need.
 export function advice(member) {
   return [member.reason ? `${member.reason.replace(/\.$/, "")}.` : "", step(member)].filter(Boolean).join(" ");
 }
 
 function step(member) {
   if (member.state === "silent") {
-    return member.heard_us < 0
-      ? `Start ${member.name}. If it runs, check its address (${member.address}) and the network.`
-      : `Start ${member.name} if it is down, else check its network. If its disk is lost: tutti members replace ${member.name}`;
+    if (member.heard_us < 0) return `Start ${member.name}. If it runs, check its address (${member.address}) and the network.`;
+    const lost = member.decides ? ` If its disk is lost: tutti members replace ${member.name}` : "";
+    return `Start ${member.name} if it is down, else check its network.${lost}`;
   }
   const found = STEPS[member.state]?.() ?? "";
   if (found || member.lag <= LAG_LATE) return found;

@@ -97,7 +97,7 @@ export class Overview {
     if (!status) return;
     this.showFacts(status, past);
     const lag = status.lag ?? {};
-    this.members.show((status.members ?? []).map((one) => ({ ...one, lag: lag[one.name] ?? one.lag, own: one.name === status.gateway })));
+    this.members.show((status.members ?? []).map((one) => ({ ...one, lag: lag[one.name] ?? one.lag, own: one.name === status.gateway, decides: status.state === "primary" })));
     const voters = (status.members ?? []).filter((one) => one.voter).length;
     setText(this.groupNote, `${counted(voters, "voter")}, ${counted(status.view?.members?.length ?? 0, "member")} in the view; a majority is ${Math.floor(voters / 2) + 1}`);
     this.queries.show(status.queries ?? []);
