@@ -214,7 +214,7 @@ def test_each_member_that_needs_attention_has_what_to_do(browser: Browser) -> No
     cases: list[dict[str, object]] = [
         {},
         {"lag": 10_000},
-        *({"state": state} for state in states),
+        *[{"state": state} for state in states],
         {"lag": 10_001},
         {"reason": "its disk has no free space"},
         {"state": "silent", "heard_us": -1},

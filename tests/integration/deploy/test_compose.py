@@ -188,8 +188,7 @@ def test_its_commands_found_a_group_that_accepts_records_and_stops_in_order(tmp_
                 host.run("tutti", "produce", "--topic", name, "--url", url, text="three\n")
                 assert host.run("tutti", "tail", "--topic", name, "--format", "value", "--url", url) == "three\n"
             # A client that knows one gateway continues at the others, by the addresses that this gateway advertised.
-            command = "seq 20 | tutti produce --topic on --rate 5 --url tutti://127.0.0.1:7400"
-            sent = host.start("sh", "-c", command)
+            sent = host.start("sh", "-c", "seq 20 | tutti produce --topic on --rate 5 --url tutti://127.0.0.1:7400")
             wait_until(lambda: client.run("tutti", "tail", "--topic", "on", "--format", "value") != "")
             running["jfk"].terminate()
             assert sent.wait(60) == 0
