@@ -326,8 +326,8 @@ class Server:
     def _pause_if_over_limit(self, connection: Connection) -> bool:
         """Pause a connection that may not be read, or for which too many bytes are queued. Return True if it is paused.
 
-        The pause keeps a peer that does not read its answers from causing more answers. `_flush` resumes the connection, and the next
-        heartbeat calls `_flush`.
+        The pause keeps a peer that does not read its answers from causing more answers. `_flush` resumes the connection, at the
+        latest with the next heartbeat.
         """
         held_back = not connection.broken and not self._may_read(connection.routing)
         connection.received_since_heartbeat |= held_back  # the unread messages show that the peer is alive

@@ -224,8 +224,8 @@ class StatusDocuments:
         }
 
     def _retention_facts(self) -> dict[str, object]:
-        """Return the limits (0: none), the readers of `keep_for` with their committed offsets (0 if a reader has committed none), and
-        the data that retention keeps for the slowest of these readers.
+        """Return the limits (0: none), the readers of `keep_for` with their committed offsets (0 if a reader has committed none),
+        and the data that retention keeps for the slowest of these readers.
         """
         pinned, readers, limits_set = self._disk.pinned, self._decided.readers, self._identity.config.retention
         return {
